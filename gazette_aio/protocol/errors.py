@@ -1,0 +1,402 @@
+"""Every exception that gazette_aio raises.
+
+    GazetteError
+    ├── ValidationError(ValueError)
+    ├── BrokerStatusError
+    │   └── one for each Status but OK: JournalNotFoundError, …, UnknownStatusError
+    ├── TransportError
+    ├── ReadError
+    │   ├── OffsetJumpError
+    │   ├── SeekRequiresNewReaderError
+    │   ├── FragmentError
+    │   ├── UnexpectedEOFError(EOFError)
+    │   ├── DidNotReadExpectedEOFError
+    │   └── DataLossError
+    ├── FramingError
+    │   ├── DesyncDetectedError
+    │   ├── FrameTooLargeError
+    │   └── UnrecognizedContentTypeError
+    ├── MappingError
+    │   └── EmptyListResponseError
+    ├── SequencingError
+    │   ├── SequencerStateError
+    │   └── ReplayError
+    ├── MixedTransactionError
+    ├── DependencyError
+    ├── RecoveryError
+    ├── FencedError
+    ├── StoreError
+    ├── AuthorizationError
+    └── ConfigurationError
+
+All of them pickle, so that they may cross a process boundary, and carry what they are about as
+attributes (`journal`, `offset`, `attempt`, …).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gazette_aio.protocol._generated import broker_pb2 as pb
+
+
+def _restore(cls: type[GazetteError], args: tuple[object, ...], state: dict[str, Any]) -> Any:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class GazetteError(Exception):
+    """Base of every exception of this package."""
+
+    retryable: bool = False
+    """Whether the same call may succeed if it's made again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take keyword arguments, which the default protocol would drop.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+class ValidationError(GazetteError, ValueError):
+    """A message or value breaks a rule of the protocol.
+
+    Args:
+        text: What is wrong.
+        context: Path to the invalid part, outermost element first.
+    """
+
+    def __init__(self, text: str, context: tuple[str, ...] = ()) -> None:
+        self.text = text
+        self.context = context
+        super().__init__(f"{'.'.join(context)}: {text}" if context else text)
+
+    def extend(self, context: str) -> ValidationError:
+        """Return this error as seen from the enclosing part `context`."""
+        return ValidationError(self.text, (context, *self.context))
+
+
+_status_classes: dict[int, type[BrokerStatusError]] = {}
+
+
+class BrokerStatusError(GazetteError):
+    """A broker answered with a status other than OK.
+
+    Use `status_error()` to build the class of a status.
+
+    Args:
+        detail: Text to put before the name of the status.
+        journal: Journal of the request, or empty.
+        header: Header of the response, if it had one.
+        response: The response.
+        attempt: Number of attempts since the last success, from zero.
+    """
+
+    status: int = -1
+    """The `Status` answered."""
+
+    def __init_subclass__(cls, *, status: int | None = None, retryable: bool = False) -> None:
+        super().__init_subclass__()
+        if status is None:
+            return
+        assert status not in _status_classes, f"two classes for status {status}"
+        _status_classes[status] = cls
+        cls.status = status
+        cls.retryable = retryable
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        journal: str = "",
+        header: pb.Header | None = None,
+        response: Any = None,
+        attempt: int = 0,
+    ) -> None:
+        self.detail = detail
+        self.journal = journal
+        self.header = header
+        self.response = response
+        self.attempt = attempt
+        super().__init__(detail)
+
+    def __str__(self) -> str:
+        return f"{self.detail}: {self._name()}" if self.detail else self._name()
+
+    def _name(self) -> str:
+        return pb.Status.Name(pb.Status.ValueType(self.status))
+
+
+class UnknownStatusError(BrokerStatusError):
+    """A status which this release doesn't know; `status` holds its number."""
+
+    def _name(self) -> str:
+        return f"unknown status {self.status}"
+
+
+class JournalNotFoundError(BrokerStatusError, status=pb.Status.JOURNAL_NOT_FOUND):
+    """No such journal, or the caller is not authorized to see it."""
+
+
+class NoJournalPrimaryBrokerError(
+    BrokerStatusError, status=pb.Status.NO_JOURNAL_PRIMARY_BROKER, retryable=True
+):
+    """The journal has no primary broker at present."""
+
+
+class NotJournalPrimaryBrokerError(
+    BrokerStatusError, status=pb.Status.NOT_JOURNAL_PRIMARY_BROKER, retryable=True
+):
+    """The broker asked isn't primary of the journal, and was told not to proxy."""
+
+
+class InsufficientJournalBrokersError(
+    BrokerStatusError, status=pb.Status.INSUFFICIENT_JOURNAL_BROKERS, retryable=True
+):
+    """The journal has fewer brokers than its replication asks for."""
+
+
+class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):
+    """The broker asked isn't a replica of the journal, and was told not to proxy."""
+
+
+class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
+    """A non-blocking read reached the write head."""
+
+
+class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):
+    """A replication peer disagrees on the route of the journal."""
+
+
+class ProposalMismatchError(BrokerStatusError, status=pb.Status.PROPOSAL_MISMATCH):
+    """A replication peer disagrees on the content of the journal."""
+
+
+class EtcdTransactionFailedError(BrokerStatusError, status=pb.Status.ETCD_TRANSACTION_FAILED):
+    """An expected revision of an Apply differs; nothing was applied."""
+
+
+class NotAllowedError(BrokerStatusError, status=pb.Status.NOT_ALLOWED):
+    """The flags of the journal, or its suspension, forbid the operation."""
+
+
+class WrongAppendOffsetError(BrokerStatusError, status=pb.Status.WRONG_APPEND_OFFSET):
+    """The explicit offset of an append isn't the write head."""
+
+
+class IndexHasGreaterOffsetError(BrokerStatusError, status=pb.Status.INDEX_HAS_GREATER_OFFSET):
+    """Stored fragments reach beyond the write head, which must be reset explicitly."""
+
+
+class RegisterMismatchError(BrokerStatusError, status=pb.Status.REGISTER_MISMATCH):
+    """The registers of the journal don't match the selector of an append."""
+
+
+class SuspendedError(BrokerStatusError, status=pb.Status.SUSPENDED):
+    """The journal is suspended."""
+
+
+class FragmentStoreUnhealthyError(BrokerStatusError, status=pb.Status.FRAGMENT_STORE_UNHEALTHY):
+    """The first fragment store of the journal fails its health checks."""
+
+
+def status_error(
+    status: int,
+    detail: str = "",
+    *,
+    journal: str = "",
+    header: pb.Header | None = None,
+    response: Any = None,
+    attempt: int = 0,
+) -> BrokerStatusError:
+    """Return the exception of a `status` other than OK, for the caller to raise."""
+    # Invariant: each known status has its class; a test walks the enum.
+    cls = _status_classes.get(status, UnknownStatusError)
+    error = cls(detail, journal=journal, header=header, response=response, attempt=attempt)
+    error.status = status
+    return error
+
+
+class TransportError(GazetteError):
+    """An RPC or a fetch failed below the protocol.
+
+    Args:
+        code: Name of the gRPC code (`UNAVAILABLE`), or an HTTP status (`503`).
+        details: Text of the peer or the transport.
+        journal: Journal of the request, or empty.
+        retryable: Whether the same call may succeed if it's made again.
+        attempt: Number of attempts since the last success, from zero.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        details: str,
+        *,
+        journal: str = "",
+        retryable: bool = False,
+        attempt: int = 0,
+    ) -> None:
+        self.code = code
+        self.details = details
+        self.journal = journal
+        self.retryable = retryable
+        self.attempt = attempt
+        super().__init__(f"{code}: {details}")
+
+
+class ReadError(GazetteError):
+    """A read of a journal failed.
+
+    Args:
+        text: What went wrong.
+        journal: Journal being read.
+        offset: Offset of the next byte which would have been read.
+    """
+
+    def __init__(self, text: str, *, journal: str = "", offset: int = -1) -> None:
+        self.text = text
+        self.journal = journal
+        self.offset = offset
+        super().__init__(text)
+
+
+class OffsetJumpError(ReadError):
+    """The read skipped over a hole of the journal; its reader continues at `offset`.
+
+    Args:
+        text: What went wrong.
+        journal: Journal being read.
+        offset: Offset at which the read continues.
+        requested: Offset which was asked for.
+    """
+
+    def __init__(
+        self,
+        text: str = "offset jump",
+        *,
+        journal: str = "",
+        offset: int = -1,
+        requested: int = -1,
+    ) -> None:
+        self.requested = requested
+        super().__init__(text, journal=journal, offset=offset)
+
+
+class SeekRequiresNewReaderError(ReadError):
+    """The target of a seek can't be reached by the present RPC."""
+
+
+class FragmentError(ReadError):
+    """The content of a fragment is damaged, or isn't what its name says."""
+
+
+class UnexpectedEOFError(ReadError, EOFError):
+    """Content ended before it was expected to."""
+
+
+class DidNotReadExpectedEOFError(ReadError):
+    """A fragment holds more content than its name says."""
+
+
+class DataLossError(ReadError):
+    """Content which was asked for is no longer there.
+
+    Args:
+        text: What went wrong.
+        journal: Journal being read.
+        offset: First missing offset.
+        missing: Missing ranges, as (begin, end) pairs.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        journal: str = "",
+        offset: int = -1,
+        missing: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        self.missing = missing
+        super().__init__(text, journal=journal, offset=offset)
+
+
+class FramingError(GazetteError):
+    """Bytes of a journal can't be split or decoded as messages.
+
+    Args:
+        text: What went wrong.
+        journal: Journal being read, or empty.
+        begin: Offset of the first byte concerned.
+        end: Offset behind the last byte concerned; reading may go on there.
+        kind: One of `decode`, `desync`, `too_large`, `unexpected_eof`, `read`, `uuid`.
+    """
+
+    def __init__(
+        self, text: str, *, journal: str = "", begin: int = -1, end: int = -1, kind: str = "decode"
+    ) -> None:
+        self.text = text
+        self.journal = journal
+        self.begin = begin
+        self.end = end
+        self.kind = kind
+        super().__init__(text)
+
+
+class DesyncDetectedError(FramingError):
+    """A fixed frame doesn't start with its magic word; the garbage was skipped."""
+
+
+class FrameTooLargeError(FramingError):
+    """A frame is longer than the reader accepts."""
+
+
+class UnrecognizedContentTypeError(FramingError):
+    """No framing is registered for the content type of a journal."""
+
+
+class MappingError(GazetteError):
+    """A message can't be mapped to a journal."""
+
+
+class EmptyListResponseError(MappingError):
+    """A mapping has no partitions to choose from."""
+
+
+class SequencingError(GazetteError):
+    """Base of the errors of a Sequencer."""
+
+
+class SequencerStateError(SequencingError):
+    """A call of a Sequencer out of its order; an error of the caller."""
+
+
+class ReplayError(SequencingError):
+    """The replay of an evicted transaction failed or is inconsistent."""
+
+
+class MixedTransactionError(GazetteError):
+    """A committed message was published to a journal with an open transaction."""
+
+
+class DependencyError(GazetteError):
+    """An operation wasn't begun because one which it depends on failed."""
+
+
+class RecoveryError(GazetteError):
+    """A recovery log can't be played."""
+
+
+class FencedError(GazetteError):
+    """Another process has taken over."""
+
+
+class StoreError(GazetteError):
+    """A store failed."""
+
+
+class AuthorizationError(GazetteError):
+    """A token is missing, invalid, or doesn't permit the operation."""
+
+
+class ConfigurationError(GazetteError):
+    """An option, environment variable or optional dependency is missing or invalid."""
