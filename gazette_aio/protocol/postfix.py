@@ -1,0 +1,290 @@
+"""Path postfixes of persisted fragments, by which stores are laid out for other tools.
+
+A template such as `date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}` is evaluated when a
+fragment is persisted. Of its language a subset is known; anything else is refused, so that no wrong
+path comes about in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.fragment import codec_name
+from gazette_aio.protocol.gotemplate_eval import Template
+from gazette_aio.protocol.gotemplate_values import Method, Named, Record
+from gazette_aio.protocol.gotext import duration_nanoseconds, format_duration
+from gazette_aio.protocol.gotime import (
+    MONTHS,
+    WEEKDAYS,
+    ZERO_TIME,
+    civil,
+    format_time,
+    unix_nanoseconds,
+)
+from gazette_aio.protocol.labels import value_of, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from gazette_aio.protocol._generated.broker_pb2 import Label
+
+_VALIDATED_AS: Final = "postfix"
+_MAX_CACHED_LENGTH: Final = 4096
+
+
+class PathPostfixTemplate:
+    """A template which was parsed and found valid."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        """The template."""
+        _validate(text)
+        self._template = _parse(text)
+
+    def __repr__(self) -> str:
+        return f"PathPostfixTemplate({self.text!r})"
+
+    def render(
+        self,
+        *,
+        fragment: Fragment,
+        first_append_time: datetime | int,
+        registers: LabelSet,
+        spec: JournalSpec,
+    ) -> str:
+        """Evaluate the template for a fragment which is to be persisted.
+
+        Args:
+            fragment: The fragment.
+            first_append_time: Time of its first append; an integer is Unix nanoseconds.
+            registers: Registers of the journal.
+            spec: Specification of the journal.
+
+        Raises:
+            ValidationError: It can't be evaluated.
+        """
+        time = unix_nanoseconds(first_append_time)
+        root = _root(fragment, time, registers, spec)
+        return _execute(self._template, self.text, root)
+
+
+def parse_path_postfix_template(text: str) -> PathPostfixTemplate:
+    """Parse a template, and check it as brokers do when a journal is applied.
+
+    Raises:
+        ValidationError: It isn't valid, or goes beyond the known subset.
+    """
+    return PathPostfixTemplate(text)
+
+
+def validate_path_postfix_template(text: str) -> None:
+    """Check a template as brokers do when a journal is applied.
+
+    Raises:
+        ValidationError: It isn't valid, or goes beyond the known subset.
+    """
+    # Templates without an action are common, and always valid.
+    if "{{" in text:
+        _validate(text)
+
+
+def render_path_postfix(
+    text: str,
+    *,
+    fragment: Fragment,
+    first_append_time: datetime | int,
+    registers: LabelSet,
+    spec: JournalSpec,
+) -> str:
+    """Evaluate a template which needn't be valid; see `PathPostfixTemplate.render()`.
+
+    Raises:
+        ValidationError: It can't be parsed or evaluated.
+    """
+    try:
+        template = _parse(text)
+    except ValidationError as error:
+        raise ValidationError(f"parsing PathPostfixTemplate: {error}") from None
+    time = unix_nanoseconds(first_append_time)
+    return _execute(template, text, _root(fragment, time, registers, spec))
+
+
+_T = TypeVar("_T")
+
+
+def _cached(call: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Remember results for texts of a sensible length."""
+    cached = functools.lru_cache(maxsize=256)(call)
+    return lambda text: cached(text) if len(text) <= _MAX_CACHED_LENGTH else call(text)
+
+
+@_cached
+def _parse(text: str) -> Template:
+    return Template(text, name="")
+
+
+@_cached
+def _validate(text: str) -> None:
+    try:
+        Template(text, name=_VALIDATED_AS).execute(_validation_root())
+    except ValidationError as error:
+        raise error.extend("PathPostfixTemplate") from None
+
+
+def _execute(template: Template, text: str, root: Record) -> str:
+    try:
+        return template.execute(root)
+    except ValidationError as error:
+        raise ValidationError(f"executing PathPostfixTemplate ({text}): {error}") from None
+
+
+def _validation_root() -> Record:
+    """Return zero values in the shape which templates are validated by.
+
+    It's narrower than `_root()`: what is promoted there from the spool isn't here.
+    """
+    fragment = _fragment_members(Fragment())
+    spool_type = (
+        "struct { protocol.Fragment; FirstAppendTime time.Time; Registers protocol.LabelSet }"
+    )
+    spool = Record(
+        spool_type,
+        {
+            **fragment,
+            "Fragment": Record("protocol.Fragment", fragment),
+            "FirstAppendTime": _time(ZERO_TIME),
+            "Registers": _label_set(LabelSet()),
+        },
+    )
+    spec = _spec_members(JournalSpec())
+    return Record(
+        f"struct {{ Spool {spool_type}; protocol.JournalSpec }}",
+        {**spec, "Spool": spool, "JournalSpec": Record("protocol.JournalSpec", spec)},
+    )
+
+
+def _root(fragment: Fragment, time: int, registers: LabelSet, spec: JournalSpec) -> Record:
+    fields = _fragment_members(fragment)
+    inner = Record("protocol.Fragment", fields)
+    spool: dict[str, Any] = {
+        **fields,
+        "Fragment": Record("fragment.Fragment", {**fields, "Fragment": inner}),
+        "FirstAppendTime": _time(time),
+        "Registers": _label_set(registers),
+    }
+    spec_fields = _spec_members(spec)
+    members: dict[str, Any] = {**spool, **spec_fields}
+    # Both sides have one, so that neither is promoted.
+    del members["Fragment"]
+    members["Spool"] = Record("fragment.Spool", spool)
+    members["JournalSpec"] = Record("protocol.JournalSpec", spec_fields)
+    return Record("struct { fragment.Spool; *protocol.JournalSpec }", members)
+
+
+def _fragment_members(fragment: Fragment) -> dict[str, Any]:
+    codec = fragment.compression_codec
+    return {
+        "Journal": fragment.journal,
+        "Begin": fragment.begin,
+        "End": fragment.end,
+        "CompressionCodec": Named(codec, codec_name(codec)),
+        "BackingStore": fragment.backing_store,
+        "ModTime": fragment.mod_time,
+        "PathPostfix": fragment.path_postfix,
+    }
+
+
+def _spec_members(spec: JournalSpec) -> dict[str, Any]:
+    labels = _label_set(spec.labels)
+    fragment = spec.fragment
+    codec = fragment.compression_codec
+    flags = JournalSpec.Flag.values()
+    return {
+        **labels.members,
+        "Name": spec.name,
+        "Replication": spec.replication,
+        "LabelSet": labels,
+        "Flags": Named(
+            spec.flags,
+            JournalSpec.Flag.Name(JournalSpec.Flag.ValueType(spec.flags))
+            if spec.flags in flags
+            else str(spec.flags),
+        ),
+        "MaxAppendRate": spec.max_append_rate,
+        "Fragment": Record(
+            "protocol.JournalSpec_Fragment",
+            {
+                "Length": fragment.length,
+                "CompressionCodec": Named(codec, codec_name(codec)),
+                "Stores": list(fragment.stores),
+                "RefreshInterval": _duration(duration_nanoseconds(fragment.refresh_interval)),
+                "Retention": _duration(duration_nanoseconds(fragment.retention)),
+                "FlushInterval": _duration(duration_nanoseconds(fragment.flush_interval)),
+                "PathPostfixTemplate": fragment.path_postfix_template,
+            },
+        ),
+    }
+
+
+def _duration(nanoseconds: int) -> Named:
+    return Named(nanoseconds, format_duration(nanoseconds))
+
+
+def _label_set(labels: LabelSet) -> Record:
+    return Record(
+        "protocol.LabelSet",
+        {
+            "Labels": lambda: [_label(label) for label in labels.labels],
+            "ValueOf": Method(lambda name: value_of(labels, name)),
+            "ValuesOf": Method(lambda name: values_of(labels, name) or []),
+        },
+    )
+
+
+def _label(label: Label) -> Record:
+    prefix = "true" if label.prefix else "false"
+    return Record(
+        "protocol.Label",
+        {"Name": label.name, "Value": label.value, "Prefix": label.prefix},
+        lambda: f"{{{label.name} {label.value} {prefix}}}",
+    )
+
+
+def _time(nanoseconds: int) -> Record:
+    """Return a time, which is UTC in any case."""
+    return Record(
+        "time.Time",
+        {
+            "Day": lambda: civil(nanoseconds).day,
+            "Format": Method(lambda layout: format_time(nanoseconds, layout)),
+            "Hour": lambda: civil(nanoseconds).hour,
+            "IsZero": lambda: nanoseconds == ZERO_TIME,
+            "Minute": lambda: civil(nanoseconds).minute,
+            "Month": lambda: _month(civil(nanoseconds).month),
+            "Nanosecond": lambda: civil(nanoseconds).nanosecond,
+            "Second": lambda: civil(nanoseconds).second,
+            "String": lambda: format_time(nanoseconds),
+            "UTC": lambda: _time(nanoseconds),
+            "Unix": lambda: nanoseconds // 1_000_000_000,
+            "UnixMicro": lambda: nanoseconds // 1_000,
+            "UnixMilli": lambda: nanoseconds // 1_000_000,
+            "UnixNano": lambda: nanoseconds,
+            "Weekday": lambda: _weekday(civil(nanoseconds).weekday),
+            "Year": lambda: civil(nanoseconds).year,
+            "YearDay": lambda: civil(nanoseconds).year_day,
+        },
+        lambda: format_time(nanoseconds),
+    )
+
+
+def _month(month: int) -> Named:
+    return Named(month, MONTHS[month - 1])
+
+
+def _weekday(weekday: int) -> Named:
+    # Sunday is the first here, and the last there.
+    return Named((weekday + 1) % 7, WEEKDAYS[weekday])

@@ -1,0 +1,281 @@
+"""Label selectors: grammar, canonical text, and matching.
+
+A selector matches a label set if every name of its include part matches, and no name of its
+exclude part does. A name matches if one of its values matches one value of the set, where the
+empty value matches any, and a prefix label matches values that begin with its own.
+
+    TOKEN := [letters, numbers, - _ + / .]{2,} (":prefix")?
+    VALUE := [letters, numbers, - _ + / . = %]*
+
+    TOKEN = VALUE     TOKEN == VALUE      includes the value; an empty one only asks for existence
+    TOKEN != VALUE                        excludes the value
+    TOKEN in (VALUE, …)                   includes any of the values
+    TOKEN not in (VALUE, …)               excludes all of the values; also `notin`
+    TOKEN             !TOKEN              asks for existence, or for absence
+
+Expressions are separated by commas, and any blank which stands above may be left out, or is a
+single space.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.protocol._generated.broker_pb2 import Label, LabelSelector, LabelSet
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.gotext import quote
+from gazette_aio.protocol.labels import (
+    PREFIX_SUFFIX,
+    add_value,
+    remove_label,
+    validate_label_set,
+    values_of,
+)
+from gazette_aio.protocol.well_known import META_NAME, META_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_TOKEN: Final = r" ?([\w\-+/.]{2,}(?::prefix)?)"  # noqa: S105
+_VALUE: Final = r" ?([\w\-+/.=%]*)"
+_LIST: Final = r" ?\(([^)]+)\)"
+_END: Final = r" ?(?:,|\Z)"
+
+# Alternatives are tried in this order at the current position.
+_EXPRESSIONS: Final = tuple(
+    (re.compile(pattern + _END), excludes, is_list)
+    for pattern, excludes, is_list in (
+        (rf"{_TOKEN} ?==?{_VALUE}", False, False),
+        (rf"{_TOKEN} ?!={_VALUE}", True, False),
+        (rf"{_TOKEN} in{_LIST}", False, True),
+        (rf"{_TOKEN} not ?in{_LIST}", True, True),
+        (rf"{_TOKEN}()", False, False),
+        (rf" ?!{_TOKEN}()", True, False),
+    )
+)
+_MAX_CACHED_LENGTH: Final = 4096
+_LIST_ITEM: Final = re.compile(_VALUE + _END)
+
+_value = itemgetter(1)
+_name = itemgetter(0)
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """Parse the text form of a selector; the empty text matches everything.
+
+    Raises:
+        ValidationError: It doesn't follow the grammar, or has an invalid name or value.
+    """
+    # Callers get a message of their own, as messages are mutable.
+    return LabelSelector.FromString(
+        _cached_parse(text) if len(text) <= _MAX_CACHED_LENGTH else _parse(text)
+    )
+
+
+def _parse(text: str) -> bytes:
+    include, exclude = _Labels(), _Labels()
+    at = 0
+    while at < len(text):
+        for pattern, excludes, is_list in _EXPRESSIONS:
+            if (match := pattern.match(text, at)) is None:
+                continue
+            part = exclude if excludes else include
+            values = _parse_list(text, match) if is_list else (match[2],)
+            for value in values:
+                part.add(match[1], value)
+            at = match.end()
+            break
+        else:
+            raise ValidationError(
+                f"could not match {quote(text[at:])} to a label selector expression"
+            )
+    selector = LabelSelector(include=include.build(), exclude=exclude.build())
+    validate_label_selector(selector)
+    return selector.SerializeToString()
+
+
+_cached_parse = functools.lru_cache(maxsize=512)(_parse)
+
+
+def _parse_list(text: str, expression: re.Match[str]) -> Iterator[str]:
+    begin, end = expression.span(2)
+    while begin < end:
+        if (match := _LIST_ITEM.match(text, begin, end)) is None:
+            raise ValidationError(
+                f"parsing {quote(text[expression.start() :])}: could not match "
+                f"{quote(text[begin:end])} to a label selector set expression"
+            )
+        yield match[1]
+        begin = match.end()
+
+
+class _Labels:
+    """Collects labels in any order; what `add_value()` does one by one, but in linear time."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[tuple[str, str], list[bool]] = {}
+
+    def add(self, name: str, value: str) -> None:
+        bare = name.removesuffix(PREFIX_SUFFIX)
+        is_prefix = len(bare) != len(name)
+        prefixes = self._prefixes.setdefault((bare, value), [])
+        # The same label twice is one; but both with and without a prefix is for validation to find.
+        if is_prefix not in prefixes:
+            prefixes.append(is_prefix)
+
+    def build(self) -> LabelSet | None:
+        if not self._prefixes:
+            return None
+        return LabelSet(
+            labels=[
+                Label(name=name, value=value, prefix=is_prefix)
+                for (name, value), prefixes in sorted(self._prefixes.items())
+                for is_prefix in prefixes
+            ]
+        )
+
+
+def validate_label_selector(selector: LabelSelector) -> None:
+    """Check both parts of a selector.
+
+    Raises:
+        ValidationError: A label isn't valid, or stands in the wrong place.
+    """
+    try:
+        validate_label_set(selector.include, allow_prefix=True)
+    except ValidationError as error:
+        raise error.extend("Include") from None
+    try:
+        validate_label_set(selector.exclude, allow_prefix=True)
+    except ValidationError as error:
+        raise error.extend("Exclude") from None
+
+
+def format_label_selector(selector: LabelSelector) -> str:
+    """Return the canonical text of a selector.
+
+    It parses back to an equal selector, unless a value begins with `=`.
+    """
+    return ",".join((*_format(selector.include, "", ""), *_format(selector.exclude, "!", "not")))
+
+
+def _format(labels: LabelSet, bang: str, negation: str) -> Iterable[str]:
+    pairs = sorted(
+        (
+            (f"{label.name}{PREFIX_SUFFIX}" if label.prefix else label.name, label.value)
+            for label in labels.labels
+        ),
+        key=_name,
+    )
+    for name, group in groupby(pairs, _name):
+        values = [value for _, value in group]
+        if values == [""]:
+            yield f"{bang}{name}"
+        elif len(values) == 1:
+            yield f"{name}{bang}={values[0]}"
+        else:
+            yield f"{name} {negation}in ({','.join(values)})"
+
+
+class _Values:
+    """The values which one part of a selector has for a name."""
+
+    __slots__ = ("any", "bit", "exact", "prefixes")
+
+    def __init__(self, bit: int) -> None:
+        self.bit = bit
+        self.any = False
+        self.exact: set[str] = set()
+        self.prefixes: tuple[str, ...] = ()
+
+    def match(self, value: str) -> bool:
+        return self.any or value in self.exact or value.startswith(self.prefixes)
+
+
+class CompiledSelector:
+    """A selector which is prepared to match many label sets.
+
+    Call it with a `LabelSet`, or use `matches_pairs()` for labels held in another form.
+    """
+
+    __slots__ = ("_by_name", "_wanted")
+
+    def __init__(self, selector: LabelSelector) -> None:
+        include, exclude = _compile(selector.include), _compile(selector.exclude)
+        self._by_name = {
+            name: (include.get(name), exclude.get(name)) for name in include.keys() | exclude.keys()
+        }
+        self._wanted = (1 << len(include)) - 1
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether every label set matches."""
+        return not self._by_name
+
+    def __call__(self, labels: LabelSet) -> bool:
+        """Tell whether `labels` matches."""
+        by_name = self._by_name
+        if not by_name:
+            return True
+        # Reading fields of messages is what costs here, thus most values aren't even looked at.
+        return self.matches_pairs(
+            [(name, label.value) for label in labels.labels if (name := label.name) in by_name]
+        )
+
+    def matches_pairs(self, labels: Iterable[tuple[str, str]]) -> bool:
+        """Tell whether a label set, given as (name, value) pairs, matches."""
+        by_name = self._by_name
+        found = 0
+        for name, value in labels:
+            if (values := by_name.get(name)) is None:
+                continue
+            included, excluded = values
+            if excluded is not None and excluded.match(value):
+                return False
+            if included is not None and included.match(value):
+                found |= included.bit
+        return found == self._wanted
+
+
+def _compile(labels: LabelSet) -> dict[str, _Values]:
+    compiled: dict[str, _Values] = {}
+    prefixes: defaultdict[str, list[str]] = defaultdict(list)
+    for label in labels.labels:
+        if (values := compiled.get(label.name)) is None:
+            values = compiled[label.name] = _Values(1 << len(compiled))
+        if not label.value:
+            values.any = True
+        elif label.prefix:
+            prefixes[label.name].append(label.value)
+        else:
+            values.exact.add(label.value)
+    for name, listed in prefixes.items():
+        compiled[name].prefixes = tuple(listed)
+    return compiled
+
+
+def compile_selector(selector: LabelSelector) -> CompiledSelector:
+    """Prepare a selector to match many label sets."""
+    return CompiledSelector(selector)
+
+
+def selector_matches(selector: LabelSelector, labels: LabelSet) -> bool:
+    """Tell whether `labels` matches `selector`."""
+    return CompiledSelector(selector)(labels)
+
+
+def with_name_prefixes(selector: LabelSelector) -> LabelSelector:
+    """Return a listing selector with the derived label `prefix` rewritten to `name:prefix`."""
+    rewritten = LabelSelector()
+    rewritten.CopyFrom(selector)
+    for part in (rewritten.include, rewritten.exclude):
+        if values := values_of(part, META_PREFIX):
+            for value in values:
+                add_value(part, f"{META_NAME}{PREFIX_SUFFIX}", value)
+            remove_label(part, META_PREFIX)
+    return rewritten

@@ -1,0 +1,118 @@
+"""URLs of fragment stores, and paths below their roots."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final, NamedTuple
+from urllib.parse import unquote_plus
+
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.gotext import clean_path
+from gazette_aio.protocol.url import parse_url
+
+_REWRITE: Final = frozenset({"find", "replace"})
+_ARGUMENTS: Final = {
+    "azure": _REWRITE,
+    "azure-ad": _REWRITE,
+    "file": _REWRITE,
+    "gs": _REWRITE,
+    "s3": _REWRITE | {"acl", "endpoint", "profile", "region", "sse", "ssekmskeyid", "storageclass"},
+}
+
+
+class FragmentStoreURL(NamedTuple):
+    """Parts of the URL of a fragment store."""
+
+    scheme: str
+    """One of `azure`, `azure-ad`, `file`, `gs`, `s3`."""
+    host: str
+    """Bucket, container or tenant; empty for `file`."""
+    path: str
+    """Prefix of all paths within the store; begins and ends with a slash."""
+    query: str
+    """Arguments, as given."""
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Arguments by their names in lower case. Of a repeated one, the first holds."""
+        found: dict[str, str] = {}
+        for term in self.query.split("&"):
+            name, _, value = term.partition("=")
+            if name:
+                found.setdefault(unquote_plus(name).lower(), unquote_plus(value))
+        return found
+
+    def validate_arguments(self) -> None:
+        """Check that the store knows its arguments, which isn't part of validation on the wire.
+
+        Raises:
+            ValidationError: One of them is unknown.
+        """
+        for name in self.arguments:
+            if name not in _ARGUMENTS[self.scheme]:
+                raise ValidationError(f"unknown argument of a {self.scheme} store ({name})")
+
+    def object_key(self, content_path: str) -> str:
+        """Return the path of a fragment below the bucket, container or file root.
+
+        Raises:
+            ValidationError: The path leads out of the store.
+        """
+        arguments = self.arguments
+        if find := arguments.get("find", ""):
+            content_path = content_path.replace(find, arguments.get("replace", ""), 1)
+        return join_below(self.path.strip("/"), content_path)
+
+
+def parse_fragment_store(text: str) -> FragmentStoreURL:
+    """Parse the URL of a fragment store.
+
+    Raises:
+        ValidationError: It isn't one.
+    """
+    url = parse_url(text)
+    if not url.scheme:
+        raise ValidationError(f"not absolute ({text})")
+    match url.scheme:
+        case "s3" | "gs" | "azure":
+            if not url.host:
+                raise ValidationError(f"missing bucket ({text})")
+        case "azure-ad":
+            if not url.host:
+                raise ValidationError(f"missing tenant ID ({text})")
+            account, _, container = url.path[1:].partition("/")
+            if not account:
+                raise ValidationError(f"missing storage account ({text})")
+            if not container.partition("/")[0]:
+                raise ValidationError(f"missing storage container ({text})")
+        case "file":
+            if url.host:
+                raise ValidationError(f"file scheme cannot have host ({text})")
+        case scheme:
+            raise ValidationError(f"invalid scheme ({scheme})")
+    if url.path[-1:] != "/":
+        raise ValidationError(f"path component doesn't end in '/' ({url.path})")
+    return FragmentStoreURL(url.scheme, url.host, url.path, url.query)
+
+
+def join_below(root: str, *parts: str) -> str:
+    """Join relative paths to a root directory, without ever leaving it.
+
+    Each part must stay below what stands before it. This is lexical: whoever opens the path has to
+    care for symbolic links.
+
+    Args:
+        root: Directory; may be empty.
+        parts: Relative paths with forward slashes.
+
+    Raises:
+        ValidationError: A part is absolute, climbs above its start, or holds a NUL.
+    """
+    joined = root
+    for part in parts:
+        cleaned = clean_path(part)
+        if cleaned == ".." or cleaned.startswith(("../", "/")) or "\0" in part:
+            raise ValidationError(f"path leads out of its root ({part})")
+        if cleaned != ".":
+            joined = posixpath.join(joined, cleaned)
+    return joined

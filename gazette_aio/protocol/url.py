@@ -1,0 +1,119 @@
+"""URLs as brokers parse them, who are stricter here and laxer there than `urllib.parse`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.gotext import quote
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+\-.]*):")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
+_ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+# In a host, only bytes of other characters than ASCII may be escaped, and the percent sign.
+_BAD_HOST_ESCAPE: Final = re.compile(r"%(?!25)[0-7][0-9A-Fa-f]")
+_BAD_HOST_CHAR: Final = re.compile(r"[^A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\"%\x80-\U0010ffff]")
+_BAD_USER_CHAR: Final = re.compile(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]")
+_PORT: Final = re.compile(r"(:[0-9]*)?", re.ASCII)
+
+
+class URL(NamedTuple):
+    """Parts of a URL."""
+
+    scheme: str
+    """In lower case; empty if the URL isn't absolute."""
+    opaque: str
+    """What follows the scheme, if that isn't a slash."""
+    host: str
+    """Host, with its port if there is one; unescaped."""
+    path: str
+    """Unescaped."""
+    query: str
+    """Without the question mark, still escaped."""
+
+    @property
+    def port(self) -> str:
+        """Port, or empty."""
+        at = self.host.rfind(":")
+        if at < 0 or not _PORT.fullmatch(self.host[at:]):
+            return ""
+        return self.host[at + 1 :]
+
+
+def parse_url(text: str) -> URL:
+    """Split a URL, or a reference relative to one, into its parts.
+
+    Raises:
+        ValidationError: It isn't a URL.
+    """
+    try:
+        return _parse(text)
+    except ValidationError as error:
+        # What may sign a URL isn't told.
+        raise ValidationError(f"parse {quote(without_query(text))}: {error.text}") from None
+
+
+def without_query(text: str) -> str:
+    """Return a URL with an ellipsis for its query, which may hold a signature."""
+    base, mark, _ = text.partition("?")
+    return f"{base}?…" if mark else base
+
+
+def _parse(text: str) -> URL:
+    rest, _, fragment = text.partition("#")
+    if _CONTROL.search(text):
+        raise ValidationError("net/url: invalid control character in URL")
+    _unescape(fragment)
+    scheme = ""
+    if match := _SCHEME.match(rest):
+        scheme = match[1].lower()
+        rest = rest[match.end() :]
+    elif rest[:1] == ":":
+        raise ValidationError("missing protocol scheme")
+    rest, _, query = rest.partition("?")
+    if rest[:1] != "/":
+        if scheme:
+            return URL(scheme, opaque=rest, host="", path="", query=query)
+        if ":" in rest.partition("/")[0]:
+            raise ValidationError("first path segment in URL cannot contain colon")
+    host = ""
+    if rest[:2] == "//" and (scheme or rest[:3] != "///"):
+        authority, slash, path = rest[2:].partition("/")
+        host = _parse_authority(authority)
+        rest = slash + path
+    return URL(scheme, opaque="", host=host, path=_unescape(rest), query=query)
+
+
+def _parse_authority(authority: str) -> str:
+    user, at, host = authority.rpartition("@")
+    if at:
+        if _BAD_USER_CHAR.search(user):
+            raise ValidationError("net/url: invalid userinfo")
+        _unescape(user)
+    if host[:1] == "[":
+        end = host.rfind("]")
+        if end < 0:
+            raise ValidationError("missing ']' in host")
+        port = host[end + 1 :]
+    else:
+        end = host.rfind(":")
+        port = host[end:] if end >= 0 else ""
+    if not _PORT.fullmatch(port):
+        raise ValidationError(f"invalid port {quote(port)} after host")
+    if bad := _BAD_ESCAPE.search(host) or _BAD_HOST_ESCAPE.search(host):
+        raise ValidationError(f"invalid URL escape {quote(bad[0])}")
+    if bad := _BAD_HOST_CHAR.search(host):
+        raise ValidationError(f"invalid character {quote(bad[0])} in host name")
+    return _unescape(host)
+
+
+def _unescape(text: str) -> str:
+    if "%" not in text:
+        return text
+    if bad := _BAD_ESCAPE.search(text):
+        raise ValidationError(f"invalid URL escape {quote(bad[0])}")
+    return _ESCAPES.sub(
+        lambda match: bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "replace"), text
+    )

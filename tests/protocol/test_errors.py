@@ -1,0 +1,121 @@
+"""The exception tree."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol import errors
+
+HEADER = pb.Header(process_id=pb.ProcessSpec.ID(zone="zone", suffix="suffix"))
+
+EXAMPLES: list[pb.GazetteError] = [
+    pb.ValidationError("text", ("Outer", "Inner")),
+    *(
+        pb.status_error(
+            status,
+            "detail",
+            journal="a/journal",
+            header=HEADER,
+            response=pb.ReadResponse(status=status, offset=5),
+            attempt=2,
+        )
+        for status in (*pb.Status.values()[1:], 99)
+    ),
+    pb.TransportError("UNAVAILABLE", "gone", journal="a/journal", retryable=True, attempt=3),
+    pb.ReadError("text", journal="a/journal", offset=5),
+    pb.OffsetJumpError(journal="a/journal", offset=10, requested=5),
+    pb.SeekRequiresNewReaderError("text", offset=5),
+    pb.FragmentError("text", journal="a/journal", offset=5),
+    pb.UnexpectedEOFError("text", offset=5),
+    pb.DidNotReadExpectedEOFError("text", offset=5),
+    pb.DataLossError("text", missing=((1, 2), (5, 9))),
+    pb.FramingError("text", journal="a/journal", begin=1, end=2, kind="desync"),
+    pb.DesyncDetectedError("text", begin=1, end=2),
+    pb.FrameTooLargeError("text", begin=1, end=2),
+    pb.UnrecognizedContentTypeError("text"),
+    pb.MappingError("text"),
+    pb.EmptyListResponseError("text"),
+    pb.SequencingError("text"),
+    pb.SequencerStateError("text"),
+    pb.ReplayError("text"),
+    pb.MixedTransactionError("text"),
+    pb.DependencyError("text"),
+    pb.RecoveryError("text"),
+    pb.FencedError("text"),
+    pb.StoreError("text"),
+    pb.AuthorizationError("text"),
+    pb.ConfigurationError("text"),
+]
+
+
+def classes() -> list[type[pb.GazetteError]]:
+    found = [
+        value
+        for _, value in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(value, pb.GazetteError)
+    ]
+    assert found
+    return found
+
+
+def test_every_status_has_its_class():
+    for status in pb.Status.values():
+        if status == pb.Status.OK:
+            continue
+        error = pb.status_error(status, journal="a/journal")
+        assert type(error) is not pb.UnknownStatusError
+        words = pb.Status.Name(status).split("_")
+        assert type(error).__name__ == "".join(map(str.capitalize, words)) + "Error"
+        assert type(error).status == error.status == status
+        assert str(error) == pb.Status.Name(status)
+        assert str(pb.status_error(status, "text")) == f"text: {pb.Status.Name(status)}"
+
+
+def test_an_unknown_status_keeps_its_number():
+    error = pb.status_error(99)
+    assert type(error) is pb.UnknownStatusError
+    assert error.status == 99
+    assert str(error) == "unknown status 99"
+
+
+def test_no_two_classes_share_a_status():
+    with pytest.raises(AssertionError, match="two classes for status 1"):
+        type("Another", (pb.BrokerStatusError,), {}, status=pb.Status.JOURNAL_NOT_FOUND)
+
+
+def test_there_is_an_example_of_each_class():
+    abstract = {pb.GazetteError, pb.BrokerStatusError}
+    assert {type(example) for example in EXAMPLES} == set(classes()) - abstract
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_pickle_with_their_attributes(error: pb.GazetteError):
+    restored = pickle.loads(pickle.dumps(error))
+    assert type(restored) is type(error)
+    assert str(restored) == str(error)
+    assert restored.args == error.args
+    assert vars(restored) == vars(error)
+    assert restored.retryable == error.retryable
+
+
+def test_all_are_exported_and_end_in_error():
+    for cls in classes():
+        assert getattr(pb, cls.__name__) is cls
+        assert cls.__name__.endswith("Error")
+        assert cls.__doc__
+
+
+def test_kinds_of_the_standard_library():
+    assert issubclass(pb.ValidationError, ValueError)
+    assert issubclass(pb.UnexpectedEOFError, EOFError)
+
+
+def test_validation_errors_extend_their_context():
+    error = pb.ValidationError("text", ("Inner",)).extend("Outer")
+    assert error.context == ("Outer", "Inner")
+    assert str(error) == "Outer.Inner: text"
+    assert str(pb.ValidationError("text")) == "text"

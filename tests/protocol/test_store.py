@@ -1,0 +1,121 @@
+"""URLs of stores and endpoints, and derived specifications."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.url import parse_url, without_query
+from tests.protocol.support import error_of
+
+
+def test_parts():
+    store = pb.parse_fragment_store("S3://bucket/a%20b/?Profile=x&find=%2F&FIND=y&replace=a+b")
+    assert store == ("s3", "bucket", "/a b/", "Profile=x&find=%2F&FIND=y&replace=a+b")
+    assert store.arguments == {"profile": "x", "find": "/", "replace": "a b"}
+    store.validate_arguments()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("file:///x/?profile=x", "profile"), ("s3://b/?nope=", "nope"), ("gs://b/?acl", "acl")],
+)
+def test_unknown_arguments(url: str, name: str):
+    store = pb.parse_fragment_store(url)
+    assert (
+        error_of(store.validate_arguments) == f"unknown argument of a {store.scheme} store ({name})"
+    )
+
+
+def test_object_keys():
+    path = "a/journal/date=1/0-1-ff.gz"
+    plain = pb.parse_fragment_store("s3://bucket/prefix/")
+    assert plain.object_key(path) == f"prefix/{path}"
+    rewriting = pb.parse_fragment_store("s3://bucket/?find=a/journal&replace=elsewhere")
+    assert rewriting.object_key("a/journal/a/journal/x") == "elsewhere/a/journal/x"
+    climbing = pb.parse_fragment_store("file:///root/?find=a/&replace=../../")
+    with pytest.raises(pb.ValidationError, match="leads out of its root"):
+        climbing.object_key("a/journal/x")
+    with pytest.raises(pb.ValidationError, match="leads out of its root"):
+        plain.object_key("../other/x")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["azure-ad://tenant", "azure-ad://tenant/", "azure-ad://tenant/account", "azure-ad:opaque"],
+)
+def test_what_crashes_others_is_an_error(url: str):
+    with pytest.raises(pb.ValidationError, match="missing"):
+        pb.parse_fragment_store(url)
+
+
+def test_endpoints():
+    assert pb.grpc_target("http://host:1234/path?query") == "host:1234"
+    assert pb.grpc_target("unix://some-host/a/path") == "unix:///a/path"
+    assert pb.grpc_target("https://host") == "host:443"
+    endpoint = pb.parse_endpoint("HTTPS://Host:8443")
+    assert endpoint.is_secure
+    assert (endpoint.scheme, endpoint.host, endpoint.port) == ("https", "Host:8443", "8443")
+    assert not pb.parse_endpoint("http://[::1]:80").is_secure
+    assert error_of(pb.parse_endpoint, "/baz/bing") == "not absolute: /baz/bing"
+    assert error_of(pb.parse_endpoint, "http:///baz/bing") == "missing host: http:///baz/bing"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://a b/", 'invalid character " " in host name'),
+        ("http://[::1", "missing ']' in host"),
+        ("http://host:port/", 'invalid port ":port" after host'),
+        ("http://us er@host/", "net/url: invalid userinfo"),
+        ("http://host/%z", 'invalid URL escape "%z"'),
+        ("http://host/%", 'invalid URL escape "%"'),
+        ("http://%41/", 'invalid URL escape "%41"'),
+        ("http://host/#%zz", 'invalid URL escape "%zz"'),
+        ("http://host/\x7f", "net/url: invalid control character in URL"),
+        (":x", "missing protocol scheme"),
+        ("a b:c", "first path segment in URL cannot contain colon"),
+    ],
+)
+def test_invalid_urls(url: str, reason: str):
+    assert error_of(parse_url, url) == f"parse {pb.quote(url)}: {reason}"
+
+
+def test_queries_are_left_out_of_texts():
+    assert without_query("http://host/path?sig=secret") == "http://host/path?…"
+    assert without_query("http://host/path") == "http://host/path"
+    error = error_of(parse_url, "http://bad host/?sig=secret")
+    assert error == 'parse "http://bad host/?…": invalid character " " in host name'
+
+
+@given(st.text(max_size=40) | st.text("s3gfileh:/@[]%?#.0az ", max_size=40))
+def test_any_text_is_a_url_or_a_validation_error(text):
+    for parse in (parse_url, pb.parse_endpoint, pb.parse_fragment_store):
+        error = error_of(parse, text)
+        assert error is None or error
+    if error_of(pb.parse_endpoint, text) is None:
+        assert pb.grpc_target(text)
+    if error_of(pb.parse_fragment_store, text) is None:
+        store = pb.parse_fragment_store(text)
+        assert error_of(store.object_key, "../x") is not None
+        assert isinstance(store.arguments, dict)
+
+
+def test_replication():
+    spec = pb.JournalSpec(replication=3)
+    assert pb.desired_replication(spec) == 3
+    spec.suspend.level = pb.JournalSpec.Suspend.PARTIAL
+    assert pb.desired_replication(spec) == 1
+    spec.suspend.level = pb.JournalSpec.Suspend.FULL
+    assert pb.desired_replication(spec, 2) == 0
+    spec.suspend.level = pb.JournalSpec.Suspend.NONE
+    assert pb.desired_replication(spec) == 3
+    assert pb.desired_replication(spec, 1) == 1
+
+
+def test_extended_labels():
+    spec = pb.JournalSpec(name="path/to/my/journal", labels=pb.label_set("hello", "world"))
+    assert pb.label_set_ext(spec) == pb.label_set("hello", "world", "name", "path/to/my/journal")
+    assert spec.labels == pb.label_set("hello", "world")

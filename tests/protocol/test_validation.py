@@ -1,0 +1,393 @@
+"""Validation: rules one by one, structure only, and which messages it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol import consumer, validation
+from tests.protocol.support import error_of
+
+OK = pb.Status.OK
+SECOND = 10**9
+
+
+def header() -> pb.Header:
+    return pb.Header(
+        process_id=pb.ProcessSpec.ID(zone="zone", suffix="suffix"),
+        route=pb.Route(primary=-1),
+        etcd=pb.Header.Etcd(cluster_id=1, member_id=2, revision=3, raft_term=4),
+    )
+
+
+def fragment(**fields: Any) -> pb.Fragment:
+    given = {
+        "journal": "a/journal",
+        "begin": 10,
+        "end": 20,
+        "compression_codec": pb.CompressionCodec.SNAPPY,
+    }
+    return pb.Fragment(**(given | fields))
+
+
+def spec() -> pb.JournalSpec:
+    return pb.JournalSpec(
+        name="a/journal",
+        replication=3,
+        labels=pb.label_set("content-type", "text/csv", "env", "prod"),
+        fragment=pb.JournalSpec.Fragment(
+            length=1 << 18,
+            compression_codec=pb.CompressionCodec.SNAPPY,
+            stores=["s3://bucket/path/", "gs://other-bucket/path/"],
+            refresh_interval=pb.duration_proto(5 * 60 * SECOND),
+            retention=pb.duration_proto(365 * 24 * 3600 * SECOND),
+            flush_interval=pb.duration_proto(24 * 3600 * SECOND),
+            path_postfix_template="{{ .Spool.Begin }}",
+        ),
+        flags=pb.JournalSpec.O_RDWR,
+        max_append_rate=1 << 18,
+        suspend=pb.JournalSpec.Suspend(level=pb.JournalSpec.Suspend.PARTIAL, offset=5),
+    )
+
+
+def set_fragment(name: str, value: Any) -> Callable[[pb.JournalSpec], None]:
+    def apply(spec: pb.JournalSpec) -> None:
+        setattr(spec.fragment, name, value)
+
+    return apply
+
+
+def set_duration(name: str, seconds: float) -> Callable[[pb.JournalSpec], None]:
+    def apply(spec: pb.JournalSpec) -> None:
+        getattr(spec.fragment, name).CopyFrom(pb.duration_proto(int(seconds * SECOND)))
+
+    return apply
+
+
+def set_labels(*pairs: str) -> Callable[[pb.JournalSpec], None]:
+    return lambda spec: spec.labels.CopyFrom(pb.label_set(*pairs))
+
+
+def set_field(name: str, value: Any) -> Callable[[pb.JournalSpec], None]:
+    return lambda spec: setattr(spec, name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (set_field("name", "/bad/name"), "Name: cannot begin with '/' (/bad/name)"),
+        (
+            set_field("name", "a/name;meta"),
+            "Name cannot have a metadata path segment (;meta; expected no segment)",
+        ),
+        (
+            set_field("replication", 0),
+            "invalid Replication (0; expected 1 <= Replication <= 5)",
+        ),
+        (
+            set_field("replication", 1024),
+            "invalid Replication (1024; expected 1 <= Replication <= 5)",
+        ),
+        (set_labels("name", "x"), 'Labels cannot include label "name"'),
+        (set_labels("prefix", ""), 'Labels cannot include label "prefix"'),
+        (
+            set_labels("content-type", ""),
+            "Labels: parsing content-type: mime: no media type",
+        ),
+        (
+            set_labels("content-type", "invalid/content/type"),
+            "Labels: parsing content-type: mime: unexpected content after media subtype",
+        ),
+        (
+            set_labels("content-type", "text/"),
+            "Labels: parsing content-type: mime: expected token after slash",
+        ),
+        (
+            set_labels("content-type", "a=b/c"),
+            "Labels: parsing content-type: mime: expected slash after first token",
+        ),
+        (set_labels("content-type", "text"), None),
+        (
+            set_labels("app.gazette.dev/message-type", "x"),
+            "Labels: expected content-type label alongside app.gazette.dev/message-type",
+        ),
+        (
+            set_labels("app.gazette.dev/message-subtype", "x"),
+            (
+                "Labels: expected app.gazette.dev/message-type label alongside "
+                "app.gazette.dev/message-subtype"
+            ),
+        ),
+        (
+            set_labels("content-type", "a/b", "content-type", "c/d"),
+            (
+                "Labels: expected single-value Label has multiple values "
+                "(index 1; label content-type value c/d)"
+            ),
+        ),
+        (
+            set_fragment("length", 1023),
+            "Fragment: invalid Length (1023; expected 1024 <= length <= 17179869184)",
+        ),
+        (
+            set_fragment("length", 17179869185),
+            "Fragment: invalid Length (17179869185; expected 1024 <= length <= 17179869184)",
+        ),
+        (set_fragment("length", 17179869184), None),
+        (
+            set_fragment("compression_codec", 9999),
+            "Fragment.CompressionCodec: invalid value (9999)",
+        ),
+        (
+            lambda spec: spec.fragment.stores.append("invalid"),
+            "Fragment.Stores[2]: not absolute (invalid)",
+        ),
+        (
+            lambda spec: spec.fragment.MergeFrom(
+                pb.JournalSpec.Fragment(
+                    compression_codec=pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+                )
+            ),
+            None,
+        ),
+        (
+            lambda spec: (
+                spec.fragment.stores.insert(0, "file:///root/"),
+                set_fragment("compression_codec", 5)(spec),
+            ),
+            (
+                "Fragment: GZIP_OFFLOAD_DECOMPRESSION is incompatible with file:// stores "
+                "(file:///root/)"
+            ),
+        ),
+        (
+            set_duration("refresh_interval", 0.001),
+            "Fragment: invalid RefreshInterval (1ms; expected 1s <= interval <= 24h0m0s)",
+        ),
+        (
+            set_duration("refresh_interval", 25 * 3600),
+            "Fragment: invalid RefreshInterval (25h0m0s; expected 1s <= interval <= 24h0m0s)",
+        ),
+        (
+            set_duration("flush_interval", 1),
+            "Fragment: invalid FlushInterval (1s; expected >= 1m0s)",
+        ),
+        (set_duration("flush_interval", 0), None),
+        (set_duration("retention", -1), None),
+        (
+            set_fragment("path_postfix_template", "{{ bad template"),
+            "Fragment.PathPostfixTemplate: template: postfix:1: unclosed action",
+        ),
+        (set_field("flags", 6), "Flags: invalid combination (6)"),
+        (set_field("flags", 0), None),
+        (set_field("max_append_rate", -1), "invalid MaxAppendRate (-1; expected >= 0)"),
+        (
+            lambda spec: setattr(spec.suspend, "offset", -1),
+            "Suspend.Offset: invalid Offset (-1; expected >= 0)",
+        ),
+        (
+            lambda spec: setattr(spec.suspend, "level", 12345),
+            "Suspend.Level: invalid Level variant (12345)",
+        ),
+        (lambda spec: spec.ClearField("suspend"), None),
+    ],
+)
+def test_journal_specs(change: Callable[[pb.JournalSpec], object], error: str | None):
+    changed = spec()
+    pb.validate(changed)
+    change(changed)
+    assert error_of(pb.validate, changed) == error
+    listed = pb.ListResponse(
+        header=header(),
+        journals=[{"spec": changed, "mod_revision": 1, "route": {"primary": -1}}],
+    )
+    assert (error_of(pb.validate, listed) is None) == (error is None)
+    # A listing isn't refused as a whole for what one specification holds.
+    pb.validate(listed, strict=False)
+
+
+def test_append_requests_as_first_message_and_as_chunk():
+    pb.validate(pb.AppendRequest())
+    pb.validate(pb.AppendRequest(content=b"content"))
+    for name, fields in {
+        "Header": {"header": header()},
+        "DoNotProxy": {"do_not_proxy": True},
+        "Offset": {"offset": 1},
+        "CheckRegisters": {"check_registers": pb.LabelSelector()},
+        "UnionRegisters": {"union_registers": pb.LabelSet()},
+        "SubtractRegisters": {"subtract_registers": pb.LabelSet()},
+    }.items():
+        assert error_of(pb.validate, pb.AppendRequest(**fields)) == f"unexpected {name}"
+        pb.validate(pb.AppendRequest(journal="a/journal", **fields))
+    suspending = pb.AppendRequest(suspend=pb.AppendRequest.SUSPEND_NOW)
+    assert error_of(pb.validate, suspending) == (
+        "unexpected Suspend (SUSPEND_NOW; expected SUSPEND_RESUMED)"
+    )
+    assert error_of(pb.validate, pb.AppendRequest(suspend=77)) == (
+        "unexpected Suspend (77; expected SUSPEND_RESUMED)"
+    )
+
+
+def test_responses_of_a_newer_broker_pass_in_structure():
+    newer = fragment(journal="bad name", compression_codec=99, path_postfix="/x")
+    strange = header()
+    strange.process_id.zone = "z" * 100
+    responses = [
+        pb.ReadResponse(status=99, header=strange),
+        pb.ReadResponse(header=strange, offset=10, write_head=20, fragment=newer),
+        pb.AppendResponse(
+            header=strange, commit=newer, registers=pb.LabelSet(labels=[pb.Label(name="?")])
+        ),
+        pb.AppendResponse(status=99, header=strange),
+        pb.ApplyResponse(status=99, header=strange),
+        pb.ListResponse(header=strange, journals=[{"mod_revision": 1, "route": {"primary": -1}}]),
+        pb.FragmentsResponse(header=strange, fragments=[{"spec": newer}]),
+        pb.FragmentStoreHealthResponse(status=99, header=strange),
+    ]
+    for response in responses:
+        pb.validate(response, strict=False)
+        pb.validate(response, strict=False, expect_header=True)
+        assert error_of(pb.validate, response) is not None
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (
+            pb.ReadResponse(offset=5, write_head=20, fragment=fragment()),
+            "invalid Offset (5; expected 10 <= offset < 20)",
+        ),
+        (
+            pb.ReadResponse(offset=20, write_head=20, fragment=fragment()),
+            "invalid Offset (20; expected 10 <= offset < 20)",
+        ),
+        (
+            pb.ReadResponse(offset=15, write_head=19, fragment=fragment()),
+            "invalid WriteHead (19; expected >= 20)",
+        ),
+        (
+            pb.ReadResponse(offset=15, write_head=20, fragment=fragment(begin=30)),
+            "Fragment: expected Begin <= End (have 30, 20)",
+        ),
+        (pb.ReadResponse(write_head=-1), "invalid WriteHead (-1; expected >= 0)"),
+        (pb.ReadResponse(offset=1), "unexpected Offset without Fragment or Content (1)"),
+        (
+            pb.ReadResponse(content=b"x", write_head=1),
+            "unexpected WriteHead with Content (1)",
+        ),
+        (
+            pb.ReadResponse(content=b"x", status=pb.Status.WRONG_ROUTE),
+            "unexpected Status with Content (WRONG_ROUTE)",
+        ),
+        (pb.AppendResponse(header=header()), "expected Commit"),
+        (
+            pb.AppendResponse(header=header(), commit=fragment()),
+            "expected Registers",
+        ),
+        (
+            pb.AppendResponse(header=header(), status=pb.Status.REGISTER_MISMATCH),
+            "expected Registers",
+        ),
+        (
+            pb.AppendResponse(header=header(), commit=fragment(begin=21), registers=pb.LabelSet()),
+            "Commit: expected Begin <= End (have 21, 20)",
+        ),
+        (
+            pb.ListResponse(header=header(), journals=[{"route": {"primary": -1}}]),
+            "Journals[0]: invalid ModRevision (0; expected > 0)",
+        ),
+        (
+            pb.ListResponse(header=header(), journals=[{"mod_revision": 1}]),
+            "Journals[0].Route: invalid Primary (0; expected -1 <= Primary < 0)",
+        ),
+        (
+            pb.ApplyResponse(header={"route": {"primary": -1, "endpoints": ["http://x"]}}),
+            "Header.Route: len(Endpoints) != 0, and != len(Members) (1 vs 0)",
+        ),
+        (
+            pb.FragmentsResponse(header=header(), fragments=[{"spec": fragment(begin=21)}]),
+            "Fragments[0].Spec: expected Begin <= End (have 21, 20)",
+        ),
+        (
+            pb.FragmentsResponse(
+                header=header(), fragments=[{"spec": fragment(), "signed_url": "%zz"}]
+            ),
+            'Fragments[0].SignedUrl: parse "%zz": invalid URL escape "%zz"',
+        ),
+    ],
+)
+def test_structure_is_checked_in_any_case(response: Any, error: str):
+    assert error_of(pb.validate, response, strict=False) == error
+
+
+def test_the_header_of_a_first_response():
+    for response in (
+        pb.ReadResponse(status=pb.Status.JOURNAL_NOT_FOUND),
+        pb.ListResponse(header={"route": {"primary": -1}}),
+        pb.ApplyResponse(header={"route": {"primary": -1}}),
+    ):
+        pb.validate(response, strict=False)
+        error = error_of(pb.validate, response, strict=False, expect_header=True)
+        assert error == "expected Header"
+        response.header.CopyFrom(header())
+        pb.validate(response, strict=False, expect_header=True)
+
+
+def test_signatures_of_urls_are_not_told():
+    signed = "http://host/%zz?X-Amz-Signature=secret"
+    responses = [
+        pb.ReadResponse(offset=15, write_head=20, fragment=fragment(), fragment_url=signed),
+        pb.ReadResponse(fragment_url=signed),
+        pb.ReadResponse(content=b"x", fragment_url=signed),
+        pb.FragmentsResponse(
+            header=header(), fragments=[{"spec": fragment(), "signed_url": signed}]
+        ),
+    ]
+    for response in responses:
+        error = error_of(pb.validate, response)
+        assert error is not None
+        assert "host" in error
+        assert "secret" not in error
+
+
+def test_requests_are_always_checked_in_full():
+    request = pb.ReadRequest(journal="/bad")
+    assert error_of(pb.validate, request, strict=False) == "Journal: cannot begin with '/' (/bad)"
+
+
+def messages_of(descriptors: list[Descriptor]) -> set[str]:
+    names: set[str] = set()
+    for descriptor in descriptors:
+        names |= {descriptor.full_name} | messages_of(list(descriptor.nested_types))
+    return names
+
+
+def test_every_message_of_the_broker_has_rules():
+    file = pb.ReadRequest.DESCRIPTOR.file
+    every = messages_of(list(file.message_types_by_name.values()))
+    known = {
+        kind.DESCRIPTOR.full_name
+        for table in (validation._REQUESTS_AND_PARTS, validation._RESPONSES)
+        for kind in table
+    }
+    assert every - known == {"protocol.SHA1Sum"}
+    assert known <= every
+
+
+def test_other_messages_have_no_rules():
+    with pytest.raises(TypeError, match="no rules for messages of type StatRequest"):
+        pb.validate(consumer.StatRequest())
+
+
+def test_errors_tell_their_context():
+    with pytest.raises(pb.ValidationError) as caught:
+        pb.validate(pb.ApplyRequest(changes=[{"upsert": {"name": "/x"}}]))
+    error = caught.value
+    assert error.context == ("Changes[0]", "Upsert", "Name")
+    assert error.text == "invalid length (2; expected 4 <= length <= 512)"
+    assert str(error) == f"Changes[0].Upsert.Name: {error.text}"
+    assert isinstance(error, ValueError)
