@@ -1,0 +1,383 @@
+"""Appends in the background: batched, in order, retried, and dependent on each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import warnings
+from typing import TYPE_CHECKING, Final, Self
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.append_batch import NO_DEPENDENCIES, Batch
+from gazette_aio.client.async_append import AsyncAppend
+from gazette_aio.client.futures import AsyncOperation, OpFuture, finished_operation, parked
+from gazette_aio.client.journal_appends import JournalAppends
+from gazette_aio.client.spool import CROWDED_BYTES, SPILL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import Set as AbstractSet
+    from types import TracebackType
+
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.retry import RetryPolicy
+
+_logger = logging.getLogger(__name__)
+
+CUTOFF_BYTES: Final = 64 << 20
+"""Length beyond which a batch takes no further appends."""
+
+MAX_PENDING_BYTES: Final = 1 << 30
+"""Pending bytes from which on appends behind a full batch have to wait."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AppendStatus:
+    """What an AppendService has pending."""
+
+    journals: int
+    """Journals with pending appends."""
+    batches: int
+    """Their batches, each of which takes one RPC."""
+    pending_bytes: int
+    """Content of these batches."""
+    failed_journals: int
+    """Journals whose appends fail until `clear_error()`."""
+
+
+class AppendService:
+    """Appends to any number of journals in the background.
+
+    Appends of one journal commit in the order in which they were started. While an RPC is under
+    way, further ones gather in a batch, which the next RPC appends as a whole. Failures are retried
+    as the policy says. One which isn't ends the batch, and all later appends of its journal fail
+    with the same error, since they were meant to follow it, until `clear_error()`.
+
+    Closing waits for pending appends up to a bound, and cancels those which remain.
+
+    Args:
+        client: Client to use.
+        retry_policy: Which failures to retry; None for the policy of the client.
+        claims: Claims to present in place of the least ones.
+        cutoff_bytes: Length beyond which a batch takes no further appends.
+        max_pending_bytes: Pending bytes of all journals from which on an append waits if the
+            newest batch of its journal is full.
+        spool_directory: Directory of temporary files, or None for the system's.
+        drain_timeout: Seconds which `aclose()` waits for pending appends.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        claims: pb.Claims | None = None,
+        cutoff_bytes: int = CUTOFF_BYTES,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        spool_directory: str | None = None,
+        drain_timeout: float = 30.0,
+    ) -> None:
+        self.client = client
+        self.policy = retry_policy or client.retry_policy
+        self.claims = claims
+        self.cutoff_bytes = cutoff_bytes
+        self.spool_directory = spool_directory
+        self.cancellation: pb.TransportError | None = None
+        """Error of the appends which `cancel()` ended, once it was called."""
+        self._max_pending_bytes = max_pending_bytes
+        self._drain_timeout = drain_timeout
+        self._journals: dict[str, JournalAppends] = {}
+        self._errors: dict[str, AsyncOperation] = {}
+        self._closed = False
+        # Bytes in memory from which on an append takes more than adding to a list.
+        self._quick_bytes = min(SPILL_BYTES, cutoff_bytes)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of content which isn't appended yet."""
+        return sum(appends.chain.pending_bytes for appends in self._journals.values())
+
+    def status(self) -> AppendStatus:
+        """Return what is pending."""
+        return AppendStatus(
+            journals=len(self._journals),
+            batches=sum(len(appends.chain.batches) for appends in self._journals.values()),
+            pending_bytes=self.pending_bytes,
+            failed_journals=len(self._errors),
+        )
+
+    async def start_append(
+        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+    ) -> AsyncAppend:
+        """Lock a journal, and return an append to write to and to `release()`.
+
+        Args:
+            request: The journal, or a request with preconditions, too.
+            dependencies: Operations which have to succeed before anything is appended.
+
+        Cancellation: safe — nothing was started.
+
+        Raises:
+            ValidationError: The request is invalid.
+            TransportError: The service was cancelled.
+            RuntimeError: The service is closed.
+        """
+        self._check()
+        journal = request if isinstance(request, str) else request.journal
+        awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
+        if not isinstance(request, str):
+            _validate(request)
+        while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
+            await parked(appends.chain.batches[0].operation)
+        if appends is None:
+            appends = self._begin(journal)
+
+        batch = await self._enter(appends, request, awaited)
+        return AsyncAppend(batch, batch.buffer.length, -1, appends)
+
+    async def _enter(
+        self,
+        appends: JournalAppends,
+        request: pb.AppendRequest | str,
+        dependencies: AbstractSet[OpFuture],
+    ) -> Batch:
+        """Lock a journal, and return the batch to write to, which has room in memory."""
+        attempt = 0
+        while True:
+            try:
+                await appends.lock.acquire()
+            except BaseException:
+                self.forget_if_idle(appends)
+                raise
+            try:
+                self._check()
+                batch = (
+                    appends.admit(appends.request, dependencies, is_plain=True)
+                    if isinstance(request, str)
+                    else appends.admit(request, dependencies, is_plain=False)
+                )
+                if batch.buffer.memory_bytes <= CROWDED_BYTES or await appends.move(batch):
+                    return batch
+            except BaseException:
+                appends.unlock()
+                raise
+            # The disk is full. Let the worker in, which may send the batch as it is.
+            appends.unlock()
+            await asyncio.sleep(self.policy.backoff(attempt))
+            attempt += 1
+
+    @contextlib.asynccontextmanager
+    async def append(
+        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+    ) -> AsyncGenerator[AsyncAppend]:
+        """Hold an append of a journal within a context, and release it at the end.
+
+        An exception, or an error handed to `require()`, rolls back and is raised.
+
+        Example:
+            async with service.append("a/journal") as append:
+                append.write(b"content")
+            response = await append
+
+        Cancellation: aborts — what was written is rolled back.
+        """
+        append = await self.start_append(request, dependencies)
+        try:
+            yield append
+        except BaseException as error:
+            append.require(error)
+            with contextlib.suppress(type(error)):
+                append.release()
+            raise
+        append.release()
+
+    def try_append(self, journal: str, data: bytes) -> AsyncAppend | None:
+        """Append `data` without suspension, if that's possible at this moment.
+
+        Returns:
+            The append, which is released already. None if the caller has to use `start_append()`,
+            because the journal is locked, or content has to be moved out of memory first.
+
+        Raises:
+            ValidationError: `journal` isn't the name of a journal.
+        """
+        appends = self._journals.get(journal)
+        if (
+            appends is None
+            or (batch := appends.chain.open) is None
+            or (buffer := batch.buffer).tail_bytes > self._quick_bytes
+            or appends.lock.locked
+            or not batch.is_plain
+        ):
+            return self._try_append(appends, journal, data)
+        # Hot: this is `buffer.append()`, and what `leave()` does.
+        begin = buffer.length
+        size = len(data)
+        buffer.tail.append(data)
+        buffer.tail_bytes += size
+        buffer.length = end = begin + size
+        batch.kept += 1
+        return AsyncAppend(batch, begin, end)
+
+    def _try_append(
+        self, appends: JournalAppends | None, journal: str, data: bytes
+    ) -> AsyncAppend | None:
+        if self._closed or self.cancellation is not None or journal in self._errors:
+            return None
+        if appends is None:
+            appends = self._begin(journal)
+        elif appends.lock.locked or self._is_clogged(appends):
+            return None
+        batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
+        buffer = batch.buffer
+        if buffer.memory_bytes > CROWDED_BYTES:
+            return None
+        begin = buffer.length
+        buffer.append(data)
+        batch.kept += 1
+        appends.spill(batch)
+        return AsyncAppend(batch, begin, buffer.length)
+
+    def pending_except(self, journal: str) -> set[OpFuture]:
+        """Return operations which complete once all appends pending now have completed.
+
+        It's a barrier: an append which depends on them follows all that was appended before.
+
+        Args:
+            journal: Journal to leave out, or empty.
+        """
+        pending: set[OpFuture] = {
+            appends.chain.batches[-1].operation
+            for appends in self._journals.values()
+            if appends.chain.batches and appends.journal != journal
+        }
+        pending.update(
+            failed for failed_journal, failed in self._errors.items() if failed_journal != journal
+        )
+        return pending
+
+    def clear_error(self, journal: str) -> BaseException | None:
+        """Let new appends of a journal proceed after one failed, and return its error."""
+        failed = self._errors.pop(journal, None)
+        return None if failed is None else failed.exception()
+
+    def cancel(self) -> None:
+        """End all pending appends, some of which may have been committed. Idempotent."""
+        if self.cancellation is None:
+            self.cancellation = pb.TransportError("CANCELLED", "the append service was cancelled")
+            self._quick_bytes = -1
+        for appends in self._journals.values():
+            if appends.worker is not None:
+                appends.worker.cancel()
+
+    async def flush(self) -> None:
+        """Wait until all appends pending now have completed.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: One of them failed.
+        """
+        for operation in self.pending_except(""):
+            await operation
+
+    async def aclose(self) -> None:
+        """Wait for pending appends, and cancel those left after the time-out. Idempotent.
+
+        Cancellation: poisons — pending appends are cancelled at once.
+        """
+        self._closed = True
+        self._quick_bytes = -1
+        try:
+            if workers := self._workers():
+                await asyncio.wait(workers, timeout=self._drain_timeout)
+        finally:
+            if workers := self._workers():
+                pending = self.status()
+                _logger.warning(
+                    "%d pending appends of %d journals are cancelled",
+                    pending.batches,
+                    pending.journals,
+                )
+                self.cancel()
+                await asyncio.wait(workers)
+
+    def error_of(self, journal: str) -> Exception | None:
+        """Return the error which ends all appends of `journal`."""
+        if (failed := self._errors.get(journal)) is None:
+            return None
+        error = failed.exception()
+        assert isinstance(error, Exception)
+        return error
+
+    def note_error(self, journal: str, error: Exception) -> None:
+        """Have all further appends of `journal` fail with `error`."""
+        if journal not in self._errors:
+            _logger.warning("appends of journal %s fail from now on: %s", journal, error)
+            self._errors[journal] = finished_operation(error)
+
+    def forget_if_idle(self, appends: JournalAppends) -> None:
+        """Drop the state of a journal which has nothing pending."""
+        if appends.is_idle and self._journals.get(appends.journal) is appends:
+            del self._journals[appends.journal]
+
+    def _begin(self, journal: str) -> JournalAppends:
+        _validate(pb.AppendRequest(journal=journal))
+        self.client.rpc.dispatcher.check()
+        appends = self._journals[journal] = JournalAppends(self, journal)
+        return appends
+
+    def _is_clogged(self, appends: JournalAppends) -> bool:
+        return appends.chain.is_full and self.pending_bytes > self._max_pending_bytes
+
+    def _workers(self) -> list[asyncio.Task[None]]:
+        return [appends.worker for appends in self._journals.values() if appends.worker is not None]
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RuntimeError("the append service is closed")
+        if self.cancellation is not None:
+            raise self.cancellation.with_traceback(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if getattr(self, "_journals", None):
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        status = self.status()
+        return (
+            f"<AppendService with {status.pending_bytes} pending bytes in {status.batches} "
+            f"batches of {status.journals} journals, {status.failed_journals} failed>"
+        )
+
+
+def _validate(request: pb.AppendRequest) -> None:
+    if not request.journal:
+        raise pb.ValidationError("expected Request.Journal")
+    try:
+        pb.validate(request)
+    except pb.ValidationError as error:
+        raise error.extend("Request") from None
+
+
+def _operations_of(dependencies: Iterable[OpFuture]) -> AbstractSet[OpFuture]:
+    # A batch is what its appends have in common; which of them it is makes no difference.
+    return frozenset(
+        dependency.batch.operation
+        if isinstance(dependency, AsyncAppend) and not dependency.done()
+        else dependency
+        for dependency in dependencies
+    )

@@ -1,0 +1,94 @@
+"""The attempts of one retried operation: counts them, waits between them, tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import Any
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.retry import Failure, Operation, RetryPolicy, decide
+
+_logger = logging.getLogger(__name__)
+
+
+class Attempts:
+    """Counts attempts since the last success.
+
+    Args:
+        operation: What is attempted.
+        policy: Which failures to retry.
+        request: The request, shown to the policy.
+    """
+
+    __slots__ = ("_failed_since", "_operation", "_policy", "count", "request")
+
+    def __init__(self, operation: Operation, policy: RetryPolicy, request: Any) -> None:
+        self._operation = operation
+        self._policy = policy
+        self._failed_since: float | None = None
+        self.request = request
+        self.count = 0
+        """Failed attempts since the last success."""
+
+    def succeeded(self) -> None:
+        """Start over counting."""
+        self.count = 0
+        self._failed_since = None
+
+    def failed(self, error: pb.GazetteError | None) -> float:
+        """Note a failure, or with None the early end of a stream.
+
+        Returns:
+            Seconds to wait before the next attempt.
+
+        Raises:
+            GazetteError: `error`, if it isn't to be retried. It carries the number of its attempt.
+        """
+        now = time.monotonic()
+        if self._failed_since is None:
+            self._failed_since = now
+        attempt, self.count = self.count, self.count + 1
+
+        failure = Failure(
+            operation=self._operation,
+            error=error,
+            attempt=attempt,
+            request=self.request,
+            elapsed=now - self._failed_since,
+        )
+        decision = decide(failure, self._policy)
+        if isinstance(error, pb.BrokerStatusError | pb.TransportError):
+            error.attempt = attempt
+        if not decision.retry:
+            if error is None:
+                error = pb.UnexpectedEOFError(
+                    "the broker keeps ending the stream", journal=self.request.journal
+                )
+            raise error.with_traceback(None)
+
+        if decision.log_level:
+            _logger.log(
+                decision.log_level,
+                "%s of journal %s failed and will be retried: %s",
+                self._operation.value,
+                self.request.journal,
+                error,
+                extra={"journal": self.request.journal, "attempt": attempt},
+            )
+        jitter = self._policy.jitter
+        return decision.delay * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311
+
+    async def pause(self, error: pb.GazetteError | None) -> None:
+        """Note a failure, and wait until the next attempt is due.
+
+        Cancellation: safe — the failure stays counted.
+
+        Raises:
+            GazetteError: `error`, if it isn't to be retried.
+        """
+        delay = self.failed(error)
+        if delay > 0:
+            await asyncio.sleep(delay)

@@ -1,0 +1,280 @@
+"""The client of a Gazette broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import TYPE_CHECKING, Final, Self
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import append_once, listing
+from gazette_aio.client.append_service import AppendService, AppendStatus
+from gazette_aio.client.auth import Auth, authorizer
+from gazette_aio.client.dispatch import Dispatcher
+from gazette_aio.client.metrics import Metrics, NoMetrics
+from gazette_aio.client.options import (
+    TLSOptions,
+    address_from_environment,
+    zone_from_environment,
+)
+from gazette_aio.client.retry import RetryPolicy
+from gazette_aio.client.retry_reader import RetryReader
+from gazette_aio.client.rpc import JournalStub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from gazette_aio.client.append_once import Content
+
+CONNECT_TIMEOUT: Final = 20.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """An open read stream."""
+
+    journal: str
+    waiting_bytes: int
+    """Bytes of responses which were received and not yet read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """What a client is about."""
+
+    endpoint: str
+    connection: str
+    """One of `idle`, `connecting`, `ready`, `transient_failure`, `closed`."""
+    streams: tuple[StreamStatus, ...]
+    appends: AppendStatus
+
+
+class JournalClient:
+    """A client of the brokers of a Gazette cluster, or of one broker.
+
+    Nothing happens before it's first used, from when on it belongs to the running event loop. As
+    an async context manager it's closed at the end.
+
+    Args:
+        address: Endpoint of a broker; `http`, `https` or `unix`.
+        zone: Zone of this process.
+        auth: What authorizes RPCs: KeyedAuth, BearerAuth, NoopAuth, an Authorizer, or a function
+            which returns a token. None looks at `$BROKER_AUTH_KEYS` and `$BROKER_AUTH_TOKEN`.
+        tls: TLS of `https` endpoints; None looks into the environment.
+        retry: Which failures to retry.
+        metrics: Receives counts.
+        connect_timeout: Seconds within which a broker must answer.
+        drain_timeout: Seconds for which `aclose()` waits for pending appends.
+        strict: Whether to check responses for all rules of the protocol.
+
+    Raises:
+        ValidationError: The address isn't an endpoint.
+        ConfigurationError: Another option is invalid.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        zone: str | None = None,
+        auth: Auth | None = None,
+        tls: TLSOptions | None = None,
+        retry: RetryPolicy | None = None,
+        metrics: Metrics | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        drain_timeout: float = 30.0,
+        strict: bool = False,
+    ) -> None:
+        self.zone = zone or zone_from_environment()
+        self.retry_policy = retry or RetryPolicy()
+        self._dispatcher = Dispatcher(
+            address, tls or TLSOptions.from_environment(), connect_timeout=connect_timeout
+        )
+        self.rpc = JournalStub(
+            self._dispatcher, authorizer(auth), metrics or NoMetrics(), strict=strict
+        )
+        """The RPCs as the wire has them."""
+        self.appends = AppendService(self, drain_timeout=drain_timeout)
+        """Appends in the background."""
+
+    @property
+    def endpoint(self) -> str:
+        """The broker's endpoint."""
+        return self._dispatcher.endpoint
+
+    async def list(self, selector: str | pb.LabelSelector | pb.ListRequest = "") -> pb.ListResponse:
+        """Return all journals that a selector matches, as `list_all_journals()`.
+
+        Cancellation: safe.
+        """
+        return await listing.list_all_journals(self, selector)
+
+    async def apply(
+        self,
+        request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
+        *,
+        batch_size: int = 0,
+    ) -> pb.ApplyResponse:
+        """Create, update and delete journals, as `apply_journals()`.
+
+        Cancellation: aborts — what was applied remains.
+        """
+        return await listing.apply_journals(self, request, batch_size=batch_size)
+
+    def read(
+        self,
+        request: pb.ReadRequest | str,
+        *,
+        offset: int = 0,
+        block: bool = False,
+        end_offset: int = 0,
+        begin_mod_time: int = 0,
+        retry_policy: RetryPolicy | None = None,
+    ) -> RetryReader:
+        """Return a reader of a journal. Other arguments go with the name of a journal only.
+
+        Args:
+            request: The journal, or a request.
+            offset: Offset to begin at, or -1 for the write head.
+            block: Whether to wait for new content at the write head.
+            end_offset: Offset to end at, or 0 for none.
+            begin_mod_time: Unix seconds; fragments persisted before are skipped.
+            retry_policy: Which failures to retry; None for the policy of the client.
+
+        Raises:
+            ValidationError: The request is invalid.
+        """
+        if isinstance(request, str):
+            request = pb.ReadRequest(
+                journal=request,
+                offset=offset,
+                block=block,
+                end_offset=end_offset,
+                begin_mod_time=begin_mod_time,
+            )
+        return RetryReader(self, request, retry_policy=retry_policy)
+
+    async def append(
+        self,
+        request: pb.AppendRequest | str,
+        *content: Content,
+        retry_policy: RetryPolicy | None = None,
+    ) -> pb.AppendResponse:
+        """Append content to a journal as a whole, as the function `append()`.
+
+        Cancellation: aborts — rolled back, unless the broker is about to commit.
+        """
+        return await append_once.append(self, request, *content, retry_policy=retry_policy)
+
+    async def list_fragments(self, request: pb.FragmentsRequest | str) -> pb.FragmentsResponse:
+        """Return all fragments of a journal, as `list_all_fragments()`.
+
+        Cancellation: safe.
+        """
+        return await listing.list_all_fragments(self, request)
+
+    async def fragment_store_health(
+        self, store: str, *, check_delete_prefix: str | None = None
+    ) -> pb.FragmentStoreHealthResponse:
+        """Have a broker check a fragment store, as the function of this name.
+
+        Cancellation: safe.
+        """
+        return await listing.fragment_store_health(
+            self, store, check_delete_prefix=check_delete_prefix
+        )
+
+    def status(self) -> ClientStatus:
+        """Return what the client is about."""
+        return ClientStatus(
+            endpoint=self.endpoint,
+            connection=self._dispatcher.state,
+            streams=tuple(
+                StreamStatus(stream.journal, stream.waiting_bytes) for stream in self.rpc.streams
+            ),
+            appends=self.appends.status(),
+        )
+
+    async def aclose(self) -> None:
+        """Wait for pending appends within a bound, end all RPCs, and hang up. Idempotent.
+
+        Cancellation: poisons — pending appends are cancelled at once.
+        """
+        try:
+            await self.appends.aclose()
+        finally:
+            try:
+                await self.rpc.aclose()
+            finally:
+                await self._dispatcher.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        dispatcher = getattr(self, "_dispatcher", None)
+        if dispatcher is not None and dispatcher.is_dialled:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return (
+            f"<JournalClient of {self.endpoint}, {self._dispatcher.state}, "
+            f"{len(self.rpc.streams)} streams, {self.appends.status().journals} journals with "
+            "pending appends>"
+        )
+
+
+def connect(
+    address: str | None = None,
+    *,
+    zone: str | None = None,
+    auth: Auth | None = None,
+    tls: TLSOptions | None = None,
+    retry: RetryPolicy | None = None,
+    metrics: Metrics | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT,
+    drain_timeout: float = 30.0,
+    strict: bool = False,
+) -> JournalClient:
+    """Return a client, to be used as an async context manager. Nothing happens yet.
+
+    Args:
+        address: Endpoint of a broker; None for `$BROKER_ADDRESS`, else `http://localhost:8080`.
+        zone: Zone of this process; None for `$ZONE`, else `local`.
+        auth: What authorizes RPCs; None for what the environment says.
+        tls: TLS of `https` endpoints; None for what the environment says.
+        retry: Which failures to retry.
+        metrics: Receives counts.
+        connect_timeout: Seconds within which a broker must answer.
+        drain_timeout: Seconds for which closing waits for pending appends.
+        strict: Whether to check responses for all rules of the protocol, rather than to put up
+            with what brokers of other releases may know.
+
+    Example:
+        async with connect("http://localhost:8080") as client:
+            await client.append("a/journal", b"content")
+
+    Raises:
+        ValidationError: The address isn't an endpoint.
+        ConfigurationError: Another option is invalid.
+    """
+    return JournalClient(
+        address or address_from_environment(),
+        zone=zone,
+        auth=auth,
+        tls=tls,
+        retry=retry,
+        metrics=metrics,
+        connect_timeout=connect_timeout,
+        drain_timeout=drain_timeout,
+        strict=strict,
+    )

@@ -1,0 +1,250 @@
+"""Reads of a journal which survive what happens to RPCs and brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Self
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.reader import Reader
+from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gazette_aio.client.client import JournalClient
+
+
+class RetryReader:
+    """Reads a journal by as many RPCs as it takes.
+
+    It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`.
+    Iteration ends at the `end_offset` of the request. Without `block` it raises
+    OffsetNotYetAvailableError at the write head, and may be iterated on later. It raises
+    OffsetJumpError when a hole was skipped, and goes on behind it; only that an offset of -1 became
+    the one of the head isn't a jump. Failures are retried as the policy says.
+
+    One task at a time may use it; only `cancel()` is for others.
+
+    Args:
+        client: Client to use.
+        request: What to read. A copy of it is taken.
+        retry_policy: Which failures to retry; None for the policy of the client.
+        claims: Claims to present in place of the least ones.
+
+    Raises:
+        ValidationError: The request is invalid.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        request: pb.ReadRequest,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        claims: pb.Claims | None = None,
+    ) -> None:
+        self.client = client
+        """The client used."""
+        self._policy = retry_policy or client.retry_policy
+        self._claims = claims
+        self._task: asyncio.Task[object] | None = None
+        self._cancelled = False
+        self._interrupted = False
+        self._closed = False
+        self._begin(request)
+
+    def _begin(self, request: pb.ReadRequest) -> None:
+        self._request = pb.ReadRequest()
+        self._request.CopyFrom(request)
+        self._attempts = Attempts(Operation.READ, self._policy, self._request)
+        self._response = pb.ReadResponse()
+        self._reader: Reader | None = self._fresh_reader()
+
+    @property
+    def request(self) -> pb.ReadRequest:
+        """The request; its `offset` is that of the next byte, and its `block` may be changed."""
+        return self._request
+
+    @property
+    def response(self) -> pb.ReadResponse:
+        """The latest response. One of content also has the fragment and head known before it."""
+        return self._response if self._reader is None else self._reader.response
+
+    @property
+    def journal(self) -> str:
+        """The journal read."""
+        return self._request.journal
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next byte to be returned; -1 until the head is known."""
+        return self._request.offset
+
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next bytes, at least one but at most `limit`, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once.
+
+        Cancellation: safe.
+
+        Raises:
+            OffsetJumpError: A hole was skipped. Reading may go on.
+            OffsetNotYetAvailableError: The request doesn't block, and there is nothing more.
+            GazetteError: Another error which isn't retried.
+            asyncio.CancelledError: `cancel()` was called.
+            RuntimeError: The reader is closed.
+        """
+        self._enter()
+        try:
+            while True:
+                error: pb.GazetteError | None = None
+                if self._reader is None:
+                    self._reader = self._fresh_reader()
+                try:
+                    data = self._reader.read_nowait(limit) or await self._reader.read(limit)
+                except pb.OffsetJumpError as jump:
+                    self._attempts.succeeded()
+                    if jump.requested >= 0:
+                        raise
+                    continue
+                except pb.GazetteError as failure:
+                    error = failure
+                else:
+                    if data:
+                        self._attempts.succeeded()
+                        return data
+                    if 0 < self._request.end_offset <= self._request.offset:
+                        return b""
+                await self._restart_after(error)
+        except asyncio.CancelledError:
+            self._interrupted_by_cancel()
+            raise
+        finally:
+            self._task = None
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Continue at another offset, and return it.
+
+        Args:
+            offset: The offset, or the distance from the present one.
+            whence: `os.SEEK_SET` or `os.SEEK_CUR`.
+
+        Cancellation: safe — the offset is the new one.
+
+        Raises:
+            ValueError: The offset is negative, or relative to the end.
+            asyncio.CancelledError: `cancel()` was called.
+            RuntimeError: The reader is closed.
+        """
+        if whence == os.SEEK_CUR:
+            offset += max(self._request.offset, 0)
+        elif whence != os.SEEK_SET:
+            raise ValueError("only os.SEEK_SET and os.SEEK_CUR are supported")
+        if offset < 0:
+            raise ValueError(f"seek to a negative offset ({offset})")
+        self._enter()
+        try:
+            if offset != self._request.offset:
+                self._request.offset = offset
+                await self._drop_reader()
+        except asyncio.CancelledError:
+            self._interrupted_by_cancel()
+            raise
+        finally:
+            self._task = None
+        return offset
+
+    def cancel(self) -> None:
+        """End an ongoing or the next read or seek with CancelledError, until `restart()`."""
+        self._cancelled = True
+        if self._task is not None and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+
+    async def restart(self, request: pb.ReadRequest) -> None:
+        """Begin anew with another request, also after `cancel()`.
+
+        Cancellation: safe — the new request is in place.
+
+        Raises:
+            ValidationError: The request is invalid.
+        """
+        pb.validate(request)
+        before, self._reader = self._reader, None
+        self._begin(request)
+        self._cancelled = self._closed = False
+        if before is not None:
+            await before.aclose()
+
+    async def aclose(self) -> None:
+        """End the present RPC. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        self._closed = True
+        await self._drop_reader()
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self!r} is closed")
+        if self._cancelled:
+            raise asyncio.CancelledError("the reader was cancelled")
+        assert self._task is None, "two tasks use one reader"
+        self._task = asyncio.current_task()
+
+    def _interrupted_by_cancel(self) -> None:
+        # Invariant: the task wasn't cancelled, only what it did here was.
+        if self._interrupted and self._task is not None:
+            self._interrupted = False
+            self._task.uncancel()
+
+    async def _restart_after(self, error: pb.GazetteError | None) -> None:
+        if error is None and time.monotonic() - self._began > LONGEST_DELAY:
+            self._attempts.succeeded()  # The stream served its time.
+        await self._drop_reader()
+        try:
+            await self._attempts.pause(error)
+        except pb.GazetteError:
+            self._attempts.succeeded()  # The caller may go on, which begins anew.
+            raise
+
+    def _fresh_reader(self) -> Reader:
+        self._began = time.monotonic()
+        return Reader(self.client, self._request, claims=self._claims)
+
+    async def _drop_reader(self) -> None:
+        before, self._reader = self._reader, None
+        if before is not None:
+            self._response = before.response
+            await before.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if data := await self.read():
+            return data
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "cancelled" if self._cancelled else "open"
+        return (
+            f"<RetryReader of {self.journal!r} at {self.offset}, {state}, "
+            f"{self._attempts.count} failures in a row>"
+        )

@@ -1,0 +1,68 @@
+"""From failures of gRPC to the exceptions of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import grpc.aio
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+def transport_error(
+    error: grpc.aio.AioRpcError, *, endpoint: str = "", journal: str = ""
+) -> pb.TransportError:
+    """Return what `error` is to users of the client.
+
+    Args:
+        error: Failure of an RPC.
+        endpoint: The broker called, which is named if it can't be reached.
+        journal: Journal of the request, or empty.
+    """
+    code = error.code()
+    details = error.details() or ""
+    # Wire: grpcio loses the status of a stream which its peer ended while we were writing.
+    masked = code.name == MASKED_CODE and details == MASKED_DETAILS
+    if code is grpc.StatusCode.UNAVAILABLE and endpoint:
+        details = f"broker {endpoint}: {details}"
+    mapped = pb.TransportError(
+        code.name, details, journal=journal, retryable=masked or code in _TRANSIENT_CODES
+    )
+    mapped.__cause__ = error
+    return mapped
+
+
+def is_being_cancelled() -> bool:
+    """Whether someone cancelled the running task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def closed_channel_is_an_error(journal: str = "") -> Generator[None]:
+    """Raise a TransportError for an RPC that ends because its channel is closed.
+
+    grpcio raises CancelledError then, as if the task had been cancelled.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        raise pb.TransportError("CANCELLED", "the client was closed", journal=journal) from None

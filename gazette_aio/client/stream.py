@@ -1,0 +1,169 @@
+"""Responses of a streaming RPC, read ahead within a bound of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.rpc_errors import is_being_cancelled, transport_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+T = TypeVar("T")
+
+
+def sized(parse: Callable[[bytes], T]) -> Callable[[bytes], tuple[int, T]]:
+    """Return a deserializer which also tells the size of what it parsed."""
+    return lambda data: (len(data), parse(data))
+
+
+class ResponseStream(Generic[T]):
+    """Responses of one RPC, received by a task of its own.
+
+    Reading pauses while `max_bytes` of responses are waiting. One task at a time may receive.
+
+    Args:
+        call: The RPC, which this stream owns from now on. It deserializes by `sized()`.
+        max_bytes: Bytes of waiting responses from which on reading pauses.
+        endpoint: The broker called, for error texts.
+        journal: Journal of the request, for errors.
+        on_close: Called once when the stream is closed.
+    """
+
+    def __init__(
+        self,
+        call: grpc.aio.UnaryStreamCall[Any, tuple[int, T]],
+        *,
+        max_bytes: int,
+        endpoint: str = "",
+        journal: str = "",
+        on_close: Callable[[ResponseStream[T]], None] | None = None,
+    ) -> None:
+        self.journal = journal
+        self.waiting_bytes = 0
+        """Bytes of the responses which wait to be received."""
+        self._call = call
+        self._max_bytes = max_bytes
+        self._endpoint = endpoint
+        self._on_close = on_close
+        self._waiting: deque[tuple[int, T]] = deque()
+        self._error: pb.GazetteError | None = None
+        self._ended = False
+        self._closing = False
+        self._receiver: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._task = asyncio.get_running_loop().create_task(
+            self._pump(), name=f"gazette read {journal}"
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the RPC is over."""
+        return self._ended
+
+    def receive_nowait(self) -> T | None:
+        """Return the next response if it's there already."""
+        if not self._waiting:
+            return None
+        size, response = self._waiting.popleft()
+        self.waiting_bytes -= size
+        if (
+            (room := self._room) is not None
+            and self.waiting_bytes < self._max_bytes
+            and not room.done()
+        ):
+            room.set_result(None)
+        return response
+
+    async def receive(self) -> T | None:
+        """Return the next response, or None at the end of the stream.
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: The RPC failed.
+        """
+        while True:
+            if (response := self.receive_nowait()) is not None:
+                return response
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if self._ended:
+                return None
+            assert self._receiver is None, "two tasks receive from one stream"
+            self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+
+    def abandon(self) -> None:
+        """Cancel the RPC without waiting for its end."""
+        self._closing = True
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        self._ended = True
+        self._call.cancel()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    async def aclose(self) -> None:
+        """Cancel the RPC, and wait for its end. Idempotent.
+
+        Cancellation: safe — the RPC ends anyway.
+        """
+        self.abandon()
+        if self._task is not asyncio.current_task():
+            await asyncio.wait((self._task,))
+
+    async def _pump(self) -> None:
+        # Invariant: only this task is ever suspended in the call. Cancelling a task which is kills
+        # the call, whereas those who receive may come and go.
+        # Wire: iterating, unlike `read()`, also hands out what arrived ahead of an error.
+        responses = cast("AsyncGenerator[tuple[int, T], None]", self._call.__aiter__())
+        try:
+            async for response in responses:
+                self._waiting.append(response)
+                self.waiting_bytes += response[0]
+                self._wake()
+                while self.waiting_bytes >= self._max_bytes and not self._closing:
+                    self._room = asyncio.get_running_loop().create_future()
+                    try:
+                        await self._room
+                    finally:
+                        self._room = None
+        except grpc.aio.AioRpcError as error:
+            self._error = transport_error(error, endpoint=self._endpoint, journal=self.journal)
+        except DecodeError as error:
+            self._error = pb.TransportError(
+                "INTERNAL", f"undecodable response: {error}", journal=self.journal, retryable=True
+            )
+        except asyncio.CancelledError:
+            # Race: cancelling the call looks like being cancelled ourselves.
+            if not self._closing:
+                self._error = pb.TransportError(
+                    "CANCELLED", "the channel was closed", journal=self.journal
+                )
+                self._call.cancel()
+                if is_being_cancelled():
+                    raise
+        finally:
+            await responses.aclose()
+            self._ended = True
+            self._wake()
+            if self._on_close is not None:
+                self._on_close(self)
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open"
+        return f"<ResponseStream of {self.journal!r}, {state}, {self.waiting_bytes} bytes waiting>"

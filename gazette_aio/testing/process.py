@@ -1,0 +1,184 @@
+"""A broker which runs as a process of its own, to be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
+
+import msgspec
+
+from gazette_aio.protocol import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 30.0
+_STDERR_BYTES = 4096
+
+
+class _Ready(msgspec.Struct):
+    """The line which `gazette-aio serve` prints when it's ready."""
+
+    endpoint: str
+    http_endpoint: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Running:
+    process: asyncio.subprocess.Process
+    stderr: IO[bytes]
+    ready: _Ready
+
+
+class BrokerProcess:
+    """`gazette-aio serve` on a directory, as an async context manager.
+
+    Args:
+        data_dir: Directory of the broker; it's created where it's missing, and kept.
+        port: gRPC port; 0 takes any free port at each start.
+        options: Further command-line options of `gazette-aio serve`.
+    """
+
+    def __init__(self, data_dir: str | Path, *, port: int = 0, options: Sequence[str] = ()) -> None:
+        self.data_dir = Path(data_dir)
+        self.port = port
+        self.options = tuple(options)
+        self._running: _Running | None = None
+
+    def __repr__(self) -> str:
+        state = f"pid={self.pid} at {self.endpoint}" if self._running else "stopped"
+        return f"<BrokerProcess {self.data_dir} {state}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_running", None) is not None:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the running broker, such as `http://127.0.0.1:40123`."""
+        return self._require().ready.endpoint
+
+    @property
+    def http_endpoint(self) -> str | None:
+        """Address of its HTTP gateway, or None if it has none."""
+        return self._require().ready.http_endpoint or None
+
+    @property
+    def pid(self) -> int:
+        """Process ID of the running broker."""
+        return self._require().process.pid
+
+    def _require(self) -> _Running:
+        if self._running is None:
+            raise RuntimeError("the broker isn't running")
+        return self._running
+
+    async def start(self) -> None:
+        """Start the process, and wait until it serves.
+
+        Raises:
+            ConfigurationError: It ended before that; the text is what it printed on stderr.
+
+        Cancellation: aborts — the process is killed.
+        """
+        assert self._running is None, "the broker runs already"
+        command = [sys.executable, "-m", "gazette_aio", "serve", "--http-port=0"]
+        command += [f"--data-dir={self.data_dir}", f"--port={self.port}", *self.options]
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process.
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+            )  # fmt: skip
+        except BaseException:
+            stderr.close()
+            raise
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(_START_SECONDS):
+                line = await process.stdout.readline()
+            if not line:
+                await process.wait()
+                raise ConfigurationError(_tail(stderr) or f"exit code {process.returncode}")
+            ready = msgspec.json.decode(line, type=_Ready)
+        except BaseException:
+            await _end(process, signal.SIGKILL)
+            stderr.close()
+            raise
+        self._running = _Running(process, stderr, ready)
+
+    async def stop(self) -> None:
+        """Ask the broker to end (SIGTERM), and wait for it. Does nothing when it isn't running.
+
+        Raises:
+            RuntimeError: It ended with an exit code other than zero.
+
+        Cancellation: safe — call it again.
+        """
+        running = self._running
+        if running is None:
+            return
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await _end(running.process, signal.SIGTERM)
+        except TimeoutError:
+            await _end(running.process, signal.SIGKILL)
+        self._running = None
+        text = _tail(running.stderr)
+        running.stderr.close()
+        code = running.process.returncode
+        if code != 0:
+            raise RuntimeError(f"the broker ended with exit code {code}: {text}")
+
+    async def kill(self) -> None:
+        """End the process at once (SIGKILL), as a crash would. Does nothing when it isn't running.
+
+        Cancellation: safe — call it again.
+        """
+        if (running := self._running) is None:
+            return
+        await _end(running.process, signal.SIGKILL)
+        self._running = None
+        running.stderr.close()
+
+    async def aclose(self) -> None:
+        """Stop the broker. Idempotent."""
+        await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await (self.kill() if error is not None else self.stop())
+
+
+async def _end(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        # Race: it may have ended, and asyncio not have noticed. Its own send_signal() would then
+        # take the exit code from under the thread which waits for it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    # Reading stdout to its end closes the pipe's transport along with the process.
+    await process.communicate()
+
+
+def _tail(stderr: IO[bytes]) -> str:
+    size = stderr.seek(0, 2)
+    stderr.seek(max(0, size - _STDERR_BYTES))
+    return stderr.read().decode("utf-8", "replace").strip()

@@ -1,0 +1,82 @@
+"""Cancellation of a coroutine at each of its suspensions, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Stepped(Generic[T]):
+    """Awaits a coroutine, and cancels the task which does upon a suspension."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], cancel_at: int) -> None:
+        self.coroutine = coroutine
+        self.cancel_at = cancel_at
+        self.was_cancelled = False
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self.coroutine.__await__()
+        send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        for number in itertools.count():
+            try:
+                suspended_on = send()
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            if number == self.cancel_at:
+                # The task has yet to learn what it's suspended on, and cancels that at once.
+                self.was_cancelled = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                value = yield suspended_on
+            except BaseException as error:  # noqa: BLE001
+                send = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731
+            else:
+                send = lambda value=value: steps.send(value)  # type: ignore[misc]  # noqa: E731
+        raise AssertionError("unreachable")
+
+
+async def cancel_at(coroutine: Coroutine[Any, Any, Any], number: int) -> bool:
+    """Run `coroutine` in a task, cancelled at its suspension `number`, counted from zero.
+
+    Returns:
+        Whether it has as many suspensions. If not, it came to its end.
+    """
+    stepped = _Stepped(coroutine, number)
+
+    async def run() -> None:
+        await stepped
+
+    task = asyncio.create_task(run())
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        # It was done, or had nothing left to do but to return. An error is none of cancellation.
+        await task
+    return stepped.was_cancelled
+
+
+async def cancel_at_every_await(
+    operation: Callable[[], Coroutine[Any, Any, Any]],
+    check: Callable[[], Awaitable[None]],
+) -> int:
+    """Run `operation` anew for each of its suspensions, cancelled there, and then once through.
+
+    Args:
+        operation: Returns a fresh coroutine.
+        check: Checks what has become of it, after each run.
+
+    Returns:
+        How many suspensions were hit.
+    """
+    for number in itertools.count():
+        was_cancelled = await cancel_at(operation(), number)
+        await check()
+        if not was_cancelled:
+            return number
+    raise AssertionError("unreachable")

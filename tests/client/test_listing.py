@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import (
+    JournalClient,
+    ListFold,
+    apply_journals,
+    connect,
+    fragment_store_health,
+    get_journal,
+    iter_fragments,
+    list_all_fragments,
+    list_all_journals,
+)
+from gazette_aio.testing.stub_broker import Age, StubBroker, StubError
+from tests.client.support import JOURNAL, fragment, header, listing, spec
+
+AN_ERROR = StubError(grpc.StatusCode.UNKNOWN, "an error")
+
+
+def names(response: pb.ListResponse) -> list[str]:
+    return [journal.spec.name for journal in response.journals]
+
+
+async def test_listings_are_merged(instant: object) -> None:
+    requests: list[pb.ListRequest] = []
+
+    def handle(request: pb.ListRequest) -> pb.ListResponse:
+        requests.append(request)
+        return listing("part-one", "part-two", "part-three")
+
+    async with StubBroker(list_chunk=2) as broker, connect(broker.endpoint, strict=True) as client:
+        broker.list_handler = handle
+        response = await client.list("name:prefix=part-")
+        assert names(response) == ["part-one", "part-two", "part-three"]
+        assert response.header == header()
+        assert response.status == pb.Status.OK
+        selector = pb.parse_label_selector("foo=bar")
+        await client.list(selector)
+        await list_all_journals(client, pb.ListRequest(selector=selector))
+        await client.list()
+    prefix = requests[0].selector.include.labels[0]
+    assert (prefix.name, prefix.value, prefix.prefix) == ("name", "part-", True)
+    assert requests[1] == requests[2]
+    assert not requests[3].selector.include.labels
+
+
+@pytest.mark.parametrize("age", ["newest", "v0.100", "v0.89"])
+async def test_all_ages_list_alike(age: Age) -> None:
+    every = [f"a/journal/{number:04}" for number in range(2030)]
+    async with StubBroker(age=age) as broker, connect(broker.endpoint) as client:
+        broker.list_handler = lambda request: listing(*every)
+        assert names(await client.list()) == every
+        broker.list_handler = lambda request: listing()
+        assert names(await client.list()) == []
+
+
+async def test_refused_listings(broker: StubBroker, client: JournalClient) -> None:
+    broker.list_handler = lambda request: listing("invalid name")
+    with pytest.raises(pb.ValidationError) as invalid:
+        await client.list()
+    assert str(invalid.value) == "Journals[0].Spec.Name: not a valid token (invalid name)"
+
+    broker.list_handler = lambda request: pb.ListResponse(
+        status=pb.Status.WRONG_ROUTE, header=header()
+    )
+    with pytest.raises(pb.WrongRouteError, match=r"^WRONG_ROUTE$"):
+        await client.list()
+
+    def fail(request: pb.ListRequest) -> pb.ListResponse:
+        raise AN_ERROR
+
+    broker.list_handler = fail
+    with pytest.raises(pb.TransportError, match=r"^UNKNOWN: an error$"):
+        await client.list()
+    with pytest.raises(pb.ValidationError, match="could not match"):
+        await client.list("not a selector!")
+    with pytest.raises(pb.ValidationError, match="Watch"):
+        await client.list(pb.ListRequest(watch=True))
+
+
+async def test_other_releases_may_know_other_names(broker: StubBroker) -> None:
+    broker.list_handler = lambda request: listing("invalid name", "fine/name")
+    async with connect(broker.endpoint) as client:
+        assert names(await client.list()) == ["invalid name", "fine/name"]
+
+
+async def test_get_journal(broker: StubBroker, client: JournalClient) -> None:
+    asked: list[str] = []
+
+    def handle(request: pb.ListRequest) -> pb.ListResponse:
+        asked.append(pb.format_label_selector(request.selector))
+        return listing(*(["foo/bar"] if asked[-1] == "name=foo/bar" else []))
+
+    broker.list_handler = handle
+    journal = await get_journal(client, "foo/bar;with/meta")
+    assert (journal.spec, journal.mod_revision, journal.create_revision) == (
+        spec("foo/bar"),
+        12,
+        3,
+    )
+    assert asked == ["name=foo/bar"]
+    with pytest.raises(pb.JournalNotFoundError) as raised:
+        await get_journal(client, "does/not/exist")
+    assert str(raised.value).startswith("named journal does not exist (does/not/exist)")
+    assert raised.value.journal == "does/not/exist"
+
+
+# Folding.
+
+
+def test_snapshots_of_a_watch() -> None:
+    fold = ListFold(pb.ListRequest(watch=True))
+    assert fold.end() is None
+    assert fold.receive(listing("a/one", revision=10)) is None
+    assert fold.receive(pb.ListResponse(journals=listing("a/two").journals)) is None
+    snapshot = fold.receive(pb.ListResponse())
+    assert snapshot is not None
+    assert names(snapshot) == ["a/one", "a/two"]
+    assert fold.end() is None
+    # An empty snapshot takes two messages.
+    assert fold.receive(listing(revision=11)) is None
+    with pytest.raises(pb.UnexpectedEOFError):
+        fold.end()
+    empty = fold.receive(pb.ListResponse(header=pb.Header()))
+    assert empty is not None
+    assert names(empty) == []
+    assert empty.header.etcd.revision == 11
+
+
+def test_a_resumed_watch_goes_on() -> None:
+    request = pb.ListRequest(watch=True, watch_resume=header(20))
+    for revision in (19, 20):
+        with pytest.raises(pb.ValidationError) as raised:
+            ListFold(request).receive(listing(revision=revision))
+        assert str(raised.value) == (
+            f"server sent unexpected ListResponse revision ({revision}; expected > 20)"
+        )
+    fold = ListFold(request)
+    fold.receive(listing(revision=21))
+    assert fold.receive(pb.ListResponse()) is not None
+
+
+def test_a_unary_listing_has_no_markers() -> None:
+    fold = ListFold(pb.ListRequest())
+    with pytest.raises(pb.UnexpectedEOFError):
+        fold.end()
+    fold.receive(listing("a/one"))
+    with pytest.raises(pb.ValidationError) as raised:
+        fold.receive(pb.ListResponse())
+    assert str(raised.value) == "unexpected empty ListResponse.Journals in unary listing"
+
+
+# Applying.
+
+
+class Applied:
+    def __init__(self, broker: StubBroker) -> None:
+        self.batches: list[list[str]] = []
+        self.fail_at = -1
+        self.failure: pb.ApplyResponse | StubError = AN_ERROR
+        broker.apply_handler = self.apply
+
+    def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
+        if len(self.batches) == self.fail_at:
+            if isinstance(self.failure, StubError):
+                raise self.failure
+            return self.failure
+        self.batches.append([change.delete or change.upsert.name for change in request.changes])
+        return pb.ApplyResponse(header=header(100 + len(self.batches)))
+
+
+CHANGES = [
+    pb.ApplyRequest.Change(upsert=spec("a/one")),
+    pb.ApplyRequest.Change(delete="a/two", expect_mod_revision=5),
+    pb.ApplyRequest.Change(upsert=spec("a/three"), expect_mod_revision=-1),
+]
+
+
+@pytest.mark.parametrize(
+    ("size", "batches"),
+    [
+        (0, [["a/one", "a/two", "a/three"]]),
+        (3, [["a/one", "a/two", "a/three"]]),
+        (1000, [["a/one", "a/two", "a/three"]]),
+        (2, [["a/one", "a/two"], ["a/three"]]),
+        (1, [["a/one"], ["a/two"], ["a/three"]]),
+    ],
+)
+async def test_batches(
+    broker: StubBroker, client: JournalClient, size: int, batches: list[list[str]]
+) -> None:
+    applied = Applied(broker)
+    response = await client.apply(pb.ApplyRequest(changes=CHANGES), batch_size=size)
+    assert applied.batches == batches
+    assert response.header.etcd.revision == 100 + len(batches)
+    await client.apply(iter(CHANGES), batch_size=size)
+    assert applied.batches == batches * 2
+
+
+async def test_no_changes_are_one_request(broker: StubBroker, client: JournalClient) -> None:
+    applied = Applied(broker)
+    await apply_journals(client, [])
+    assert applied.batches == [[]]
+
+
+async def test_failing_batches(broker: StubBroker, client: JournalClient) -> None:
+    applied = Applied(broker)
+    applied.fail_at = 2
+    with pytest.raises(pb.TransportError, match="an error") as transport:
+        await apply_journals(client, CHANGES, batch_size=1)
+    assert transport.value.applied == 2  # type: ignore[attr-defined]
+    assert applied.batches == [["a/one"], ["a/two"]]
+
+    applied.fail_at = len(applied.batches)
+    applied.failure = pb.ApplyResponse(status=pb.Status.ETCD_TRANSACTION_FAILED, header=header())
+    with pytest.raises(pb.EtcdTransactionFailedError, match=r"^ETCD_TRANSACTION_FAILED$"):
+        await apply_journals(client, CHANGES)
+
+    applied.failure = pb.ApplyResponse(header=header())
+    applied.failure.header.route.ClearField("members")
+    applied.failure.header.route.ClearField("endpoints")
+    with pytest.raises(pb.ValidationError) as invalid:
+        await apply_journals(client, CHANGES)
+    assert str(invalid.value) == "Header.Route: invalid Primary (0; expected -1 <= Primary < 0)"
+
+
+async def test_changes_are_checked_before_any_is_applied(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    applied = Applied(broker)
+    with pytest.raises(pb.ValidationError, match=r"^Changes\[1\]"):
+        await apply_journals(client, [CHANGES[0], pb.ApplyRequest.Change()], batch_size=1)
+    with pytest.raises(pb.ConfigurationError):
+        await apply_journals(client, CHANGES, batch_size=-1)
+    assert applied.batches == []
+
+
+# Fragments.
+
+
+def page(begin: int, count: int, token: int) -> pb.FragmentsResponse:
+    return pb.FragmentsResponse(
+        header=header(),
+        fragments=[
+            pb.FragmentsResponse._Fragment(spec=fragment(10 * n, 10 * n + 10))
+            for n in range(begin, begin + count)
+        ],
+        next_page_token=token,
+    )
+
+
+async def test_pages_of_fragments(broker: StubBroker, client: JournalClient) -> None:
+    requests: list[pb.FragmentsRequest] = []
+    pages = {0: page(0, 3, 30), 30: page(3, 2, 50), 50: page(5, 1, 0)}
+
+    def handle(request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+        requests.append(request)
+        return pages[request.next_page_token]
+
+    broker.fragments_handler = handle
+    request = pb.FragmentsRequest(journal=JOURNAL, page_limit=3)
+    merged = await list_all_fragments(client, request)
+    assert [f.spec.begin for f in merged.fragments] == [0, 10, 20, 30, 40, 50]
+    assert merged.next_page_token == 0
+    assert merged.header == header()
+    assert [r.next_page_token for r in requests] == [0, 30, 50]
+    assert all(r.page_limit == 3 for r in requests)
+    assert request.next_page_token == 0
+    assert [f.spec.begin async for f in iter_fragments(client, JOURNAL)] == [0, 10, 20, 30, 40, 50]
+    assert len((await client.list_fragments(JOURNAL)).fragments) == 6
+
+
+async def test_refused_fragments(broker: StubBroker, client: JournalClient) -> None:
+    broker.fragments_handler = lambda request: pb.FragmentsResponse(
+        status=pb.Status.JOURNAL_NOT_FOUND, header=header()
+    )
+    with pytest.raises(pb.JournalNotFoundError) as raised:
+        await client.list_fragments(JOURNAL)
+    assert raised.value.journal == JOURNAL
+    broker.fragments_handler = lambda request: pb.FragmentsResponse(
+        status=pb.Status.SUSPENDED, header=header()
+    )
+    with pytest.raises(pb.SuspendedError):
+        await client.list_fragments(JOURNAL)
+
+    def fail(request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+        raise AN_ERROR
+
+    broker.fragments_handler = fail
+    with pytest.raises(pb.TransportError, match="an error"):
+        await client.list_fragments(JOURNAL)
+    broker.fragments_handler = lambda request: pb.FragmentsResponse(
+        status=1000,  # type: ignore[arg-type]
+        header=header(),
+    )
+    with pytest.raises(pb.ValidationError, match=r"^Status: invalid status \(1000\)$"):
+        await client.list_fragments(JOURNAL)
+    with pytest.raises(pb.ValidationError, match="PageLimit"):
+        await client.list_fragments(pb.FragmentsRequest(journal=JOURNAL, page_limit=-1))
+
+
+async def test_a_page_token_which_does_not_move_on(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    broker.fragments_handler = lambda request: page(0, 1, 10)
+    with pytest.raises(pb.ValidationError, match="NextPageToken"):
+        await client.list_fragments(JOURNAL)
+
+
+# Health.
+
+
+async def test_store_health(broker: StubBroker, client: JournalClient) -> None:
+    requests: list[pb.FragmentStoreHealthRequest] = []
+    response = pb.FragmentStoreHealthResponse(header=header())
+
+    def handle(request: pb.FragmentStoreHealthRequest) -> pb.FragmentStoreHealthResponse:
+        requests.append(request)
+        return response
+
+    broker.health_handler = handle
+    store = "file:///store/"
+    assert (await client.fragment_store_health(store)).status == pb.Status.OK
+    response.status = pb.Status.FRAGMENT_STORE_UNHEALTHY
+    response.store_health_error = "permission denied"
+    unhealthy = await fragment_store_health(client, store, check_delete_prefix="recovery/")
+    assert unhealthy.store_health_error == "permission denied"
+    await fragment_store_health(client, store, check_delete_prefix="")
+    assert [(r.check_delete, r.check_delete_prefix) for r in requests] == [
+        (False, ""),
+        (True, "recovery/"),
+        (True, ""),
+    ]
+    response.status = pb.Status.JOURNAL_NOT_FOUND
+    with pytest.raises(pb.JournalNotFoundError):
+        await client.fragment_store_health(store)
+    with pytest.raises(pb.ValidationError, match="CheckDeletePrefix"):
+        await client.fragment_store_health(store, check_delete_prefix="no-slash")
+    with pytest.raises(pb.ValidationError, match="FragmentStore"):
+        await client.fragment_store_health("nowhere")
+
+
+@pytest.mark.parametrize("age", ["v0.100", "v0.89"])
+async def test_older_brokers_check_no_stores(age: Age) -> None:
+    async with StubBroker(age=age) as broker, connect(broker.endpoint) as client:
+        with pytest.raises(pb.TransportError) as raised:
+            await client.fragment_store_health("file:///store/")
+    assert raised.value.code == "UNIMPLEMENTED"
+
+
+async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: JournalClient) -> None:
+    async def hang(request: pb.ListRequest) -> pb.ListResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    broker.list_handler = hang
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await client.list()
+    assert client.status().streams == ()
+    while broker.open_rpcs:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)

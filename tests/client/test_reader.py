@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import JournalClient, Reader
+from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.support import JOURNAL, content, header, metadata, refusal, script_read, until
+
+OFFSET_NOT_YET_AVAILABLE = pb.Status.OFFSET_NOT_YET_AVAILABLE
+
+
+def request(offset: int = 0, **fields: object) -> pb.ReadRequest:
+    return pb.ReadRequest(journal=JOURNAL, offset=offset, **fields)  # type: ignore[arg-type]
+
+
+async def chunks_until_error(reader: Reader) -> tuple[bytes, BaseException | None]:
+    read = b""
+    try:
+        async for chunk in reader:
+            assert chunk
+            read += chunk
+    except pb.GazetteError as error:
+        return read, error
+    return read, None
+
+
+async def test_offset_of_minus_one_becomes_that_of_the_head(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    async with Reader(client, request(-1)) as reader:
+        script_read(broker, 110)
+        with pytest.raises(pb.OffsetJumpError, match="offset jump") as raised:
+            await reader.read()
+        assert (raised.value.requested, raised.value.offset) == (-1, 110)
+        assert reader.offset == reader.request.offset == 110
+        assert reader.response.fragment.end == 1024
+        assert await reader.read() == b""
+        assert await reader.read() == b""
+    assert (await broker.read_requests.get()).offset == -1
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (pb.Status.NOT_JOURNAL_BROKER, pb.NotJournalBrokerError),
+        (pb.Status.INSUFFICIENT_JOURNAL_BROKERS, pb.InsufficientJournalBrokersError),
+        (pb.Status.JOURNAL_NOT_FOUND, pb.JournalNotFoundError),
+        (pb.Status.SUSPENDED, pb.SuspendedError),
+        (pb.Status.OFFSET_NOT_YET_AVAILABLE, pb.OffsetNotYetAvailableError),
+        (pb.Status.NOT_ALLOWED, pb.NotAllowedError),
+    ],
+)
+async def test_refusals(
+    broker: StubBroker,
+    client: JournalClient,
+    status: pb.Status.ValueType,
+    error: type[pb.BrokerStatusError],
+) -> None:
+    broker.read_responses.put_nowait(refusal(status))
+    broker.finish()
+    async with Reader(client, request()) as reader:
+        with pytest.raises(error) as raised:
+            await reader.read()
+        assert str(raised.value) == pb.Status.Name(status)
+        assert raised.value.header == header()
+        assert raised.value.journal == JOURNAL
+        # It stays in error.
+        with pytest.raises(error):
+            await reader.read()
+    await broker.read_requests.get()
+
+
+async def test_an_unknown_status_keeps_its_number(instant: object) -> None:
+    async with StubBroker() as broker, JournalClient(broker.endpoint) as client:
+        broker.read_responses.put_nowait(refusal(99))  # type: ignore[arg-type]
+        broker.finish()
+        async with Reader(client, request()) as reader:
+            with pytest.raises(pb.UnknownStatusError) as raised:
+                await reader.read()
+        assert raised.value.status == 99
+        await broker.read_requests.get()
+
+
+async def test_content_then_not_yet_available(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 100, b"prior content", status=OFFSET_NOT_YET_AVAILABLE)
+    async with Reader(client, request(100)) as reader:
+        read, error = await chunks_until_error(reader)
+    assert read == b"prior content"
+    assert isinstance(error, pb.OffsetNotYetAvailableError)
+    assert reader.offset == 113
+    await broker.read_requests.get()
+
+
+async def test_head_of_a_non_blocking_read_is_its_offset(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    broker.read_responses.put_nowait(refusal(OFFSET_NOT_YET_AVAILABLE, 777))
+    broker.finish()
+    async with Reader(client, request(-1)) as reader:
+        with pytest.raises(pb.OffsetNotYetAvailableError):
+            await reader.read()
+        assert reader.offset == 777
+    await broker.read_requests.get()
+
+
+async def test_small_reads_across_a_jump(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 110, b"foo bar baz bing")
+    async with Reader(client, request(105)) as reader:
+        with pytest.raises(pb.OffsetJumpError) as raised:
+            await reader.read(6)
+        assert (raised.value.requested, raised.value.offset) == (105, 110)
+        read = []
+        while data := await reader.read(6):
+            read.append((data, reader.offset))
+            assert reader.response.write_head == 1024
+            assert reader.response.fragment.end == 1024
+    assert read == [(b"foo ba", 116), (b"r ", 118), (b"baz bi", 124), (b"ng", 126)]
+    await broker.read_requests.get()
+
+
+async def test_content_which_comes_with_a_jump_is_kept(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    broker.read_responses.put_nowait(metadata(100))
+    broker.read_responses.put_nowait(content(120, b"behind"))
+    broker.finish()
+    async with Reader(client, request(100)) as reader:
+        with pytest.raises(pb.OffsetJumpError):
+            await reader.read()
+        assert await reader.read() == b"behind"
+        assert reader.offset == 126
+        assert await reader.read() == b""
+    await broker.read_requests.get()
+
+
+async def test_jumps_may_be_skipped(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 110, b"content")
+    async with Reader(client, request(5), on_offset_jump="skip") as reader:
+        assert await chunks_until_error(reader) == (b"content", None)
+    assert reader.offset == 117
+    await broker.read_requests.get()
+
+
+async def test_rpc_error_follows_content(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 100, b"partial read", error=StubError(grpc.StatusCode.UNKNOWN, "potato"))
+    async with Reader(client, request(100)) as reader:
+        read, error = await chunks_until_error(reader)
+    assert read == b"partial read"
+    assert isinstance(error, pb.TransportError)
+    assert (error.code, error.details, error.journal) == ("UNKNOWN", "potato", JOURNAL)
+    assert not error.retryable
+    await broker.read_requests.get()
+
+
+async def test_a_response_must_not_go_back(broker: StubBroker, client: JournalClient) -> None:
+    broker.read_responses.put_nowait(metadata(100))
+    broker.finish()
+    async with Reader(client, request(105)) as reader:
+        with pytest.raises(pb.ValidationError) as raised:
+            await reader.read()
+        assert str(raised.value) == "invalid ReadResponse offset (100; expected >= 105)"
+        with pytest.raises(pb.ValidationError):
+            await reader.read()
+    await broker.read_requests.get()
+
+
+async def test_an_invalid_response(broker: StubBroker, client: JournalClient) -> None:
+    response = metadata(100)
+    response.fragment.journal = ""
+    broker.read_responses.put_nowait(response)
+    broker.finish()
+    async with Reader(client, request(100)) as reader:
+        with pytest.raises(pb.ValidationError, match=r"^ReadResponse.Fragment.Journal: invalid"):
+            await reader.read()
+    await broker.read_requests.get()
+
+
+async def test_reads_end_at_the_end_offset(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 105, b"hello, world")
+    async with Reader(client, request(105, end_offset=111)) as reader:
+        await reader.next_response()
+        await until(broker.read_responses.empty)
+        assert await chunks_until_error(reader) == (b"hello,", None)
+        assert reader.offset == 111
+    await broker.read_requests.get()
+
+
+async def test_a_hole_may_reach_beyond_the_end_offset(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    broker.read_responses.put_nowait(metadata(100, fragment_url="http://unused/"))
+    async with Reader(client, request(10, end_offset=20)) as reader:
+        assert await chunks_until_error(reader) == (b"", None)
+        assert reader.offset == 100
+    await broker.read_requests.get()
+
+
+async def test_metadata_only(broker: StubBroker, client: JournalClient) -> None:
+    broker.read_responses.put_nowait(metadata(100, fragment_url="http://store/fragment"))
+    broker.finish()
+    async with Reader(client, request(100, metadata_only=True, do_not_proxy=True)) as reader:
+        response = await reader.next_response()
+        assert response is not None
+        assert response.fragment_url == "http://store/fragment"
+        assert await reader.next_response() is None
+        assert reader.response.header == header()
+    sent = await broker.read_requests.get()
+    assert sent.metadata_only
+    assert sent.do_not_proxy
+
+
+async def test_requests_are_checked_before_anything_is_sent(client: JournalClient) -> None:
+    with pytest.raises(pb.ValidationError, match="invalid Offset"):
+        Reader(client, request(-2))
+    with pytest.raises(pb.ConfigurationError, match="do_not_proxy"):
+        Reader(client, request(0, do_not_proxy=True))
+
+
+async def test_cancelling_a_read_loses_nothing(broker: StubBroker, client: JournalClient) -> None:
+    async with Reader(client, request(100)) as reader:
+        broker.read_responses.put_nowait(metadata(100))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await reader.read()
+        broker.read_responses.put_nowait(content(100, b"content"))
+        assert await reader.read() == b"content"
+        broker.finish()
+        assert await reader.read() == b""
+    await broker.read_requests.get()
+
+
+async def test_closing_ends_the_rpc(broker: StubBroker, client: JournalClient) -> None:
+    reader = Reader(client, request(100))
+    broker.read_responses.put_nowait(metadata(100))
+    broker.read_responses.put_nowait(content(100, b"some"))
+    assert await reader.read() == b"some"
+    assert "begun" in repr(reader)
+    assert client.status().streams[0].journal == JOURNAL
+    await reader.aclose()
+    await reader.aclose()
+    assert client.status().streams == ()
+    assert await reader.read() == b""
+    await until(lambda: broker.open_rpcs == 0)
+    await broker.read_requests.get()
+
+
+async def test_closing_the_client_under_a_reader(broker: StubBroker, client: JournalClient) -> None:
+    async with Reader(client, request(100)) as reader:
+        reading = asyncio.create_task(reader.read())
+        await broker.read_requests.get()
+        await client.aclose()
+        assert await reading == b""
+
+
+async def test_a_reader_which_is_never_closed_warns(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    reader = Reader(client, request(100))
+    broker.read_responses.put_nowait(metadata(100))
+    broker.read_responses.put_nowait(content(100, b"content"))
+    await reader.read()
+    broker.read_responses.put_nowait(metadata(107, first=False))
+    await until(broker.read_responses.empty)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del reader
+    await broker.read_requests.get()
+
+
+async def test_reading_ahead_is_bounded(broker: StubBroker, client: JournalClient) -> None:
+    sent = 0
+
+    async def endless(request: pb.ReadRequest):  # type: ignore[no-untyped-def]
+        nonlocal sent
+        offset = request.offset
+        yield metadata(offset)
+        while True:
+            sent += 1
+            yield content(offset, bytes(128 << 10))
+            offset += 128 << 10
+
+    broker.read_handler = endless
+    async with Reader(client, request(0)) as reader:
+        await reader.read()
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.05)
+        (stream,) = client.status().streams
+        # One message may exceed the bound, and the transport holds some more.
+        assert stream.waiting_bytes < (1 << 20) + (200 << 10)
+        assert sent < 128
+        assert (await reader.read())[:1] == b"\0"
+    await until(lambda: broker.open_rpcs == 0)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import Failure, Operation, RetryPolicy, backoff
+from gazette_aio.client.retry import RULES, Course, decide, matching_rule
+
+READ = pb.ReadRequest(journal="a/journal")
+BLOCKING = pb.ReadRequest(journal="a/journal", block=True)
+APPEND = pb.AppendRequest(journal="a/journal")
+REGISTERS = pb.AppendRequest(
+    journal="a/journal", check_registers=pb.LabelSelector(include=pb.label_set("a-label", ""))
+)
+STATUS = pb.Status
+MASKED = pb.TransportError("INTERNAL", "Internal error from Core")
+
+
+def fail(operation: Operation, error: object, attempt: int = 0, request: object = READ) -> Failure:
+    if isinstance(error, int):
+        error = pb.status_error(error)
+    elif isinstance(error, str):
+        error = pb.TransportError(error, "text")
+    return Failure(operation, error, attempt, request)  # type: ignore[arg-type]
+
+
+def test_the_schedule() -> None:
+    assert [backoff(attempt) for attempt in range(-2, 9)] == [
+        0.0, 0.0, 0.05, 0.05, 0.1, 0.1, 1.0, 1.0, 5.0, 5.0, 5.0,
+    ]  # fmt: skip
+    assert backoff(10**6) == 5.0
+
+
+R, A, S = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
+RAISE, RETRY = Course.RAISE, Course.RETRY
+QUIET, SILENT = Course.RETRY_QUIET_AT_FIRST, Course.RETRY_SILENT
+
+
+@pytest.mark.parametrize(
+    ("failure", "course"),
+    [
+        (fail(R, None), SILENT),
+        (fail(R, STATUS.OFFSET_NOT_YET_AVAILABLE), RAISE),
+        (fail(R, STATUS.OFFSET_NOT_YET_AVAILABLE, request=BLOCKING), SILENT),
+        (fail(R, STATUS.INSUFFICIENT_JOURNAL_BROKERS), QUIET),
+        (fail(R, STATUS.NOT_JOURNAL_BROKER), QUIET),
+        (fail(R, STATUS.JOURNAL_NOT_FOUND, 3), QUIET),
+        (fail(R, STATUS.JOURNAL_NOT_FOUND, 4), RAISE),
+        (fail(R, STATUS.SUSPENDED), RAISE),
+        (fail(R, STATUS.NOT_ALLOWED), RAISE),
+        (fail(R, 99), RETRY),
+        (fail(R, "UNAVAILABLE"), RETRY),
+        (fail(R, "CANCELLED"), RETRY),
+        (fail(R, "UNKNOWN", 1000), RETRY),
+        (fail(R, "UNAUTHENTICATED"), RAISE),
+        (fail(R, "PERMISSION_DENIED"), RAISE),
+        (fail(R, "UNIMPLEMENTED"), RAISE),
+        (fail(R, "INVALID_ARGUMENT"), RAISE),
+        (fail(R, pb.AuthorizationError("no")), RAISE),
+        (fail(R, pb.ConfigurationError("no")), RAISE),
+        (fail(R, pb.ValidationError("a response")), RETRY),
+        (fail(A, "UNAVAILABLE", 1000, APPEND), RETRY),
+        (fail(A, "UNKNOWN", 0, APPEND), RAISE),
+        (fail(A, "CANCELLED", 0, APPEND), RAISE),
+        (fail(A, MASKED, 3, APPEND), RETRY),
+        (fail(A, MASKED, 4, APPEND), RAISE),
+        (fail(A, STATUS.NOT_JOURNAL_PRIMARY_BROKER, 0, APPEND), QUIET),
+        (fail(A, STATUS.NO_JOURNAL_PRIMARY_BROKER, 0, APPEND), QUIET),
+        (fail(A, STATUS.INSUFFICIENT_JOURNAL_BROKERS, 0, APPEND), QUIET),
+        (fail(A, STATUS.JOURNAL_NOT_FOUND, 0, APPEND), RAISE),
+        (fail(A, STATUS.WRONG_APPEND_OFFSET, 0, APPEND), RAISE),
+        (fail(A, STATUS.REGISTER_MISMATCH, 0, REGISTERS), RAISE),
+        (fail(S, "UNKNOWN", 1000, APPEND), QUIET),
+        (fail(S, STATUS.FRAGMENT_STORE_UNHEALTHY, 0, APPEND), RAISE),
+        (fail(S, STATUS.INDEX_HAS_GREATER_OFFSET, 0, APPEND), RAISE),
+        (fail(S, STATUS.JOURNAL_NOT_FOUND, 0, APPEND), RAISE),
+        (fail(S, STATUS.NOT_ALLOWED, 0, APPEND), RAISE),
+        (fail(S, STATUS.REGISTER_MISMATCH, 0, REGISTERS), RAISE),
+        (fail(S, STATUS.WRONG_APPEND_OFFSET, 0, APPEND), RAISE),
+        (fail(S, STATUS.SUSPENDED, 0, APPEND), QUIET),
+        (fail(S, "UNAUTHENTICATED", 2, APPEND), QUIET),
+        (fail(S, "UNAUTHENTICATED", 3, APPEND), RAISE),
+        (fail(S, pb.AuthorizationError("no"), 0, APPEND), RAISE),
+    ],
+)
+def test_the_table(failure: Failure, course: Course) -> None:
+    assert matching_rule(failure, RetryPolicy()).course is course
+    assert decide(failure, RetryPolicy()).retry is (course is not RAISE)
+
+
+def test_options_of_rows() -> None:
+    not_found = fail(A, STATUS.JOURNAL_NOT_FOUND, 3, APPEND)
+    assert decide(not_found, RetryPolicy(retry_not_found=True)).retry
+    assert not decide(not_found._replace(attempt=4), RetryPolicy(retry_not_found=True)).retry
+
+    holding_on = RetryPolicy(retry_check_registers=True)
+    mismatch = fail(S, STATUS.REGISTER_MISMATCH, 99, REGISTERS)
+    assert decide(mismatch, holding_on).retry
+    assert not decide(mismatch._replace(request=APPEND), holding_on).retry
+
+    assert not decide(fail(S, "UNIMPLEMENTED", 0, APPEND), RetryPolicy(permanent_attempts=1)).retry
+
+
+@pytest.mark.parametrize("status", [s for s in STATUS.values() if s != STATUS.OK])
+@pytest.mark.parametrize("operation", Operation)
+def test_every_status_has_a_row(operation: Operation, status: int) -> None:
+    request = READ if operation is R else APPEND
+    for attempt in (0, 3, 4, 100):
+        assert matching_rule(fail(operation, status, attempt, request), RetryPolicy()) in RULES
+
+
+def test_rows_are_told_apart_and_explained() -> None:
+    assert len({(rule.operation, rule.what) for rule in RULES}) == len(RULES)
+    assert all(rule.why.endswith(".") for rule in RULES)
+
+
+def test_logging_levels() -> None:
+    policy = RetryPolicy()
+    assert decide(fail(R, None, 5), policy).log_level == 0
+    assert decide(fail(R, STATUS.NOT_JOURNAL_BROKER), policy).log_level == 0
+    assert decide(fail(R, STATUS.NOT_JOURNAL_BROKER, 1), policy).log_level == logging.WARNING
+    assert decide(fail(R, "UNKNOWN"), policy).log_level == logging.WARNING
+
+
+def test_delays() -> None:
+    policy = RetryPolicy()
+    assert [decide(fail(R, None, attempt), policy).delay for attempt in range(4)] == [
+        0.0, 0.05, 0.05, 0.1,
+    ]  # fmt: skip
+    assert [decide(fail(R, "UNKNOWN", attempt), policy).delay for attempt in range(3)] == [
+        0.05, 0.05, 0.1,
+    ]  # fmt: skip
+
+
+def test_bounds() -> None:
+    error = fail(R, "UNAVAILABLE", 2)
+    assert decide(error, RetryPolicy(max_attempts=4)).retry
+    assert not decide(error, RetryPolicy(max_attempts=3)).retry
+    late = error._replace(elapsed=10.0)
+    assert decide(late, RetryPolicy(max_elapsed=10.5)).retry
+    assert not decide(late, RetryPolicy(max_elapsed=10.0)).retry
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "retried"),
+    [
+        (None, "UNAVAILABLE", True),
+        (False, "UNAVAILABLE", False),
+        (True, "UNAUTHENTICATED", True),
+        (None, "UNAUTHENTICATED", False),
+    ],
+)
+def test_the_user_has_the_last_word(answer: bool | None, error: str, retried: bool) -> None:
+    assert decide(fail(R, error), RetryPolicy(on_error=lambda _: answer)).retry is retried
+    # Bounds hold nevertheless.
+    bounded = RetryPolicy(on_error=lambda _: answer, max_attempts=1)
+    assert not decide(fail(R, error), bounded).retry
+
+
+def test_policies_are_checked_and_pickle() -> None:
+    for options in ({"max_attempts": 0}, {"max_elapsed": -1.0}, {"jitter": 1.0}):
+        with pytest.raises(pb.ConfigurationError):
+            RetryPolicy(**options)  # type: ignore[arg-type]
+    policy = RetryPolicy(max_attempts=3, jitter=0.0)
+    assert pickle.loads(pickle.dumps(policy)) == policy
