@@ -1,0 +1,134 @@
+"""Messages of journals: their identity, framing and mapping, publishing, and reading in order.
+
+- Write: `Publisher`, with an adapter of your message type and a mapping to journals.
+- Read: `ReadCommittedIter`, which delivers each committed message once, or `ReadUncommittedIter`.
+- Below them: UUIDs and clocks, framings, and the `Sequencer`.
+"""
+
+from __future__ import annotations
+
+from gazette_aio.message.adapters import (
+    Adapter,
+    CSVAdapter,
+    FrameUUIDAdapter,
+    JSONAdapter,
+    PlacedAdapter,
+    ProtobufAdapter,
+    RawAdapter,
+    StampingAdapter,
+    UUIDPlace,
+    csv_adapter,
+    json_adapter,
+    protobuf_adapter,
+    raw_adapter,
+)
+from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
+from gazette_aio.message.envelope import Envelope
+from gazette_aio.message.framing import (
+    FIXED_FRAME_HEADER_LENGTH,
+    FIXED_FRAME_WORD,
+    CSVFraming,
+    Decoder,
+    FixedFraming,
+    Frame,
+    Frames,
+    Framing,
+    NDJSONFraming,
+    encode_fixed_frame,
+    framing_by_content_type,
+    register_framing,
+    unpack_fixed_frame,
+    unpack_line,
+)
+from gazette_aio.message.intent_record import AckIntent, IntentRecord
+from gazette_aio.message.intents import IntentLog
+from gazette_aio.message.iterators import ReadCommittedIter, ReadUncommittedIter
+from gazette_aio.message.mapping import (
+    Mapping,
+    PartitionsFunc,
+    fnv1a32,
+    modulo_mapping,
+    random_mapping,
+    rendezvous_mapping,
+)
+from gazette_aio.message.outcome import QueueOutcome, ReplayRange
+from gazette_aio.message.publisher import Publisher
+from gazette_aio.message.sequencer import Sequencer
+from gazette_aio.message.transaction import Transaction
+from gazette_aio.message.uuid import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    ZERO_UUID,
+    Clock,
+    Flags,
+    ProducerID,
+    build_uuid,
+    get_clock,
+    get_flags,
+    get_producer_id,
+    new_producer_id,
+    parse_uuid,
+)
+
+__all__ = [
+    "ACK_TXN",
+    "CONTINUE_TXN",
+    "FIXED_FRAME_HEADER_LENGTH",
+    "FIXED_FRAME_WORD",
+    "OUTSIDE_TXN",
+    "ZERO_UUID",
+    "AckIntent",
+    "Adapter",
+    "CSVAdapter",
+    "CSVFraming",
+    "Clock",
+    "Decoder",
+    "Envelope",
+    "FixedFraming",
+    "Flags",
+    "Frame",
+    "FrameUUIDAdapter",
+    "Frames",
+    "Framing",
+    "IntentLog",
+    "IntentRecord",
+    "JSONAdapter",
+    "Mapping",
+    "NDJSONFraming",
+    "PartitionsFunc",
+    "PlacedAdapter",
+    "ProducerID",
+    "ProducerState",
+    "ProtobufAdapter",
+    "Publisher",
+    "QueueOutcome",
+    "RawAdapter",
+    "ReadCommittedIter",
+    "ReadUncommittedIter",
+    "ReplayRange",
+    "Sequencer",
+    "SequencerCheckpoint",
+    "StampingAdapter",
+    "Transaction",
+    "UUIDPlace",
+    "build_uuid",
+    "csv_adapter",
+    "encode_fixed_frame",
+    "fnv1a32",
+    "framing_by_content_type",
+    "get_clock",
+    "get_flags",
+    "get_producer_id",
+    "json_adapter",
+    "modulo_mapping",
+    "new_producer_id",
+    "parse_uuid",
+    "protobuf_adapter",
+    "random_mapping",
+    "raw_adapter",
+    "register_framing",
+    "rendezvous_mapping",
+    "unpack_fixed_frame",
+    "unpack_line",
+]

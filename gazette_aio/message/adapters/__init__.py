@@ -1,0 +1,31 @@
+"""Adapters of the kinds of messages which users have."""
+
+from __future__ import annotations
+
+from gazette_aio.message.adapters.base import (
+    Adapter,
+    FrameUUIDAdapter,
+    PlacedAdapter,
+    StampingAdapter,
+    UUIDPlace,
+)
+from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
+from gazette_aio.message.adapters.json import JSONAdapter, json_adapter
+from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
+from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
+
+__all__ = [
+    "Adapter",
+    "CSVAdapter",
+    "FrameUUIDAdapter",
+    "JSONAdapter",
+    "PlacedAdapter",
+    "ProtobufAdapter",
+    "RawAdapter",
+    "StampingAdapter",
+    "UUIDPlace",
+    "csv_adapter",
+    "json_adapter",
+    "protobuf_adapter",
+    "raw_adapter",
+]

@@ -1,0 +1,82 @@
+"""Adapters: between messages as users have them, and their encoded bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+@runtime_checkable
+class Adapter(Protocol[T]):
+    """Decodes, encodes and stamps messages of one type.
+
+    Bytes are those of the message alone, without its framing. Adapters never modify a message.
+    """
+
+    def decode(self, frame: bytes) -> T:
+        """Return the message of its bytes. Any exception is taken as a decode error."""
+        ...
+
+    def encode(self, message: T, uuid: UUID) -> bytes:
+        """Return the bytes of `message` as it's stamped with `uuid`."""
+        ...
+
+    def uuid(self, message: T) -> UUID:
+        """Return the UUID of `message`, or the zero UUID if it has none."""
+        ...
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        """Return the bytes of an acknowledgement which is stamped with `uuid`."""
+        ...
+
+
+@runtime_checkable
+class FrameUUIDAdapter(Protocol):
+    """An adapter which reads the UUID of a message from its bytes, without decoding the rest.
+
+    Messages which don't commit then are never decoded, and those which do only once they have.
+    """
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        """Return the UUID of a message from its bytes."""
+        ...
+
+
+@runtime_checkable
+class StampingAdapter(Protocol[T_contra]):
+    """An adapter which encodes and stamps messages in one step, without UUID objects."""
+
+    def encoder(
+        self, producer: bytes, flags: int, suffix: bytes = b""
+    ) -> Callable[[T_contra, int], bytes]:
+        """Return a function of a message and a clock, which returns the stamped bytes.
+
+        Args:
+            producer: ID of the producer to stamp messages with.
+            flags: Flags to stamp messages with.
+            suffix: What to put behind each message.
+        """
+        ...
+
+
+class UUIDPlace(NamedTuple):
+    """A place where UUIDs of messages usually are: behind a constant prefix."""
+
+    prefix: bytes
+    suffix: bytes
+    """What follows the UUID; may be empty."""
+    text: bool
+    """Whether the UUID is text, or else 16 bytes."""
+
+
+@runtime_checkable
+class PlacedAdapter(Protocol):
+    """An adapter whose encoded messages usually have their UUID at a constant place."""
+
+    uuid_place: UUIDPlace | None

@@ -1,0 +1,93 @@
+"""Access to a member of messages of any of the supported types, by its name in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from gazette_aio.protocol.errors import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@functools.lru_cache(maxsize=1024)
+def member_names(cls: Any) -> dict[str, str]:
+    """Return attribute names of a Struct, dataclass or pydantic model by their names in JSON."""
+    if issubclass(cls, msgspec.Struct):
+        return {field.encode_name: field.name for field in msgspec.structs.fields(cls)}
+    if dataclasses.is_dataclass(cls):
+        return {field.name: field.name for field in dataclasses.fields(cls)}
+    models: dict[str, Any] | None = getattr(cls, "model_fields", None)
+    if models is not None:
+        return {field.serialization_alias or name: name for name, field in models.items()}
+    return {}
+
+
+def find_member(message: object, path: tuple[str, ...]) -> object:
+    """Return the member of `message` at `path`, or None if there is none."""
+    value: Any = message
+    for name in path:
+        value = _member(value, name)
+        if value is None:
+            break
+    return value
+
+
+def _member(value: Any, name: str) -> Any:
+    kind = cast("Any", type(value))
+    if issubclass(kind, dict):
+        return value.get(name)
+    attribute = member_names(kind).get(name)
+    return None if attribute is None else getattr(value, attribute)
+
+
+def refuse_non_finite(message: object) -> None:
+    """Raise ValidationError if a float of `message` is NaN or infinite, which JSON can't hold."""
+    dump = getattr(message, "model_dump", None)
+    plain = dump() if dump is not None else msgspec.to_builtins(message, str_keys=False)
+    for number in _floats(plain):
+        if number - number != 0:
+            raise ValidationError(f"{number} has no JSON encoding")
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
+            yield from _floats(inner)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for inner in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _floats(inner)
+
+
+def may_hold_floats(kind: type | Any) -> bool:
+    """Return whether values of a type may hold floats, as far as that's known."""
+    try:
+        info = msgspec.inspect.type_info(kind)
+    except TypeError:
+        return True
+    return _floats_within(info, set())
+
+
+def _floats_within(info: object, seen: set[int]) -> bool:
+    if isinstance(info, (msgspec.inspect.FloatType, msgspec.inspect.AnyType)):
+        return True
+    if isinstance(info, (msgspec.inspect.CustomType, msgspec.inspect.RawType)):
+        return True
+    if id(info) in seen:
+        return False
+    seen.add(id(info))
+    if isinstance(info, (list, tuple)):
+        parts = cast("tuple[object, ...]", info)
+        return any(_floats_within(part, seen) for part in parts)
+    if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):
+        fields: tuple[str, ...] = getattr(info, "__struct_fields__", ())
+        return any(
+            _floats_within(getattr(info, name), seen) for name in fields if name != "default"
+        )
+    return False

@@ -1,0 +1,109 @@
+"""Messages of generated protobuf classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from gazette_aio.message.adapters.base import UUIDPlace
+from gazette_aio.message.uuid import ZERO_UUID, raw_writer, uuid_from_bytes
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+M = TypeVar("M", bound=Message)
+
+_UUID_LENGTH = 16
+_LENGTH_DELIMITED = 2
+
+
+class ProtobufAdapter(Generic[M]):
+    """Adapter of messages of a protobuf class. Made by `protobuf_adapter()`.
+
+    The UUID is a bytes field. An acknowledgement has no other field. On reading, an empty UUID is
+    zero.
+    """
+
+    def __init__(self, cls: type[M], uuid_field: str) -> None:
+        field = cls.DESCRIPTOR.fields_by_name.get(uuid_field)
+        if field is None or field.type != FieldDescriptor.TYPE_BYTES:
+            raise ConfigurationError(f"{cls.DESCRIPTOR.full_name} has no bytes field {uuid_field}")
+        self._cls = cls
+        self._parse = cls.FromString
+        self._field = uuid_field
+        # Wire: a field's order within a message is free, so that the UUID may come first.
+        self._tag = _varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((_UUID_LENGTH,))
+        self.uuid_place: UUIDPlace | None = UUIDPlace(self._tag, b"", text=False)
+
+    def decode(self, frame: bytes) -> M:
+        """Return the parsed message."""
+        return self._parse(frame)
+
+    def encode(self, message: M, uuid: UUID) -> bytes:
+        """Return `message` serialized, with `uuid`."""
+        return self._stamp(message, uuid.bytes)
+
+    def encoder(
+        self, producer: bytes, flags: int, suffix: bytes = b""
+    ) -> Callable[[M, int], bytes]:
+        """Return a function of a message and a clock, which returns the stamped message."""
+        write = raw_writer(producer, flags)
+
+        def encode_stamped(message: M, clock: int) -> bytes:
+            return self._stamp(message, write(clock)) + suffix
+
+        return encode_stamped
+
+    def _stamp(self, message: M, stamp: bytes) -> bytes:
+        if getattr(message, self._field):
+            copied = self._cls()
+            copied.CopyFrom(message)
+            copied.ClearField(self._field)
+            message = copied
+        return self._tag + stamp + message.SerializeToString()
+
+    def uuid(self, message: M) -> UUID:
+        """Return the UUID of `message`.
+
+        Raises:
+            ValidationError: If it isn't of 16 bytes.
+        """
+        raw: bytes = getattr(message, self._field)
+        return uuid_from_bytes(raw) if raw else ZERO_UUID
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        """Return the UUID of a serialized message."""
+        tag = len(self._tag)
+        if frame.startswith(self._tag) and len(frame) >= tag + _UUID_LENGTH:
+            return uuid_from_bytes(frame[tag : tag + _UUID_LENGTH])
+        return self.uuid(self._parse(frame))
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        """Return a message which has only a UUID."""
+        return self._tag + uuid.bytes
+
+
+def protobuf_adapter(cls: type[M], uuid_field: str = "uuid") -> ProtobufAdapter[M]:
+    """Return an adapter of messages of a generated protobuf class.
+
+    Args:
+        cls: The class.
+        uuid_field: Name of its bytes field which holds the UUID.
+
+    Raises:
+        ConfigurationError: If the class has no such field.
+    """
+    return ProtobufAdapter(cls, uuid_field)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

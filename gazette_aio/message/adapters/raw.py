@@ -1,0 +1,76 @@
+"""Messages which are bytes, and stay so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_aio.message.adapters.json import raw_json_adapter
+from gazette_aio.message.uuid import ZERO_UUID
+from gazette_aio.protocol.errors import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from gazette_aio.message.adapters.base import Adapter
+
+
+class RawAdapter:
+    """Adapter of bytes. Made by `raw_adapter()`."""
+
+    def __init__(
+        self,
+        uuid: Callable[[bytes], UUID] | None,
+        stamp: Callable[[bytes, UUID], bytes] | None,
+        acknowledgement: Callable[[UUID], bytes] | None,
+    ) -> None:
+        self._uuid = uuid
+        self._stamp = stamp
+        self._acknowledgement = acknowledgement
+
+    def decode(self, frame: bytes) -> bytes:
+        """Return `frame`."""
+        return frame
+
+    def encode(self, message: bytes, uuid: UUID) -> bytes:
+        """Return `message`, stamped with `uuid` if there's a way to do so."""
+        return message if self._stamp is None else self._stamp(message, uuid)
+
+    def uuid(self, message: bytes) -> UUID:
+        """Return the UUID of `message`."""
+        return ZERO_UUID if self._uuid is None else self._uuid(message)
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        """Return the UUID of a message."""
+        return self.uuid(frame)
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        """Return an acknowledgement.
+
+        Raises:
+            ValidationError: If there's no way to make one.
+        """
+        if self._acknowledgement is None:
+            raise ValidationError("raw messages have no acknowledgement")
+        return self._acknowledgement(uuid)
+
+
+def raw_adapter(
+    uuid: Callable[[bytes], UUID] | str | None = None,
+    *,
+    stamp: Callable[[bytes, UUID], bytes] | None = None,
+    acknowledgement: Callable[[UUID], bytes] | None = None,
+) -> Adapter[bytes]:
+    """Return an adapter of messages which are bytes.
+
+    Args:
+        uuid: Returns the UUID of a message; or the path of members which lead to it, if messages
+            are JSON documents; or None, if messages have no UUID and opt out of exactly-once.
+        stamp: Returns a message as it's stamped with a UUID. By default messages are published as
+            they are.
+        acknowledgement: Returns the acknowledgement of a UUID. Without it, messages can't be
+            published in transactions.
+    """
+    if isinstance(uuid, str):
+        return raw_json_adapter(uuid)
+    return RawAdapter(uuid, stamp, acknowledgement)

@@ -1,0 +1,77 @@
+"""Checkpoints of a Sequencer: where to go on reading, and what is known of each producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from gazette_aio.message.uuid import ProducerID
+from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class ProducerState(NamedTuple):
+    """What a Sequencer knows of one producer of one journal."""
+
+    journal: str
+    """Name of the journal, with its `;meta` suffix if it's read by one."""
+    producer: ProducerID
+    """Six bytes."""
+    last_ack: int
+    """Clock up to which messages are done."""
+    begin: int
+    """Offset of the first pending message, or -1 if none is pending."""
+    max_clock: int | None = None
+    """Largest clock among the pending messages, if it's known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerCheckpoint:
+    """Offsets and producer states of one moment, with which a Sequencer goes on exactly there.
+
+    Args:
+        offsets: By journal, the offset through which content was read.
+        producers: States of producers, in no particular order.
+    """
+
+    offsets: dict[str, int] = field(default_factory=dict[str, int])
+    producers: tuple[ProducerState, ...] = ()
+
+    def to_proto(self, ack_intents: Mapping[str, bytes] | None = None) -> Checkpoint:
+        """Return this checkpoint as Gazette's consumers store it.
+
+        That form doesn't hold the largest pending clocks.
+
+        Args:
+            ack_intents: Acknowledgements to be written after the checkpoint is stored, by journal.
+        """
+        proto = Checkpoint()
+        for journal, offset in self.offsets.items():
+            proto.sources[journal].read_through = offset
+        for state in self.producers:
+            entry = proto.sources[state.journal].producers.add(id=state.producer)
+            entry.state.last_ack = state.last_ack
+            entry.state.begin = state.begin
+        for journal, intent in (ack_intents or {}).items():
+            proto.ack_intents[journal] = intent
+        return proto
+
+    @classmethod
+    def from_proto(cls, proto: Checkpoint) -> SequencerCheckpoint:
+        """Return the offsets and states which `proto` holds.
+
+        Producer IDs of other lengths are cut or filled with zeros to six bytes.
+        """
+        return cls(
+            {journal: source.read_through for journal, source in proto.sources.items()},
+            tuple(_states(proto)),
+        )
+
+
+def _states(proto: Checkpoint) -> Iterable[ProducerState]:
+    for journal, source in proto.sources.items():
+        for entry in source.producers:
+            producer = ProducerID(entry.id[:6].ljust(6, b"\0"))
+            yield ProducerState(journal, producer, entry.state.last_ack, entry.state.begin)

@@ -1,0 +1,69 @@
+"""A message with its place in a journal."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID  # noqa: TC003 - of a Struct's field.
+
+import msgspec
+
+from gazette_aio.message.uuid import Flags, ProducerID, build_uuid
+
+T = TypeVar("T")
+
+
+class Envelope(msgspec.Struct, Generic[T], eq=False):
+    """A message, its UUID taken apart, and the bytes of the journal which hold it.
+
+    Envelopes of acknowledgements (`flags == ACK_TXN`) have as their message what their frame
+    decodes to, or None where the message type can't be decoded from an acknowledgement.
+    """
+
+    # A msgspec Struct and not a dataclass: it's created once per message read, in C.
+
+    journal: str
+    """Name of the journal, with its `;meta` suffix if it was read by one."""
+    begin: int
+    """Offset of the first byte of the frame."""
+    end: int
+    """Offset behind the last byte of the frame, framing included."""
+    clock: int
+    """Clock of the UUID: unsigned 64 bits."""
+    flags: Flags
+    """Flags of the UUID."""
+    producer: ProducerID
+    """Producer of the UUID."""
+    message: T
+    """The decoded message."""
+    explicit_uuid: UUID | None = None
+    """The UUID, if it isn't the version 1 UUID of clock, flags and producer."""
+    slot: int = 0
+    """Position in the ring of a Sequencer which holds this envelope."""
+
+    @property
+    def uuid(self) -> UUID:
+        """UUID of the message."""
+        explicit = self.explicit_uuid
+        if explicit is not None:
+            return explicit
+        return build_uuid(self.producer, self.clock, self.flags)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Envelope):
+            return NotImplemented
+        theirs = cast("Envelope[Any]", other)  # type: ignore[redundant-cast]
+        return (
+            self.begin == theirs.begin
+            and self.end == theirs.end
+            and self.journal == theirs.journal
+            and self.uuid == theirs.uuid
+            and bool(self.message == theirs.message)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Envelope({self.journal!r} [{self.begin}, {self.end}) {self.uuid} {self.flags!r} "
+            f"{self.message!r})"
+        )

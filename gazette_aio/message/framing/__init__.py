@@ -1,0 +1,39 @@
+"""Framings: how messages are delimited within the bytes of a journal."""
+
+from __future__ import annotations
+
+from gazette_aio.message.framing.base import (
+    DEFAULT_MAX_FRAME_BYTES,
+    Decoder,
+    Frame,
+    Frames,
+    Framing,
+)
+from gazette_aio.message.framing.csv import CSVFraming
+from gazette_aio.message.framing.fixed import (
+    FIXED_FRAME_HEADER_LENGTH,
+    FIXED_FRAME_WORD,
+    FixedFraming,
+    encode_fixed_frame,
+    unpack_fixed_frame,
+)
+from gazette_aio.message.framing.ndjson import NDJSONFraming, unpack_line
+from gazette_aio.message.framing.registry import framing_by_content_type, register_framing
+
+__all__ = [
+    "DEFAULT_MAX_FRAME_BYTES",
+    "FIXED_FRAME_HEADER_LENGTH",
+    "FIXED_FRAME_WORD",
+    "CSVFraming",
+    "Decoder",
+    "FixedFraming",
+    "Frame",
+    "Frames",
+    "Framing",
+    "NDJSONFraming",
+    "encode_fixed_frame",
+    "framing_by_content_type",
+    "register_framing",
+    "unpack_fixed_frame",
+    "unpack_line",
+]

@@ -1,0 +1,312 @@
+r"""Comma-separated values: each message is one record, whose quoted fields may span lines.
+
+The dialect is RFC 4180, with `\n` or `\r\n` line ends. Blank lines are skipped, spaces are kept,
+and there are no comments. The first record which a decoder reads fixes the number of fields.
+"""
+
+from __future__ import annotations
+
+from gazette_aio.message.framing.base import (
+    DEFAULT_MAX_FRAME_BYTES,
+    Frames,
+    QueueingDecoder,
+)
+from gazette_aio.message.framing.ndjson import LineDecoder
+from gazette_aio.protocol.errors import FrameTooLargeError, FramingError, UnexpectedEOFError
+
+_QUOTE, _COMMA = b'"', b","
+_BARE = 'bare " in non-quoted-field'
+_EXTRANEOUS = 'extraneous or missing " in quoted-field'
+
+
+class CSVFraming:
+    """Framing of `text/csv`.
+
+    Args:
+        lenient_eof: Accept a last record without its newline, as Gazette's own reader does. A
+            bounded read may then end with part of a record.
+    """
+
+    content_type = "text/csv"
+    suffix = b"\n"
+
+    def __init__(self, *, lenient_eof: bool = False) -> None:
+        self.lenient_eof = lenient_eof
+
+    def encode(self, message: bytes) -> bytes:
+        """Return the record `message` with its line end."""
+        return message + self.suffix
+
+    def decoder(
+        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> CSVDecoder:
+        """Return a decoder of records."""
+        return CSVDecoder(offset, max_frame_bytes=max_frame_bytes, lenient_eof=self.lenient_eof)
+
+
+class CSVDecoder(QueueingDecoder):
+    """Splits content into records. Payloads are records without their line end."""
+
+    __slots__ = (
+        "_field_count",
+        "_lenient_eof",
+        "_line",
+        "_lines",
+        "_record",
+        "_record_bytes",
+        "_run",
+        "_run_begin",
+        "_run_ends",
+    )
+
+    def __init__(
+        self,
+        offset: int = 0,
+        *,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        lenient_eof: bool = False,
+    ) -> None:
+        super().__init__(offset, max_frame_bytes)
+        self._lines = LineDecoder(offset, max_frame_bytes=max_frame_bytes)
+        self._lenient_eof = lenient_eof
+        self._line = 0  # Number of lines which were read.
+        self._field_count = 0
+        self._record: RecordParser | None = None
+        self._record_bytes = 0  # Including blank lines before the record.
+        self._run: list[bytes] = []  # Records which aren't queued yet.
+        self._run_ends: list[int] = []
+        self._run_begin = offset
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes of the unfinished record."""
+        return self._record_bytes + self._lines.buffered
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._ended = False
+        self._lines.feed(chunk)
+        while True:
+            try:
+                frames = self._lines.frames()
+            except FrameTooLargeError as error:
+                self._line += 1
+                self._refuse(error.text, "too_large", error.end - self._tail_offset)
+                continue
+            if frames is None:
+                break
+            if self._record_bytes == 0 and self._tail_offset != frames.begin:
+                # The rest of a line which is too large was skipped.
+                self._queue_run()
+                self._tail_offset = frames.begin
+            for payload in frames.payloads:
+                self._read_line(payload + b"\n")
+        self._queue_run()
+
+    def _read_line(self, line: bytes) -> None:
+        """Read a line, and queue the record or error which it completes, if any."""
+        self._line += 1
+        self._record_bytes += len(line)
+        text = line[:-2] + b"\n" if line.endswith(b"\r\n") else line
+        record = self._record
+        if record is None:
+            if text == b"\n":
+                return
+            record = self._record = RecordParser(self._line)
+        if record.read_line(text, self._line):
+            self._finish(record)
+        elif self._record_bytes > self.max_frame_bytes:
+            error = f"record is longer than {self.max_frame_bytes} bytes"
+            self._refuse(error, "too_large", self._record_bytes)
+
+    def _finish(self, record: RecordParser) -> None:
+        if self._field_count == 0:
+            self._field_count = len(record.fields)
+        elif record.error is None and len(record.fields) != self._field_count:
+            record.error = f"record on line {record.line}: wrong number of fields"
+        if record.error is not None:
+            self._refuse(record.error, "decode", self._record_bytes)
+            return
+        if not self._run:
+            self._run_begin = self._tail_offset
+        self._tail_offset += self._record_bytes
+        self._run.append(bytes(record.source).removesuffix(b"\n"))
+        self._run_ends.append(self._tail_offset)
+        self._record = None
+        self._record_bytes = 0
+
+    def _refuse(self, text: str, kind: str, size: int) -> None:
+        self._queue_run()
+        begin, end = self._tail_offset, self._tail_offset + size
+        cls = FrameTooLargeError if kind == "too_large" else FramingError
+        self._ready.append(cls(text, begin=begin, end=end, kind=kind))
+        self._tail_offset = end
+        self._record = None
+        self._record_bytes = 0
+
+    def _queue_run(self) -> None:
+        if self._run:
+            self._ready.append(Frames(self._run_begin, self._run, self._run_ends))
+            self._run, self._run_ends = [], []
+
+    def end(self) -> None:
+        """Declare the end of content."""
+        if self._lenient_eof and not self._ended:
+            self._finish_leniently()
+        self._ended = True
+
+    def _finish_leniently(self) -> None:
+        if self._record_bytes == 0:
+            self._tail_offset = self._lines.offset
+        rest = self._lines.take_partial()
+        done = False
+        if rest:
+            self._line += 1
+            self._record_bytes += len(rest)
+            text = rest.removesuffix(b"\r")
+            if self._record is None and text:
+                self._record = RecordParser(self._line)
+            if self._record is not None and text:
+                done = self._record.read_line(text, self._line)
+        if self._record is not None:
+            if not done:
+                self._record.end()
+            self._finish(self._record)
+            self._queue_run()
+        else:
+            self._tail_offset += self._record_bytes
+            self._record_bytes = 0
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`."""
+        discarded = self.buffered
+        self._lines.jump(offset)
+        self._record = None
+        self._record_bytes = 0
+        self._tail_offset = offset
+        return discarded
+
+    def _check_end(self) -> None:
+        if self._record is not None or self._lines.buffered:
+            raise UnexpectedEOFError("unexpected EOF", offset=self._tail_offset)
+
+
+class RecordParser:
+    """Parses the fields of one record, line by line.
+
+    Args:
+        line: Number of its first line, from one.
+    """
+
+    __slots__ = ("_column", "_field", "_last_line", "error", "fields", "line", "source")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.fields: list[bytes] = []
+        self.error: str | None = None
+        self.source = bytearray()  # Lines of the record, as they were.
+        self._field: bytearray | None = None  # Content of an open quoted field.
+        self._last_line = line
+        self._column = 1
+
+    def read_line(self, text: bytes, number: int) -> bool:
+        r"""Read a line, which ends in `\n` unless content ended; return whether all is done."""
+        self.source += text
+        self._last_line = number
+        size = len(text)
+        position = 0
+        content_end = size - 1 if text.endswith(b"\n") else size
+        while True:
+            if self._field is None and not text.startswith(_QUOTE, position):
+                comma = text.find(_COMMA, position, content_end)
+                end = content_end if comma == -1 else comma
+                quote = text.find(_QUOTE, position, end)
+                if quote != -1:
+                    return self._fail(_BARE, quote + 1)
+                self.fields.append(text[position:end])
+                if comma == -1:
+                    return True
+                position = comma + 1
+                continue
+            if self._field is None:
+                self._field = bytearray()
+                position += 1
+            field = self._field
+            quote = text.find(_QUOTE, position)
+            if quote == -1:
+                field += text[position:]
+                self._column = size + 1
+                # Content which doesn't end in a newline has ended: no more lines follow.
+                return False
+            field += text[position:quote]
+            position = quote + 1
+            if text.startswith(_QUOTE, position):
+                field += _QUOTE
+                position += 1
+            elif text.startswith(_COMMA, position):
+                self._close_field()
+                position += 1
+            elif position == content_end:
+                self._close_field()
+                return True
+            else:
+                return self._fail(_EXTRANEOUS, quote + 1)
+
+    def end(self) -> None:
+        """Declare that content ended within a quoted field."""
+        self._fail(_EXTRANEOUS, self._column)
+
+    def _close_field(self) -> None:
+        assert self._field is not None
+        self.fields.append(bytes(self._field))
+        self._field = None
+
+    def _fail(self, text: str, column: int) -> bool:
+        where = f"parse error on line {self._last_line}, column {column}: {text}"
+        if self._last_line != self.line:
+            where = f"record on line {self.line}; {where}"
+        self.error = where
+        return True
+
+
+def parse_record(payload: bytes) -> list[bytes]:
+    """Return the fields of one record.
+
+    Raises:
+        FramingError: If it's not a record.
+    """
+    parser = RecordParser(1)
+    lines = payload.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        last = number == len(lines)
+        if parser.read_line(line if last else line + b"\n", number):
+            if not last and parser.error is None:
+                raise FramingError("more than one record")
+            break
+    else:
+        parser.end()
+    if parser.error is not None:
+        raise FramingError(parser.error)
+    return parser.fields
+
+
+def encode_record(fields: list[bytes]) -> bytes:
+    """Return the record of `fields`, without a line end."""
+    return _COMMA.join([_encode_field(field) for field in fields])
+
+
+def _encode_field(field: bytes) -> bytes:
+    if not _needs_quotes(field):
+        return field
+    return _QUOTE + field.replace(_QUOTE, b'""') + _QUOTE
+
+
+def _needs_quotes(field: bytes) -> bool:
+    if not field:
+        return False
+    if field == b"\\.":
+        return True
+    if any(special in field for special in (_COMMA, _QUOTE, b"\r", b"\n")):
+        return True
+    first = field[:4].decode("utf-8", "replace")[0]
+    return first.isspace() and first not in "\x1c\x1d\x1e\x1f"

@@ -1,0 +1,166 @@
+"""Length-delimited messages behind a magic word, which lets readers find their way again."""
+
+from __future__ import annotations
+
+import struct
+
+from gazette_aio.message.framing.base import (
+    DEFAULT_MAX_FRAME_BYTES,
+    Frames,
+    QueueingDecoder,
+)
+from gazette_aio.protocol.errors import (
+    DesyncDetectedError,
+    FrameTooLargeError,
+    UnexpectedEOFError,
+)
+
+FIXED_FRAME_WORD = b"\x66\x33\x93\x36"
+"""Magic word which begins each frame."""
+FIXED_FRAME_HEADER_LENGTH = 8
+"""Length of the magic word, and of the little-endian length behind it."""
+
+_LENGTH = struct.Struct("<I")
+
+
+class FixedFraming:
+    """Framing of `application/x-protobuf-fixed`."""
+
+    content_type = "application/x-protobuf-fixed"
+
+    def encode(self, message: bytes) -> bytes:
+        """Return `message` behind a header."""
+        return FIXED_FRAME_WORD + _LENGTH.pack(len(message)) + message
+
+    def decoder(
+        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> FixedDecoder:
+        """Return a decoder of fixed frames."""
+        return FixedDecoder(offset, max_frame_bytes=max_frame_bytes)
+
+
+class FixedDecoder(QueueingDecoder):
+    """Splits content into fixed frames.
+
+    Content which doesn't start with the magic word is skipped up to the next one within what is
+    buffered, or else but for three bytes, which may begin a magic word. Each such skip raises a
+    DesyncDetectedError, so that one region of garbage may raise several.
+    """
+
+    __slots__ = ("_needed", "_pieces", "_pieces_bytes")
+
+    def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        super().__init__(offset, max_frame_bytes)
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes without which nothing can be decided.
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes of the unfinished frame."""
+        return self._pieces_bytes
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._ended = False
+        if not chunk:
+            return
+        self._pieces.append(chunk)
+        self._pieces_bytes += len(chunk)
+        if self._pieces_bytes < self._needed:
+            return
+        buffer = chunk if len(self._pieces) == 1 else b"".join(self._pieces)
+        rest = buffer[self._split(buffer) :]
+        self._pieces = [rest] if rest else []
+        self._pieces_bytes = len(rest)
+
+    def _split(self, buffer: bytes) -> int:
+        """Queue the frames and errors of `buffer`, and return how many bytes of it they cover."""
+        size, base = len(buffer), self._tail_offset
+        position = run_begin = 0
+        payloads: list[bytes] = []
+        ends: list[int] = []
+        self._needed = FIXED_FRAME_HEADER_LENGTH
+        while size - position >= FIXED_FRAME_HEADER_LENGTH:
+            body = position + FIXED_FRAME_HEADER_LENGTH
+            error: FrameTooLargeError | DesyncDetectedError
+            if buffer.startswith(FIXED_FRAME_WORD, position):
+                length = _LENGTH.unpack_from(buffer, position + 4)[0]
+                if length + FIXED_FRAME_HEADER_LENGTH <= self.max_frame_bytes:
+                    end = body + length
+                    if end > size:
+                        self._needed = end - position
+                        break
+                    payloads.append(buffer[body:end])
+                    ends.append(base + end)
+                    position = end
+                    continue
+                # The length isn't to be trusted: go on behind the header, in search of a frame.
+                text = f"frame of {length} bytes is longer than {self.max_frame_bytes} bytes"
+                begin, end = base + position, base + body
+                error = FrameTooLargeError(text, begin=begin, end=end, kind="too_large")
+                skip_to = body
+            else:
+                found = buffer.find(FIXED_FRAME_WORD, position + 1)
+                skip_to = found if found != -1 else size - (len(FIXED_FRAME_WORD) - 1)
+                error = DesyncDetectedError(
+                    "detected de-synchronization",
+                    begin=base + position,
+                    end=base + skip_to,
+                    kind="desync",
+                )
+            if payloads:
+                self._ready.append(Frames(base + run_begin, payloads, ends))
+                payloads, ends = [], []
+            self._ready.append(error)
+            position = run_begin = skip_to
+        if payloads:
+            self._ready.append(Frames(base + run_begin, payloads, ends))
+        self._tail_offset = base + position
+        return position
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`."""
+        discarded = self._pieces_bytes
+        self._pieces = []
+        self._pieces_bytes = 0
+        self._needed = FIXED_FRAME_HEADER_LENGTH
+        self._tail_offset = offset
+        return discarded
+
+    def _check_end(self) -> None:
+        size = self._pieces_bytes
+        if size == 0 or (size == 1 and self._pieces[0] == b"\n"):
+            return
+        text = (
+            "Peek(FixedFrameHeaderLength): unexpected EOF"
+            if size < FIXED_FRAME_HEADER_LENGTH
+            else f"reading frame (size {self._needed}): unexpected EOF"
+        )
+        raise UnexpectedEOFError(text, offset=self._tail_offset)
+
+
+def encode_fixed_frame(message: bytes, buffer: bytearray) -> bytearray:
+    """Append the frame of `message` to `buffer`, and return it."""
+    buffer += FIXED_FRAME_WORD
+    buffer += _LENGTH.pack(len(message))
+    buffer += message
+    return buffer
+
+
+def unpack_fixed_frame(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:
+    """Return the frame of `buffer` at `offset`, with its header, or None if it's not complete.
+
+    Raises:
+        DesyncDetectedError: If it doesn't start with the magic word. The `begin` and `end` of the
+            error are the range of `buffer` to skip.
+    """
+    if len(buffer) - offset < FIXED_FRAME_HEADER_LENGTH:
+        return None
+    if not buffer.startswith(FIXED_FRAME_WORD, offset):
+        found = buffer.find(FIXED_FRAME_WORD, offset + 1)
+        end = found if found != -1 else len(buffer) - (len(FIXED_FRAME_WORD) - 1)
+        text = "detected de-synchronization"
+        raise DesyncDetectedError(text, begin=offset, end=end, kind="desync")
+    end = offset + FIXED_FRAME_HEADER_LENGTH + _LENGTH.unpack_from(buffer, offset + 4)[0]
+    return None if end > len(buffer) else bytes(buffer[offset:end])

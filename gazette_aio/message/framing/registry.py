@@ -1,0 +1,39 @@
+"""Framings by content type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_aio.message.framing.csv import CSVFraming
+from gazette_aio.message.framing.fixed import FixedFraming
+from gazette_aio.message.framing.ndjson import NDJSONFraming
+from gazette_aio.protocol.errors import UnrecognizedContentTypeError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.framing.base import Framing
+
+_framings: dict[str, Framing] = {}
+
+
+def register_framing(framing: Framing) -> None:
+    """Register `framing` for its content type, in place of an earlier one.
+
+    Framings are meant to be registered at import time.
+    """
+    _framings[framing.content_type] = framing
+
+
+def framing_by_content_type(content_type: str) -> Framing:
+    """Return the framing of `content_type`.
+
+    Raises:
+        UnrecognizedContentTypeError: If none is registered.
+    """
+    framing = _framings.get(content_type)
+    if framing is None:
+        raise UnrecognizedContentTypeError(f"unrecognized content-type ({content_type})")
+    return framing
+
+
+for _framing in (NDJSONFraming(), FixedFraming(), CSVFraming()):
+    register_framing(_framing)

@@ -1,0 +1,93 @@
+"""The record of a transaction: its acknowledgements, and the state they belong to.
+
+A record is one line of a magic word and a checksum, and one of JSON. A third line, `written`, says
+that the acknowledgements were appended.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gazette_aio.protocol.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAGIC = b"gazette-aio-intents-1"
+WRITTEN = b"written\n"
+
+State = bytes | dict[str, Any] | None
+"""What a caller stores along with its intents: bytes, or an object of JSON."""
+
+
+class AckIntent(NamedTuple):
+    """An acknowledgement which is to be appended, framed."""
+
+    journal: str
+    intent: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRecord:
+    """Acknowledgements of one transaction, and the state which holds once it's committed."""
+
+    intents: tuple[AckIntent, ...] = ()
+    state: State = None
+    written: bool = False
+    """Whether the acknowledgements are known to be appended."""
+
+
+def encode_record(intents: Sequence[AckIntent], state: State) -> bytes:
+    """Return the stored form of a record which isn't written yet.
+
+    Raises:
+        StoreError: If `state` is neither bytes nor JSON.
+    """
+    stored: object = state
+    if isinstance(state, bytes):
+        stored = {"base64": base64.b64encode(state).decode()}
+    elif state is not None:
+        stored = {"json": state}
+    document = {
+        "intents": [
+            {"journal": journal, "intent": base64.b64encode(intent).decode()}
+            for journal, intent in intents
+        ],
+        "state": stored,
+    }
+    try:
+        body = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"state can't be stored as JSON: {error}") from error
+    return b"%b %08x\n%b\n" % (MAGIC, zlib.crc32(body), body)
+
+
+def decode_record(content: bytes) -> IntentRecord:
+    """Return the record of its stored form.
+
+    Raises:
+        StoreError: If it's damaged.
+    """
+    header, _, rest = content.partition(b"\n")
+    body, newline, trailer = rest.partition(b"\n")
+    if header != b"%b %08x" % (MAGIC, zlib.crc32(body)) or not newline:
+        raise StoreError("record of intents is damaged")
+    try:
+        document: Mapping[str, Any] = json.loads(body)
+        intents = tuple(
+            AckIntent(entry["journal"], base64.b64decode(entry["intent"], validate=True))
+            for entry in document["intents"]
+        )
+        stored: Mapping[str, Any] | None = document["state"]
+        state: State = None
+        if stored is not None:
+            state = stored["json"] if "json" in stored else base64.b64decode(stored["base64"])
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise StoreError(f"record of intents is damaged: {error}") from error
+    # A torn trailer is as good as none: acknowledgements may be appended again.
+    return IntentRecord(intents, state, written=trailer == WRITTEN)

@@ -1,0 +1,162 @@
+"""Mappings: the choice of the journal which a message is published to.
+
+A mapping is a callable, plain or async, of a message, which returns the name and the content type
+of a journal. The three here choose among listed partitions of a topic. Modulo and rendezvous
+mappings pick bit for bit the partitions which Gazette's own pick.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.errors import EmptyListResponseError
+
+T = TypeVar("T")
+Target = tuple[str, str]
+"""Journal name and content type."""
+Mapping = Callable[[T], Target | Awaitable[Target]]
+PartitionsFunc = Callable[[], pb.ListResponse | None]
+"""Returns the listed partitions, or None if they're not known yet.
+
+Callers must not modify the listing. While nothing changes, the same object should be returned:
+mappings keep what they derive from it for as long as it stays the same.
+"""
+KeyFunc = Callable[[T], bytes | Iterable[bytes]]
+"""Returns the mapping key of a message; parts are hashed as if they were concatenated."""
+
+CONTENT_TYPE = "content-type"
+
+
+def fnv1a32(data: bytes, state: int = 0x811C9DC5) -> int:
+    """Return the 32-bit FNV-1a hash of `data`, continuing from `state`."""
+    for byte in data:
+        state = ((state ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return state
+
+
+def random_mapping(
+    partitions: PartitionsFunc, *, rng: random.Random | None = None
+) -> Callable[[Any], Target]:
+    """Return a mapping to a uniformly random partition.
+
+    The mapping raises EmptyListResponseError if there are no partitions.
+    """
+    choose = (rng or random.Random()).randrange  # noqa: S311 - only balances load.
+    table = _Partitions(partitions)
+
+    def mapping(_message: Any, /) -> Target:
+        targets = table.targets()
+        return targets[choose(len(targets))]
+
+    return mapping
+
+
+def modulo_mapping(key: KeyFunc[T], partitions: PartitionsFunc) -> Callable[[T], Target]:
+    """Return a mapping by the hash of a key, modulo the number of partitions.
+
+    All keys move when partitions are added. The mapping raises EmptyListResponseError, without
+    asking for the key, if there are no partitions.
+    """
+    table = _Partitions(partitions)
+
+    def mapping(message: T, /) -> Target:
+        targets = table.targets()
+        return targets[_hash_key(key(message)) % len(targets)]
+
+    return mapping
+
+
+def rendezvous_mapping(
+    key: KeyFunc[T],
+    partitions: PartitionsFunc,
+    *,
+    weight: Literal["gazette", "mix32"] = "gazette",
+) -> Callable[[T], Target]:
+    """Return a mapping by rendezvous hashing: few keys move when partitions are added or removed.
+
+    The mapping raises EmptyListResponseError, without asking for the key, if there are no
+    partitions.
+
+    Args:
+        key: Key function.
+        partitions: Returns the partitions.
+        weight: `gazette` picks the partitions which publishers in other languages pick. It's badly
+            skewed where partition names share a prefix: the largest of 16 may take half of all
+            keys. `mix32` is balanced, for topics where all publishers use it.
+    """
+    table = _Partitions(partitions)
+    mixed = weight == "mix32"
+
+    def mapping(message: T, /) -> Target:
+        targets = table.targets()
+        hashed = _hash_key(key(message))
+        best, best_weight = 0, 0
+        for index, name_hash in enumerate(table.name_hashes()):
+            candidate = hashed ^ name_hash
+            if mixed:
+                candidate = _mix32(candidate)
+            if candidate > best_weight:
+                best, best_weight = index, candidate
+        return targets[best]
+
+    return mapping
+
+
+def _hash_key(key: bytes | Iterable[bytes]) -> int:
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return fnv1a32(bytes(key))
+    state = 0x811C9DC5
+    for part in key:
+        state = fnv1a32(part, state)
+    return state
+
+
+def _mix32(value: int) -> int:
+    # Source: finalizer of MurmurHash3.
+    value = ((value ^ value >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
+    value = ((value ^ value >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
+    return value ^ value >> 16
+
+
+class _Partitions:
+    """Targets and name hashes of a listing, for as long as it's the same object."""
+
+    __slots__ = ("_hashes", "_listing", "_partitions", "_targets")
+
+    def __init__(self, partitions: PartitionsFunc) -> None:
+        self._partitions = partitions
+        self._listing: pb.ListResponse | None = None
+        self._targets: list[Target] = []
+        self._hashes: list[int] | None = None
+
+    def targets(self) -> list[Target]:
+        listing = self._partitions()
+        # Invariant: compared by identity; the reference held keeps the id from being reused.
+        if listing is not self._listing:
+            self._targets = [] if listing is None else [_target(j.spec) for j in listing.journals]
+            self._listing = listing
+            self._hashes = None
+        if not self._targets:
+            raise EmptyListResponseError("empty ListResponse")
+        return self._targets
+
+    def name_hashes(self) -> list[int]:
+        hashes = self._hashes
+        if hashes is None:
+            hashes = self._hashes = [fnv1a32(name.encode()) for name, _ in self._targets]
+        return hashes
+
+
+def _target(spec: pb.JournalSpec) -> Target:
+    return spec.name, content_type_of(spec)
+
+
+def content_type_of(spec: pb.JournalSpec) -> str:
+    """Return the first value of the content-type label of `spec`, or an empty string."""
+    for label in spec.labels.labels:
+        if label.name == CONTENT_TYPE:
+            return label.value
+    return ""

@@ -1,0 +1,169 @@
+"""In-memory stand-ins of the client: journals of bytes, their readers and appends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.errors import OffsetJumpError, OffsetNotYetAvailableError
+
+
+class FakeAppend:
+    """An append which is committed at once, unless its service is told to fail."""
+
+    def __init__(self, service, journal):
+        self._service, self._journal, self._error = service, journal, None
+        self._data = b""
+        self.commit_range = None
+
+    def write(self, data):
+        self._data += data
+
+    def require(self, error):
+        self._error = self._error or error
+        return self
+
+    def release(self):
+        self._service.locks[self._journal].release()
+        if self._error is not None:
+            raise self._error
+        self.commit_range = self._service.commit(self._journal, self._data)
+
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+        failure = self._service.failures.get(self._journal)
+        if failure is not None:
+            raise failure
+        return self.commit_range
+
+
+class FakeAppends:
+    """An AppendService of in-memory journals."""
+
+    def __init__(self, client=None, *, fast=True):
+        self.journals = {} if client is None else client.journals
+        self.fast = fast
+        self.failures = {}
+        self.locks = {}
+        self.started = 0
+
+    def commit(self, journal, data):
+        content = self.journals.setdefault(journal, bytearray())
+        begin = len(content)
+        content += data
+        return begin, len(content)
+
+    def try_append(self, journal, data):
+        lock = self.locks.setdefault(journal, asyncio.Lock())
+        if not self.fast or lock.locked():
+            return None
+        append = FakeAppend(self, journal)
+        append.commit_range = self.commit(journal, data)
+        return append
+
+    async def start_append(self, journal, dependencies=()):
+        self.started += 1
+        await self.locks.setdefault(journal, asyncio.Lock()).acquire()
+        await asyncio.sleep(0)
+        return FakeAppend(self, journal)
+
+
+class FakeClient:
+    """A client of in-memory journals.
+
+    Args:
+        content_types: Content type of each journal.
+        chunk: Size of the chunks which readers return, or a function of (journal, offset).
+    """
+
+    def __init__(self, content_types, *, chunk=1000):
+        self.content_types = dict(content_types)
+        self.journals = {name: bytearray() for name in content_types}
+        self.chunk = chunk if callable(chunk) else lambda _journal, _offset: chunk
+        self.reads = []
+        self.lists = []
+        self.readers = []
+        self.holes = {}
+        self.grown = asyncio.Event()
+        self.events = {}
+
+    async def list(self, selector):
+        self.lists.append(selector)
+        await asyncio.sleep(0)
+        wanted = {label.value for label in selector.include.labels if label.name == "name"}
+        response = pb.ListResponse()
+        for name, content_type in sorted(self.content_types.items()):
+            if name in wanted:
+                spec = response.journals.add().spec
+                spec.name = name
+                if content_type is not None:
+                    spec.labels.labels.add(name="content-type", value=content_type)
+        return response
+
+    def append(self, journal, data):
+        self.journals[journal] += data
+        self.grown.set()
+        self.grown = asyncio.Event()
+
+    def read(self, request):
+        copied = pb.ReadRequest()
+        copied.CopyFrom(request)
+        self.reads.append(copied)
+        reader = FakeReader(self, copied)
+        self.readers.append(reader)
+        return reader
+
+
+class FakeReader:
+    """A RetryReader of an in-memory journal."""
+
+    def __init__(self, client, request):
+        self.client, self.request = client, request
+        self.closed = False
+        self.opened = False
+
+    @property
+    def journal(self):
+        return self.request.journal
+
+    @property
+    def offset(self):
+        return self.request.offset
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        assert not self.closed
+        request = self.request
+        name = request.journal.partition(";")[0]
+        while True:
+            await asyncio.sleep(0)
+            end = request.end_offset
+            if 0 < end <= request.offset:
+                raise StopAsyncIteration
+            content = self.client.journals[name]
+            if request.offset == -1:
+                request.offset = len(content)
+            hole = self.client.holes.get(name)
+            if hole and hole[0] <= request.offset < hole[1]:
+                request.offset = hole[1]
+                raise OffsetJumpError(journal=name, offset=hole[1], requested=hole[0])
+            failures = self.client.events.get(name)
+            if failures and failures[0][0] <= request.offset:
+                raise failures.pop(0)[1]
+            stop = min(len(content), request.offset + self.client.chunk(name, request.offset))
+            if end:
+                stop = min(stop, end)
+            if hole and request.offset < hole[0]:
+                stop = min(stop, hole[0])
+            if stop > request.offset:
+                chunk = bytes(content[request.offset : stop])
+                request.offset = stop
+                return chunk
+            if not request.block:
+                raise OffsetNotYetAvailableError(journal=name)
+            await self.client.grown.wait()
+
+    async def aclose(self):
+        self.closed = True

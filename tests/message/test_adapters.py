@@ -1,0 +1,266 @@
+"""Adapters of the kinds of messages which users have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import uuid as stdlib_uuid
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.message import (
+    ZERO_UUID,
+    Adapter,
+    build_uuid,
+    csv_adapter,
+    json_adapter,
+    protobuf_adapter,
+    raw_adapter,
+)
+from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+
+UUID = build_uuid(b"\x01BBBBB", 2227086848019753072, 1)
+TEXT = str(UUID)
+Entry = Checkpoint.Source.ProducerEntry
+
+
+class Struct(msgspec.Struct):
+    v: int
+    x: float | None = None
+
+
+class Meta(msgspec.Struct):
+    uuid: str | None = None
+    other: int = 0
+
+
+class Stamped(msgspec.Struct):
+    v: int
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
+
+
+class Identified(msgspec.Struct):
+    uuid: stdlib_uuid.UUID | None = None
+    v: int = 0
+
+
+@dataclasses.dataclass
+class Data:
+    v: int
+    x: float | None = None
+
+
+class Model(pydantic.BaseModel):
+    v: int
+    x: float | None = None
+
+
+class ModelMeta(pydantic.BaseModel):
+    uuid: str | None = None
+
+
+class StampedModel(pydantic.BaseModel):
+    v: int
+    meta: ModelMeta | None = pydantic.Field(default=None, alias="_meta")
+
+
+@pytest.mark.parametrize(
+    "message", [{"v": 1}, Struct(1), Data(1), Model(v=1)], ids=lambda m: type(m).__name__
+)
+def test_messages_without_a_uuid_of_their_own(message):
+    adapter = json_adapter(type(message))
+    assert isinstance(adapter, Adapter)
+    before = repr(message)
+    encoded = adapter.encode(message, UUID)
+    assert repr(message) == before
+    assert encoded.startswith(b'{"_meta":{"uuid":"' + TEXT.encode() + b'"},"v":1')
+    assert adapter.frame_uuid(encoded) == UUID
+    decoded = adapter.decode(encoded)
+    if isinstance(message, dict):
+        assert decoded == {"_meta": {"uuid": TEXT}, "v": 1}
+        assert adapter.uuid(decoded) == UUID
+    else:
+        assert decoded == message
+        assert adapter.uuid(decoded) == ZERO_UUID
+    assert adapter.acknowledgement(UUID) == f'{{"_meta":{{"uuid":"{TEXT}","ack":true}}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("message", "want"),
+    [
+        (Stamped(1), {"v": 1, "_meta": {"uuid": TEXT}}),
+        (Stamped(1, Meta("x" * 36, 5)), {"v": 1, "_meta": {"uuid": TEXT, "other": 5}}),
+        (StampedModel(v=1), {"v": 1, "_meta": {"uuid": TEXT}}),
+        (StampedModel(v=1, _meta=ModelMeta(uuid="z")), {"v": 1, "_meta": {"uuid": TEXT}}),
+        ({"v": 1, "_meta": {"other": 5}}, {"v": 1, "_meta": {"uuid": TEXT, "other": 5}}),
+        (
+            {"_meta": {"uuid": "", "other": 5}, "v": 1},
+            {"_meta": {"uuid": TEXT, "other": 5}, "v": 1},
+        ),
+        ({"_meta": {"uuid": TEXT.upper()}, "v": 2**70}, {"_meta": {"uuid": TEXT}, "v": 2**70}),
+        ({"_meta": None, "v": 1}, {"_meta": {"uuid": TEXT}, "v": 1}),
+        ({}, {"_meta": {"uuid": TEXT}}),
+    ],
+)
+def test_messages_with_a_uuid_are_stamped_in_place(message, want):
+    adapter = json_adapter(type(message))
+    before = repr(message)
+    encoded = adapter.encode(message, UUID)
+    assert repr(message) == before
+    assert json.loads(encoded) == want
+    assert list(json.loads(encoded)) == list(want)
+    assert adapter.uuid(adapter.decode(encoded)) == UUID
+    assert adapter.frame_uuid(encoded) == UUID
+
+
+def test_top_level_uuids():
+    adapter = json_adapter(Identified, "uuid")
+    encoded = adapter.encode(Identified(v=3), UUID)
+    assert json.loads(encoded) == {"uuid": TEXT, "v": 3}
+    assert adapter.uuid(adapter.decode(encoded)) == UUID
+    assert json.loads(adapter.encode(Identified(ZERO_UUID, 3), UUID)) == {"uuid": TEXT, "v": 3}
+    assert adapter.acknowledgement(UUID) == f'{{"uuid":"{TEXT}"}}'.encode()
+    deep = json_adapter(dict, "a.b.c")
+    encoded = deep.encode({"v": 1}, UUID)
+    assert json.loads(encoded) == {"a": {"b": {"c": TEXT}}, "v": 1}
+    assert deep.frame_uuid(encoded) == deep.frame_uuid(deep.acknowledgement(UUID)) == UUID
+    for bad in ("", "a..b"):
+        with pytest.raises(ConfigurationError):
+            json_adapter(dict, bad)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_which_json_cannot_hold(number):
+    for message in (
+        {"v": number},
+        {"v": [1, {"w": (number,)}]},
+        Struct(1, number),
+        Data(1, number),
+        Model(v=1, x=number),
+    ):
+        with pytest.raises(ValidationError, match="has no JSON encoding"):
+            json_adapter(type(message)).encode(message, UUID)
+    assert b"null" in json_adapter().encode({"v": None, "w": 1.5}, UUID)
+
+
+def test_what_is_not_an_object():
+    class Array(msgspec.Struct, array_like=True):
+        v: int
+
+    with pytest.raises(ValidationError, match="object"):
+        json_adapter(Array).encode(Array(1), UUID)
+    adapter = json_adapter()
+    assert adapter.frame_uuid(b"null") == adapter.uuid(adapter.decode(b"null")) == ZERO_UUID
+    assert adapter.frame_uuid(b'{"_meta":null}') == adapter.frame_uuid(b'{"_meta":{}}') == ZERO_UUID
+    assert adapter.frame_uuid(b' {"_meta" : {"uuid":"' + TEXT.encode() + b'"}} \r') == UUID
+    for bad in (
+        b"",
+        b"  ",
+        b"[]",
+        b"{} {}",
+        b"\xef\xbb\xbf{}",
+        b"\x1e{}",
+        b"{",
+        b"3",
+        b'{"a":"\xff"',
+    ):
+        for call in (adapter.decode, adapter.frame_uuid):
+            with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
+                call(bad)
+    for bad in (b'{"_meta":{"uuid":""}}', b'{"_meta":{"uuid":5}}', b'{"_meta":{"uuid":"zz"}}'):
+        with pytest.raises(ValidationError):
+            adapter.frame_uuid(bad)
+        with pytest.raises(ValidationError):
+            adapter.uuid(adapter.decode(bad))
+
+
+def test_pydantic_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(ConfigurationError, match="pydantic"):
+        json_adapter(Model)
+
+
+def test_unsupported_types():
+    class Plain:
+        def __init__(self, v): ...
+
+    with pytest.raises(ConfigurationError, match="not supported"):
+        json_adapter(msgspec.Struct | Struct | Stamped)  # type: ignore[arg-type]
+
+
+def test_protobuf():
+    adapter = protobuf_adapter(Entry, uuid_field="id")
+    message = Entry()
+    message.state.last_ack = 7
+    encoded = adapter.encode(message, UUID)
+    assert encoded.startswith(b"\x0a\x10" + UUID.bytes)
+    assert message.id == b""
+    stamped = Entry(id=b"0" * 16)
+    assert adapter.decode(adapter.encode(stamped, UUID)).id == UUID.bytes
+    assert stamped.id == b"0" * 16
+    assert adapter.uuid(adapter.decode(encoded)) == adapter.frame_uuid(encoded) == UUID
+    assert adapter.frame_uuid(message.SerializeToString()) == ZERO_UUID
+    assert adapter.decode(adapter.acknowledgement(UUID)) == Entry(id=UUID.bytes)
+    with pytest.raises(ValidationError):
+        adapter.uuid(Entry(id=b"short"))
+    for cls, field in ((Entry, "uuid"), (pb.Label, "name")):
+        with pytest.raises(ConfigurationError, match="no bytes field"):
+            protobuf_adapter(cls, field)
+
+
+def test_csv():
+    adapter = csv_adapter()
+    with pytest.raises(ValidationError):
+        adapter.acknowledgement(UUID)
+    record = ["", "123", 'qu"ote']
+    assert adapter.encode(record, UUID) == f'{TEXT},123,"qu""ote"'.encode()
+    assert record[0] == ""
+    assert (
+        adapter.encode(["", "567,891", "\udcff"], UUID) == f'{TEXT},"567,891",'.encode() + b"\xff"
+    )
+    assert adapter.acknowledgement(UUID) == f"{TEXT},,".encode()
+    assert adapter.uuid(adapter.decode(adapter.acknowledgement(UUID))) == UUID
+    with pytest.raises(ValidationError, match="record has 1 fields"):
+        adapter.encode([""], UUID)
+    with pytest.raises(ValidationError, match="fields are empty"):
+        adapter.uuid([])
+    with pytest.raises(ValidationError, match="invalid UUID length: 10"):
+        adapter.uuid(["not-a-uuid", " bar"])
+    other = csv_adapter(columns=3, uuid_column=1)
+    assert other.encode(["a", "", "b"], UUID) == f"a,{TEXT},b".encode()
+    with pytest.raises(ConfigurationError):
+        csv_adapter(columns=2, uuid_column=2)
+
+
+def test_raw():
+    adapter: Adapter[Any] = raw_adapter()
+    assert adapter.encode(b"x", UUID) == adapter.decode(b"x") == b"x"
+    assert adapter.uuid(b"x") == ZERO_UUID
+    with pytest.raises(ValidationError):
+        adapter.acknowledgement(UUID)
+    adapter = raw_adapter(
+        lambda frame: stdlib_uuid.UUID(bytes=frame[:16]),
+        stamp=lambda frame, uuid: uuid.bytes + frame,
+        acknowledgement=lambda uuid: uuid.bytes,
+    )
+    assert (
+        adapter.uuid(adapter.encode(b"x", UUID))
+        == adapter.uuid(adapter.acknowledgement(UUID))
+        == UUID
+    )
+    documents = raw_adapter("_meta.uuid")
+    for document in (
+        b'{"v": 1.50}',
+        b'{"a":"\\"_meta\\"", "v": 1.50}',
+        b'{"v":1.50,"_meta":{"n":1}}',
+    ):
+        encoded = documents.encode(document, UUID)
+        assert documents.uuid(encoded) == UUID
+        assert b"1.50" in encoded
+        assert json.loads(encoded)["v"] == 1.5
