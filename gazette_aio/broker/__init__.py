@@ -1,0 +1,9 @@
+"""A broker of journals: one process, one directory, the protocol of the real thing."""
+
+from __future__ import annotations
+
+from gazette_aio.broker.embedded import EmbeddedBroker
+from gazette_aio.broker.options import BrokerOptions
+from gazette_aio.broker.serve import serve
+
+__all__ = ["BrokerOptions", "EmbeddedBroker", "serve"]

@@ -1,0 +1,274 @@
+"""The broker behind its front ends: what gRPC and HTTP requests are answered by.
+
+Front ends authorize a request, and hand it to the functions of `gazette_aio.broker.service`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.data_directory import ClusterIdentity, DataDirectory
+from gazette_aio.broker.files import FileOps, os_error_text
+from gazette_aio.broker.headers import Headers
+from gazette_aio.broker.meta_log import MetaLog
+from gazette_aio.broker.metrics import Metrics
+from gazette_aio.broker.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.replicas import Replicas
+from gazette_aio.broker.resolver import Resolver
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.runtime import Runtime
+from gazette_aio.broker.scheduler import Scheduler
+from gazette_aio.broker.space_store import SpaceStore
+from gazette_aio.broker.stores import StoreRegistry
+from gazette_aio.broker.workers import Background, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from gazette_aio.broker.keyspace import JournalItem, Transaction
+    from gazette_aio.broker.options import BrokerOptions
+
+logger = logging.getLogger(__name__)
+
+_IO_THREADS = 8
+_BULK_THREADS = 4
+
+
+class BrokerCore:
+    """State and services of a running broker.
+
+    Args:
+        runtime: Services which its parts share.
+        data: The locked data directory.
+        identity: Identity of the key space.
+        process_id: Id of the broker.
+        verifier: Checks tokens of clients, or None to accept all.
+    """
+
+    store: SpaceStore
+    replicas: Replicas
+    headers: Headers
+    resolver: Resolver
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        data: DataDirectory,
+        identity: ClusterIdentity,
+        process_id: pb.ProcessSpec.ID,
+        verifier: pb.Verifier | None,
+    ) -> None:
+        self.runtime = runtime
+        self.metrics = runtime.metrics
+        self.identity = identity
+        self.process_id = process_id
+        self._data = data
+        self._verifier = verifier
+
+    def __repr__(self) -> str:
+        return f"<BrokerCore {self.store!r} {self.replicas!r}>"
+
+    @classmethod
+    async def open(cls, options: BrokerOptions, path: Path, files: FileOps) -> BrokerCore:
+        """Lock and load a data directory.
+
+        Args:
+            options: Options of the broker.
+            path: The directory.
+            files: File operations.
+
+        Raises:
+            ConfigurationError: If the directory is in use, or an option is invalid.
+            StoreError: If its key space is damaged.
+
+        Cancellation: safe — the directory is unlocked again.
+        """
+        verifier = pb.KeyedAuth(options.auth_keys) if options.auth_keys else None
+        syncs = options.fsync != "off"
+        io = Workers(_IO_THREADS, "broker-io")
+        bulk = Workers(_BULK_THREADS, "broker-bulk")
+        background = Background()
+        metrics = Metrics()
+        data = DataDirectory(files, path, sync=syncs)
+        try:
+            identity = await io.run(data.open)
+            root = options.file_root
+            if root is None:
+                root = path / "fragments"
+                await io.run(files.make_directory, root)
+            runtime = Runtime(
+                options=options,
+                files=files,
+                io=io,
+                bulk=bulk,
+                background=background,
+                scheduler=Scheduler(background),
+                stores=StoreRegistry(
+                    files,
+                    root.absolute(),
+                    file_only=options.file_only,
+                    sync=syncs,
+                    workers=io,
+                    metrics=metrics,
+                ),
+                metrics=metrics,
+            )
+            process_id = pb.ProcessSpec.ID(
+                zone=options.zone, suffix=options.suffix or identity.suffix
+            )
+            log = MetaLog(files, data.meta, sync=syncs)
+            space = await io.run(log.load)
+            core = cls(runtime, data, identity, process_id, verifier)
+            core.store = SpaceStore(space, log, io, core._adopt)
+            core.replicas = Replicas(runtime, space, data)
+        except BaseException:
+            data.close()
+            io.close()
+            raise
+        return core
+
+    async def serve_at(self, endpoint: str) -> None:
+        """Begin to answer, at an advertised endpoint.
+
+        Cancellation: safe.
+        """
+        self.headers = Headers(self.process_id, endpoint, self.identity, self.store.space)
+        self.resolver = Resolver(
+            self.store, self.headers, assign_delay=self.runtime.options.assign_delay
+        )
+        await self.replicas.recover_later()
+
+    # For front ends
+
+    def authorize(self, header: str | None, capability: pb.Capability) -> pb.Claims:
+        """Return the claims of a request.
+
+        Args:
+            header: Its `authorization` header.
+            capability: What it's going to do.
+
+        Raises:
+            RpcError: If it isn't authorized.
+        """
+        if self._verifier is None:
+            return pb.Claims(capability=capability)
+        try:
+            return self._verifier.verify(header, capability, self.runtime.options.clock())
+        except pb.AuthorizationError as error:
+            raise RpcError(str(error), "UNAUTHENTICATED") from None
+
+    def token_end(self, claims: pb.Claims) -> float | None:
+        """Return the time of the loop's clock at which a token ends, and its RPC has to end.
+
+        It bounds waits only: an RPC must never be cancelled while it sends.
+        """
+        if claims.expires_at is None or self._verifier is None:
+            return None
+        left = claims.expires_at - self.runtime.options.clock()
+        return asyncio.get_running_loop().time() + max(0.0, left)
+
+    async def replica(self, item: JournalItem) -> Replica:
+        """Return the opened replica of a journal.
+
+        Raises:
+            RpcError: If it can't be opened.
+
+        Cancellation: safe.
+        """
+        try:
+            return await self.replicas.get(item)
+        except OSError as error:
+            raise RpcError(f"opening {item.name}: {os_error_text(error)}") from error
+        except ReplicaFailedError as error:
+            raise RpcError(str(error)) from error
+
+    def sign_get(self, fragment: pb.Fragment) -> str:
+        """Return the URL by which clients can fetch a persisted fragment, empty if there's none."""
+        store = self.runtime.stores.get(fragment.backing_store).store
+        return store.sign_get(pb.content_path(fragment)) if store is not None else ""
+
+    # For control
+
+    async def flush(self, journal: str | None = None) -> None:
+        """Complete fragments in progress, and persist all which aren't.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+            StoreError, OSError: If a fragment can't be persisted.
+
+        Cancellation: safe.
+        """
+        failure: Exception | None = None
+        for replica in await self._replicas(journal):
+            try:
+                await self.replicas.flush(replica)
+            except (OSError, pb.GazetteError, ReplicaFailedError) as error:
+                failure = failure or error  # The others are flushed nonetheless.
+        if failure is not None:
+            raise failure
+
+    async def refresh(self, journal: str | None = None) -> None:
+        """List stores now.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+
+        Cancellation: safe.
+        """
+        for replica in await self._replicas(journal):
+            await self.replicas.refresh(replica)
+
+    async def pulse(self, journal: str | None = None) -> None:
+        """Complete fragments which are due, as happens every pulse interval.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+
+        Cancellation: safe.
+        """
+        for replica in await self._replicas(journal):
+            await self.replicas.pulse(replica)
+
+    async def _replicas(self, journal: str | None) -> Iterable[Replica]:
+        if journal is None:
+            return iter(self.replicas)
+        item = self.store.space.get(pb.strip_meta(journal))
+        if item is None:
+            raise pb.JournalNotFoundError(journal=journal)
+        return (await self.replicas.get(item),)
+
+    # End
+
+    async def stop_serving(self) -> None:
+        """End blocked reads and watches, so that their clients see the end of their streams.
+
+        Cancellation: safe.
+        """
+        self.store.stop()
+        await self.replicas.close()
+
+    async def aclose(self) -> None:
+        """Make all state durable, and unlock the data directory. Idempotent.
+
+        Cancellation: safe — takes effect when that's done.
+        """
+        runtime = self.runtime
+        runtime.bulk.stopping.set()
+        await runtime.background.aclose()
+        with contextlib.suppress(RpcError):
+            await self.store.close()
+        # Threads are between two slices at most: their end is near.
+        runtime.bulk.close()
+        runtime.io.close()
+        self._data.close()
+
+    def _adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
+        for spec in transaction.puts:
+            if (item := self.store.space.get(spec.name)) is not None:
+                self.resolver.is_assigned(item)
+        self.replicas.adopt(transaction, removed)

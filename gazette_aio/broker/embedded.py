@@ -1,0 +1,213 @@
+"""A broker within the process of its user."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.core import BrokerCore
+from gazette_aio.broker.files import FileOps
+from gazette_aio.broker.options import BrokerOptions
+from gazette_aio.broker.server import GrpcServer
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+
+class EmbeddedBroker:
+    """A broker on one directory, served over gRPC; an async context manager.
+
+    Constructing it does nothing. It can be started again after it was stopped.
+
+    Args:
+        data_dir: Directory of all durable state; None takes a temporary one, removed at stop.
+        options: Options to start from, in place of the defaults.
+        files: File operations; tests inject faults here.
+        overrides: Fields of `BrokerOptions` by name.
+
+    Example:
+        ```python
+        async with EmbeddedBroker() as broker:
+            print(broker.endpoint)
+        ```
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        options: BrokerOptions | None = None,
+        files: FileOps | None = None,
+        **overrides: Any,
+    ) -> None:
+        fields = dict(options.__dict__) if options is not None else {}
+        fields.update(overrides)
+        if data_dir is not None:
+            fields["data_dir"] = data_dir
+        for name in ("data_dir", "file_root"):
+            if fields.get(name) is not None:
+                fields[name] = Path(cast("str", fields[name]))
+        if fields.get("clock", ...) is None:
+            del fields["clock"]
+        try:
+            self.options = BrokerOptions(**fields)
+        except TypeError as error:
+            raise pb.ConfigurationError(f"unknown option: {error}") from None
+        self._files = files or FileOps()
+        self._core: BrokerCore | None = None
+        self._server: GrpcServer | None = None
+        self._temporary: str | None = None
+        self._endpoint = ""
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedBroker {self._endpoint or 'stopped'} {self._core!r}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_core", None) is not None:
+            warnings.warn(f"{self!r} was not stopped", ResourceWarning, source=self, stacklevel=2)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Load the data directory, and begin to answer.
+
+        Raises:
+            ConfigurationError: If the directory or the port is in use, or an option is invalid.
+            StoreError: If the key space is damaged, naming file and offset.
+
+        Cancellation: safe — the broker is stopped again.
+        """
+        if self._core is not None:
+            raise RuntimeError("the broker is running already")
+        path = self.options.data_dir
+        if path is None:
+            self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")
+            path = Path(self._temporary)
+        try:
+            core = self._core = await BrokerCore.open(self.options, path, self._files)
+            server = self._server = GrpcServer(core)
+            host = self.options.host
+            port = await server.bind(host, self.options.port)
+            shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+            endpoint = self.options.advertise or f"http://{shown}:{port}"
+            await core.serve_at(endpoint)
+            await server.start()
+            self._endpoint = endpoint
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """End all RPCs within `grace` seconds, and make all state durable. Idempotent.
+
+        Cancellation: safe — takes effect when it's done.
+        """
+        if self._core is None and self._temporary is None:
+            return
+        await _finish(self._stop(grace))
+
+    async def _stop(self, grace: float) -> None:
+        self._endpoint = ""
+        core, self._core = self._core, None
+        server, self._server = self._server, None
+        temporary, self._temporary = self._temporary, None
+        if core is not None:
+            await core.stop_serving()
+            if server is not None:
+                await server.stop(grace)
+            await core.aclose()
+        if temporary is not None:
+            await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Endpoint URL of the gRPC service, empty while the broker isn't running."""
+        return self._endpoint
+
+    @property
+    def http_endpoint(self) -> str:
+        """Endpoint URL of the HTTP gateway, empty while there's none."""
+        return ""
+
+    @property
+    def process_id(self) -> pb.ProcessSpec.ID:
+        """Process id of the running broker."""
+        return self._running().process_id
+
+    @property
+    def core(self) -> BrokerCore:
+        """What answers requests of the running broker, for further front ends."""
+        return self._running()
+
+    def stats(self) -> dict[str, object]:
+        """Return the counters of the running broker, by their names."""
+        core = self._running()
+        stats = core.metrics.snapshot()
+        stats["gazette_write_head"] = {replica.name: replica.head for replica in core.replicas}
+        return stats
+
+    async def flush(self, journal: str | None = None) -> None:
+        """Complete fragments in progress, and persist all complete ones, of one or all journals.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+            StoreError, OSError: If a fragment can't be persisted.
+
+        Cancellation: safe.
+        """
+        await self._running().flush(journal)
+
+    async def refresh(self, journal: str | None = None) -> None:
+        """List the stores of one or all journals now.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+
+        Cancellation: safe.
+        """
+        await self._running().refresh(journal)
+
+    async def pulse(self, journal: str | None = None) -> None:
+        """Complete those fragments of one or all journals which are due, as each minute does.
+
+        Raises:
+            JournalNotFoundError: If the journal doesn't exist.
+
+        Cancellation: safe.
+        """
+        await self._running().pulse(journal)
+
+    def _running(self) -> BrokerCore:
+        if self._core is None:
+            raise RuntimeError("the broker isn't running")
+        return self._core
+
+
+async def _finish(work: Any) -> None:
+    """Await work to its end in a task of its own, and raise a cancellation only then."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                continue  # The first one is raised below.
+        raise

@@ -1,0 +1,108 @@
+"""The operations on files which durability rests on, behind one seam.
+
+Tests replace `FileOps` to fail operations, or to lose what wasn't synced. All methods block; those
+which may take long are called in worker threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DATASYNC = getattr(os, "fdatasync", os.fsync)
+
+
+class FileOps:
+    """File operations of the operating system."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file and return its descriptor; created files are private to user and group."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def duplicate(self, descriptor: int) -> int:
+        """Return another descriptor of an open file."""
+        return os.dup(descriptor)
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        return os.pread(descriptor, length, offset)
+
+    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            if written <= 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            view = view[written:]
+            offset += written
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        """Set the length of a file."""
+        os.ftruncate(descriptor, length)
+
+    def datasync(self, descriptor: int) -> None:
+        """Make the content of a file durable."""
+        _DATASYNC(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the entries of a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_file(self, path: Path) -> bytes:
+        """Return the content of a file."""
+        return path.read_bytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file, replacing the target."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, if it exists."""
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents, if they're missing."""
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all it holds, as far as that's possible."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def size(self, descriptor: int) -> int:
+        """Return the length of an open file."""
+        return os.fstat(descriptor).st_size
+
+
+def os_error_text(error: OSError, operation: str = "", path: str | Path = "") -> str:
+    """Return the text of an operating system error in the form which clients know."""
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
+    return f"{operation} {path}: {reason}" if operation else reason
+
+
+def write_durably(files: FileOps, path: Path, data: bytes, *, sync: bool) -> None:
+    """Replace a file as a whole: readers and crashes find the old or the new content."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        files.pwrite(descriptor, data, 0)
+        if sync:
+            files.datasync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, path)
+    if sync:
+        files.sync_directory(path.parent)

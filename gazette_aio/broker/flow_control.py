@@ -1,0 +1,132 @@
+"""Rate limits of append streams.
+
+A journal banks allowance at its maximum rate, up to ten seconds' worth, and each chunk of an
+append is charged against it. The client in turn begins with one second's worth of the minimum
+rate, earns what it sends, and is cut off when it has spent all of it. Time is an argument, in
+milliseconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BANK_SECONDS = 10
+QUANTUM_MILLIS = 50
+"""How often a waiting append is to be looked at."""
+
+_NEVER_MILLIS = 10**10
+
+
+@dataclass(slots=True)
+class FlowBalance:
+    """Allowance of a journal, which carries over from one append to the next."""
+
+    balance: int = 0
+    last_millis: int = 0
+
+
+class FlowControl:
+    """Flow of one append stream.
+
+    Args:
+        journal: Allowance of the journal; updated in place.
+        max_rate: Bytes per second which the journal accepts, or zero if it isn't limited.
+        min_rate: Bytes per second which the client must sustain, or zero for none.
+        now_millis: Current time.
+    """
+
+    __slots__ = (
+        "charge",
+        "delayed_chunks",
+        "journal",
+        "max_rate",
+        "min_rate",
+        "spent",
+        "total_chunks",
+    )
+
+    def __init__(
+        self, journal: FlowBalance, *, max_rate: int, min_rate: int, now_millis: int
+    ) -> None:
+        self.journal = journal
+        self.max_rate = max_rate
+        self.min_rate = min_rate
+        self.charge = 0
+        self.total_chunks = 0
+        self.delayed_chunks = 0
+        self.spent = 0
+        if journal.last_millis == 0:
+            journal.balance = max_rate
+            journal.last_millis = now_millis
+        else:
+            self.tick(now_millis)
+        self.spent = min_rate
+
+    def tick(self, now_millis: int) -> bool:
+        """Account for time which has passed; return False if the client has underflowed."""
+        elapsed = now_millis - self.journal.last_millis
+        if elapsed < 0:
+            return True
+        self._credit(elapsed)
+        self.spent -= min(self.min_rate * elapsed // 1000, self.spent)
+        self.journal.last_millis = now_millis
+        self._debit()
+        return self.spent > 0 or self.min_rate == 0
+
+    def skip(self, now_millis: int) -> None:
+        """Account for time which the broker took, and which isn't held against the client."""
+        elapsed = now_millis - self.journal.last_millis
+        if elapsed > 0:
+            self._credit(elapsed)
+            self.journal.last_millis = now_millis
+
+    def chunk(self, length: int) -> None:
+        """Charge a received chunk of `length` bytes; it may pass once `charge` is zero."""
+        assert self.charge == 0, "the previous chunk is still held"
+        self.charge = length
+        self._debit()
+        if self.charge:
+            self.delayed_chunks += 1
+        self.total_chunks += 1
+
+    def lift(self) -> None:
+        """Lift the maximum rate for the rest of the stream."""
+        self.max_rate = 0
+        self._debit()
+
+    def underflow_millis(self) -> int:
+        """Return the time at which a silent client is to be cut off."""
+        if self.min_rate == 0:
+            return self.journal.last_millis + _NEVER_MILLIS
+        left = -(-self.spent * 1000 // self.min_rate)
+        return self.journal.last_millis + left + QUANTUM_MILLIS
+
+    def hold_millis(self) -> int:
+        """Return for how long to hold the present chunk before the next tick."""
+        if self.charge == 0:
+            return 0
+        needed = -(-self.charge * 1000 // max(self.max_rate, 1))
+        return max(1, min(-(-needed // QUANTUM_MILLIS) * QUANTUM_MILLIS, 1000))
+
+    def _credit(self, elapsed_millis: int) -> None:
+        self.journal.balance = min(
+            self.journal.balance + self.max_rate * elapsed_millis // 1000,
+            self.max_rate * BANK_SECONDS,
+        )
+
+    def _debit(self) -> None:
+        paid = min(self.journal.balance, self.charge)
+        self.journal.balance -= paid
+        self.charge -= paid
+        self.spent = min(self.spent + paid, self.min_rate)
+        if self.max_rate == 0:
+            self.spent = min(self.spent + self.charge, self.min_rate)
+            self.charge = 0
+
+
+def effective_max_rate(journal_rate: int, broker_rate: int) -> int:
+    """Return the maximum rate of a journal under the limit of its broker.
+
+    A journal rate of zero isn't limited, whatever the broker's.
+    """
+    return min(journal_rate, broker_rate) if broker_rate else journal_rate

@@ -1,0 +1,156 @@
+"""The key space: specs of all journals, their revisions, and the rules of transactions.
+
+Revisions count transactions. A transaction is decided (`decide`) before it's made durable, and
+adopted (`commit`) afterwards; in between nobody may decide another one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAX_CHANGES = 128
+"""Changes of one transaction."""
+
+
+class TransactionError(Exception):
+    """A transaction is malformed; the text is what the client is told."""
+
+
+@dataclass(slots=True)
+class JournalItem:
+    """A journal of the key space. Replaced, never modified, when its spec changes."""
+
+    spec: pb.JournalSpec
+    create_revision: int
+    mod_revision: int
+    _labels: pb.LabelSet | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the journal."""
+        return self.spec.name
+
+    @property
+    def labels(self) -> pb.LabelSet:
+        """Labels of the journal, with the meta-label `name`."""
+        if self._labels is None:
+            self._labels = pb.label_set_ext(self.spec)
+        return self._labels
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Changes which take the key space to `revision`, all or none of them."""
+
+    revision: int
+    puts: tuple[pb.JournalSpec, ...] = ()
+    deletes: tuple[str, ...] = ()
+
+
+class KeySpace:
+    """Journals by name, at a revision."""
+
+    def __init__(self, revision: int = 1) -> None:
+        self.revision = revision
+        self._items: dict[str, JournalItem] = {}
+        self._names: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[JournalItem]:
+        """Iterate journals in the order of their names."""
+        return (self._items[name] for name in self._names)
+
+    def __repr__(self) -> str:
+        return f"<KeySpace revision={self.revision} journals={len(self._items)}>"
+
+    def get(self, name: str) -> JournalItem | None:
+        """Return a journal by its name."""
+        return self._items.get(name)
+
+    def prefixed(self, prefix: str) -> Iterator[JournalItem]:
+        """Iterate journals whose names begin with `prefix`, in order."""
+        for index in range(bisect_left(self._names, prefix), len(self._names)):
+            name = self._names[index]
+            if not name.startswith(prefix):
+                return
+            yield self._items[name]
+
+    def decide(self, changes: Sequence[pb.ApplyRequest.Change]) -> Transaction | None:
+        """Return the transaction of valid `changes`, or None if an expected revision differs.
+
+        Raises:
+            TransactionError: If there are too many changes, or two of one journal.
+        """
+        if len(changes) > MAX_CHANGES:
+            raise TransactionError("etcdserver: too many operations in txn request")
+        seen: set[str] = set()
+        puts: list[pb.JournalSpec] = []
+        deletes: list[str] = []
+        consistent = True
+        for change in changes:
+            upsert = change.HasField("upsert")
+            name = change.upsert.name if upsert else change.delete
+            if name in seen:
+                raise TransactionError("etcdserver: duplicate key given in txn request")
+            seen.add(name)
+            item = self._items.get(name)
+            if change.expect_mod_revision != -1:
+                current = item.mod_revision if item else 0
+                consistent = consistent and change.expect_mod_revision == current
+            if upsert:
+                puts.append(change.upsert)
+            elif item is not None:
+                deletes.append(name)
+        if not consistent:
+            return None
+        step = 1 if puts or deletes else 0
+        return Transaction(self.revision + step, tuple(puts), tuple(deletes))
+
+    def decide_spec(self, item: JournalItem, spec: pb.JournalSpec) -> Transaction | None:
+        """Return the transaction which replaces the spec of `item`, or None if that has changed."""
+        if self._items.get(item.name) is not item:
+            return None
+        return Transaction(self.revision + 1, (spec,))
+
+    def commit(self, transaction: Transaction) -> None:
+        """Adopt a transaction, which was decided on the present revision."""
+        created: list[str] = []
+        for spec in transaction.puts:
+            item = self._items.get(spec.name)
+            created_at = item.create_revision if item else transaction.revision
+            if item is None:
+                created.append(spec.name)
+            stored = pb.JournalSpec()
+            stored.CopyFrom(spec)
+            fill_presence(stored)
+            self._items[spec.name] = JournalItem(stored, created_at, transaction.revision)
+        for name in transaction.deletes:
+            self._items.pop(name, None)
+        if created or transaction.deletes:
+            self._names = sorted(self._items)
+        self.revision = max(self.revision, transaction.revision)
+
+    def restore(self, items: Sequence[JournalItem], revision: int) -> None:
+        """Replace all content with `items` as of `revision`."""
+        self._items = {item.name: item for item in items}
+        self._names = sorted(self._items)
+        self.revision = revision
+
+
+def fill_presence(spec: pb.JournalSpec) -> None:
+    """Mark those parts of a spec as present which peers always send, also when they're empty."""
+    spec.labels.SetInParent()
+    fragment = spec.fragment
+    fragment.SetInParent()
+    fragment.refresh_interval.SetInParent()
+    fragment.retention.SetInParent()
+    fragment.flush_interval.SetInParent()

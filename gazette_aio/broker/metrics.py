@@ -1,0 +1,43 @@
+"""Counters of a broker, by the names which its operators know."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Metrics:
+    """Counters, each a plain number."""
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        """RPCs begun, by operation."""
+        self.completed: Counter[tuple[str, str]] = Counter()
+        """RPCs ended, by operation and status."""
+        self.spool_commits = 0
+        self.spool_commit_bytes = 0
+        self.spool_rollbacks = 0
+        self.spool_rollback_bytes = 0
+        self.spool_completed = 0
+        self.spool_persisted = 0
+        self.store_put_bytes = 0
+        self.store_list_items = 0
+        self.store_health_checks = 0
+
+    def snapshot(self) -> dict[str, object]:
+        """Return all counters as a dictionary of plain values."""
+        return {
+            "gazette_journal_server_started_totals": dict(self.started),
+            "gazette_journal_server_completed_totals": {
+                f"{operation},{status}": count
+                for (operation, status), count in sorted(self.completed.items())
+            },
+            "gazette_spool_commits_total": self.spool_commits,
+            "gazette_spool_commit_bytes_total": self.spool_commit_bytes,
+            "gazette_spool_rollbacks_total": self.spool_rollbacks,
+            "gazette_spool_rollback_bytes_total": self.spool_rollback_bytes,
+            "gazette_spool_completed_total": self.spool_completed,
+            "gazette_spool_persisted_total": self.spool_persisted,
+            "gazette_store_put_bytes_total": self.store_put_bytes,
+            "gazette_store_list_items_count": self.store_list_items,
+            "gazette_store_health_check_total": self.store_health_checks,
+        }

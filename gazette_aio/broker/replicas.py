@@ -1,0 +1,328 @@
+"""The journals which this broker serves, opened on first use, and their periodic work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.listing import refresh
+from gazette_aio.broker.persister import Persister
+from gazette_aio.broker.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.rolling import roll_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gazette_aio.broker.data_directory import DataDirectory
+    from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
+    from gazette_aio.broker.runtime import Runtime
+
+_STOPPED = "resolver has stopped serving local replicas"
+
+logger = logging.getLogger(__name__)
+
+_FULL = pb.JournalSpec.Suspend.Level.FULL
+
+
+class Replicas:
+    """Replicas by journal. A journal costs nothing here until it's first read or appended to.
+
+    Args:
+        runtime: Services of the broker.
+        space: The key space.
+        data: The broker's directory.
+    """
+
+    def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
+        self.persister = Persister(runtime)
+        self._runtime = runtime
+        self._space = space
+        self._data = data
+        self._replicas: dict[str, Replica] = {}
+        self._opening: dict[Replica, asyncio.Task[None]] = {}
+        self._recent: OrderedDict[Replica, None] = OrderedDict()
+        self._max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._unsynced: set[Replica] = set()
+        self._interval_armed = False
+        self._stopping = False
+
+    def __repr__(self) -> str:
+        return f"<Replicas open={len(self._replicas)}>"
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._replicas.values()))
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    # Opening
+
+    async def get(self, item: JournalItem) -> Replica:
+        """Return the replica of a journal, recovered and with its stores listed.
+
+        Raises:
+            OSError: If its files can't be read.
+            ReplicaFailedError: If the broker is stopping.
+
+        Cancellation: safe.
+        """
+        replica = self._replicas.get(item.name)
+        if replica is None or replica.item.create_revision != item.create_revision:
+            if self._stopping:
+                raise ReplicaFailedError(_STOPPED)
+            directory = self._data.journal(item)
+            replica = Replica(self._runtime, item, directory)
+            if not directory.exists() and not item.spec.fragment.stores:
+                replica.listed = True
+                self._replicas[item.name] = replica
+                return replica
+            task = self._runtime.background.start(self._open(replica), f"open {item.name}")
+            if task is None:
+                raise ReplicaFailedError(_STOPPED)
+            self._replicas[item.name] = replica
+            self._opening[replica] = task
+        if (opening := self._opening.get(replica)) is not None:
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                if opening.cancelled():  # The broker stops; nobody cancelled the caller.
+                    raise ReplicaFailedError(_STOPPED) from None
+                raise
+        replica.accessed = True
+        if replica.idle:
+            await self._refresh(replica)
+        return replica
+
+    async def _open(self, replica: Replica) -> None:
+        try:
+            await replica.recover()
+            await self._refresh(replica)
+        except BaseException:
+            replica.close()
+            if self._replicas.get(replica.name) is replica:
+                del self._replicas[replica.name]
+            raise
+        finally:
+            self._opening.pop(replica, None)
+        if replica.closed:
+            return
+        self.persister.schedule(replica)
+        self.arm_pulse(replica)
+
+    async def recover_later(self) -> None:
+        """Open those journals soon which may have content to persist from an earlier run.
+
+        Directories of journals which exist no more are removed.
+
+        Cancellation: safe.
+        """
+        kept, removed = await self._runtime.io.run(self._directories)
+        for name in kept:
+            self._open_later(name)
+        for name in removed:
+            await self._runtime.bulk.run(
+                self._runtime.files.remove_tree, self._data.journals / name
+            )
+
+    def _directories(self) -> tuple[list[str], set[str]]:
+        """Return journals with stores which have a directory, and directories without a journal."""
+        names = {path.name for path in self._data.journals.iterdir()}
+        kept: list[str] = []
+        for item in self._space if names else ():
+            directory = self._data.journal(item).name
+            if directory in names:
+                names.remove(directory)
+                if item.spec.fragment.stores:
+                    kept.append(item.name)
+        return kept, names
+
+    def _open_later(self, name: str) -> None:
+        async def work() -> None:
+            item = self._space.get(name)
+            if item is not None and item.spec.suspend.level != _FULL and not self._stopping:
+                await self.get(item)
+
+        self._runtime.scheduler.after(0.0, f"recover {name}", work)
+
+    # Changes of the key space
+
+    def adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
+        """Follow a transaction which was committed to the key space.
+
+        Args:
+            transaction: The transaction.
+            removed: Journals which it deleted.
+        """
+        for spec in transaction.puts:
+            replica = self._replicas.get(spec.name)
+            item = self._space.get(spec.name)
+            if replica is None or item is None:
+                continue
+            old, replica.item = replica.item, item
+            if spec.suspend.level == _FULL:
+                self._drop(replica)
+            elif list(old.spec.fragment.stores) != list(spec.fragment.stores):
+                replica.idle = True
+                self.persister.schedule(replica)
+        for item in removed:
+            replica = self._replicas.get(item.name)
+            if replica is not None:
+                self._drop(replica)
+            self._runtime.background.start(self._remove(item, replica), f"remove {item.name}")
+
+    def _drop(self, replica: Replica) -> None:
+        replica.close()
+        self._recent.pop(replica, None)
+        self._unsynced.discard(replica)
+        if self._replicas.get(replica.name) is replica:
+            del self._replicas[replica.name]
+
+    async def _remove(self, item: JournalItem, replica: Replica | None) -> None:
+        if replica is not None:
+            if (opening := self._opening.get(replica)) is not None:
+                await asyncio.wait([opening])
+            async with replica.exclusive():  # An append which holds the journal still commits.
+                pass
+            replica.close_files()
+        directory = self._data.journal(item)
+        await self._runtime.bulk.run(self._runtime.files.remove_tree, directory)
+
+    # Periodic work
+
+    def touched(self, replica: Replica) -> None:
+        """Note that a replica has files open, and close those of the ones used least recently."""
+        if replica.closed:
+            return
+        self._recent[replica] = None
+        self._recent.move_to_end(replica)
+        while len(self._recent) > self._max_open:
+            oldest, _ = self._recent.popitem(last=False)
+            oldest.close_files()
+
+    def appended(self, replica: Replica) -> None:
+        """Note that a replica has new content."""
+        self.arm_pulse(replica)
+        if self._runtime.options.fsync == "interval":
+            self._unsynced.add(replica)
+            if not self._interval_armed:
+                self._interval_armed = True
+                self._runtime.scheduler.after(
+                    self._runtime.options.sync_interval, "sync journals", self._sync_interval
+                )
+
+    def arm_pulse(self, replica: Replica) -> None:
+        """See to it that the replica's fragment is looked at within the pulse interval."""
+        if replica.pulse_armed or replica.closed or replica.spool.end == replica.spool.begin:
+            return
+        replica.pulse_armed = True
+
+        async def work() -> None:
+            replica.pulse_armed = False
+            if replica.closed:
+                return
+            await self.pulse(replica)
+            if replica.item.spec.fragment.flush_interval.seconds > 0:
+                self.arm_pulse(replica)
+
+        interval = self._runtime.options.pulse_interval
+        self._runtime.scheduler.after(interval, f"pulse {replica.name}", work)
+
+    async def pulse(self, replica: Replica) -> None:
+        """Do what an empty append does: complete the fragment if it's due.
+
+        Cancellation: safe.
+        """
+        async with replica.exclusive():
+            spool = replica.spool
+            spec = replica.item.spec
+            if replica.closed or spool.end == spool.begin:
+                return
+            cover = replica.index.cover
+            if max(cover.end, spec.suspend.offset) > spool.end and pb.may_write(spec.flags):
+                return  # An append would be refused.
+            offset = roll_offset(
+                spool.extent,
+                spec.fragment,
+                roll_to=spool.end if replica.roll_pending or spool.begin == cover.begin else None,
+                now_seconds=self._runtime.options.clock(),
+            )
+            if offset is not None:
+                await self._roll(replica, offset)
+
+    async def flush(self, replica: Replica) -> None:
+        """Complete the fragment in progress, and persist all complete ones now.
+
+        Raises:
+            OSError, StoreError: If a fragment can't be persisted.
+
+        Cancellation: safe.
+        """
+        async with replica.exclusive():
+            if replica.closed:
+                return
+            await replica.synced()
+            if replica.spool.end > replica.spool.begin:
+                await self._roll(replica, replica.spool.end)
+        await self.persister.persist(replica)
+
+    async def _roll(self, replica: Replica, offset: int) -> None:
+        try:
+            await replica.roll(offset)
+        except (OSError, ReplicaFailedError) as error:
+            logger.warning(
+                "unable to roll a fragment", extra={"journal": replica.name}, exc_info=error
+            )
+        self.persister.schedule(replica)
+
+    async def refresh(self, replica: Replica) -> None:
+        """List the stores of a replica now.
+
+        Cancellation: safe.
+        """
+        await refresh(self._runtime, self._space, replica)
+
+    async def _refresh(self, replica: Replica) -> None:
+        replica.idle = False
+        if not replica.item.spec.fragment.stores:
+            replica.listed = True
+            return
+        await self.refresh(replica)
+        interval = replica.item.spec.fragment.refresh_interval
+        seconds = interval.seconds + interval.nanos / 1e9
+
+        async def work() -> None:
+            if replica.closed or replica.idle:
+                return
+            if not replica.accessed and not replica.waiters and replica.listed:
+                # Nobody looks: the next one who does lists the stores first.
+                replica.idle = True
+                return
+            replica.accessed = False
+            await self._refresh(replica)
+
+        self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work)
+
+    async def _sync_interval(self) -> None:
+        self._interval_armed = False
+        replicas, self._unsynced = self._unsynced, set()
+        for replica in replicas:
+            await replica.sync_unacknowledged()
+
+    # End
+
+    async def close(self) -> None:
+        """End all replicas: their readers see the end of their streams.
+
+        Cancellation: safe — all replicas are ended.
+        """
+        self._stopping = True
+        await self._sync_interval()
+        for replica in list(self._replicas.values()):
+            self._drop(replica)
+        for task in list(self._opening.values()):
+            task.cancel()
+            await asyncio.wait([task])

@@ -1,0 +1,135 @@
+"""Resolution of a journal: may this request have it, and does this broker serve it?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.rpc_error import RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.broker.headers import Headers
+    from gazette_aio.broker.keyspace import JournalItem
+    from gazette_aio.broker.space_store import SpaceStore
+
+_FULL = pb.JournalSpec.Suspend.Level.FULL
+
+
+class Resolution(NamedTuple):
+    """Outcome of a resolution."""
+
+    status: pb.Status.ValueType
+    header: pb.Header
+    item: JournalItem | None
+    """The journal, if it's found."""
+
+
+class Resolver:
+    """Resolves journals of the key space.
+
+    Args:
+        store: The key space.
+        headers: Headers of the broker.
+        assign_delay: Seconds for which a new journal, or one which isn't suspended any more, has
+            no broker.
+    """
+
+    def __init__(self, store: SpaceStore, headers: Headers, *, assign_delay: float) -> None:
+        self._store = store
+        self._headers = headers
+        self._assign_delay = assign_delay
+        self._assigned_at: dict[str, tuple[int, float]] = {}
+
+    async def resolve(
+        self,
+        journal: str,
+        claims: pb.Claims,
+        *,
+        require_primary: bool,
+        proxy_header: pb.Header | None,
+        min_revision: int = 0,
+    ) -> Resolution:
+        """Resolve a journal as of a revision of the key space.
+
+        Args:
+            journal: Name of the journal, which may have a metadata suffix.
+            claims: What the client may see.
+            require_primary: Whether the request is for the primary broker.
+            proxy_header: Header of a request which a peer forwards.
+            min_revision: Revision to wait for.
+
+        Raises:
+            RpcError: If the peer meant another broker.
+
+        Cancellation: safe.
+        """
+        if proxy_header is not None:
+            self._check_peer(proxy_header)
+            min_revision = max(min_revision, proxy_header.etcd.revision)
+        if self._store.space.revision < min_revision and not await self._store.wait_for(
+            min_revision
+        ):
+            raise RpcError("resolver has stopped serving local replicas")
+        item = self._store.space.get(pb.strip_meta(journal))
+        if item is None or not _is_visible(item, claims):
+            return Resolution(pb.Status.JOURNAL_NOT_FOUND, self._headers.unrouted(), None)
+        if item.spec.suspend.level == _FULL:
+            return Resolution(pb.Status.SUSPENDED, self._headers.unrouted(), item)
+        if not self.is_assigned(item):
+            status = (
+                pb.Status.NO_JOURNAL_PRIMARY_BROKER
+                if require_primary
+                else pb.Status.INSUFFICIENT_JOURNAL_BROKERS
+            )
+            return Resolution(status, self._headers.unrouted(), item)
+        return Resolution(pb.Status.OK, self._headers.routed(), item)
+
+    def route(self, item: JournalItem) -> pb.Route:
+        """Return the route of a journal."""
+        if item.spec.suspend.level == _FULL or not self.is_assigned(item):
+            return self._headers.no_route
+        return self._headers.route
+
+    def is_assigned(self, item: JournalItem) -> bool:
+        """Return whether the journal has been assigned to the broker."""
+        if not self._assign_delay:
+            return True
+        known = self._assigned_at.get(item.name)
+        now = asyncio.get_running_loop().time()
+        if known is None or known[0] != item.create_revision:
+            known = (item.create_revision, now + self._assign_delay)
+            self._assigned_at[item.name] = known
+        return now >= known[1]
+
+    def _check_peer(self, header: pb.Header) -> None:
+        cluster = self._headers.identity.cluster_id
+        if header.etcd.cluster_id != cluster:
+            raise RpcError(
+                "request Etcd ClusterId doesn't match our own "
+                f"({header.etcd.cluster_id} vs {cluster})"
+            )
+        theirs, ours = header.process_id, self._headers.process_id
+        if (theirs.zone or theirs.suffix) and theirs != ours:
+            raise RpcError(
+                f"request ProcessId doesn't match our own ({_text(theirs)} vs {_text(ours)})"
+            )
+
+
+def visibility(selector: pb.LabelSelector) -> Callable[[pb.LabelSet], bool] | None:
+    """Return the predicate of the labels which claims with `selector` may see, None for all."""
+    if not selector.include.labels and not selector.exclude.labels:
+        return None
+    return pb.compile_selector(selector)
+
+
+def _is_visible(item: JournalItem, claims: pb.Claims) -> bool:
+    predicate = visibility(claims.selector)
+    return predicate is None or predicate(item.labels)
+
+
+def _text(process_id: pb.ProcessSpec.ID) -> str:
+    parts = (("zone", process_id.zone), ("suffix", process_id.suffix))
+    return "".join(f"{name}:{pb.quote(value)} " for name, value in parts if value)

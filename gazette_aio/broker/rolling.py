@@ -1,0 +1,51 @@
+"""When a journal begins its next fragment: as an append starts to stream, never within it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import gazette_aio.protocol as pb
+
+
+class SpoolExtent(NamedTuple):
+    """The fragment in progress."""
+
+    begin: int
+    end: int
+    first_append_seconds: float
+    """Unix time of its first commit, if it has content."""
+    codec: int
+
+
+def flush_interval_index(unix_seconds: float, interval_seconds: int) -> int:
+    """Return which flush interval since the epoch (UTC) a time belongs to."""
+    return int(unix_seconds) // interval_seconds
+
+
+def roll_offset(
+    spool: SpoolExtent,
+    fragment: pb.JournalSpec.Fragment,
+    *,
+    roll_to: int | None,
+    now_seconds: float,
+) -> int | None:
+    """Return the offset at which a next fragment is to begin, or None to extend the present one.
+
+    Args:
+        spool: Fragment in progress.
+        fragment: Fragment part of the journal's spec.
+        roll_to: Offset which the next append is to begin at, or None.
+        now_seconds: Current Unix time.
+    """
+    length = spool.end - spool.begin
+    due = length == 0 or length > fragment.length
+    if roll_to and roll_to != spool.begin:
+        due = True
+    interval = fragment.flush_interval.seconds
+    if length and interval > 0:
+        first = flush_interval_index(spool.first_append_seconds, interval)
+        due = due or first != flush_interval_index(now_seconds, interval)
+    if not due:
+        return None
+    return max(roll_to or 0, spool.end)

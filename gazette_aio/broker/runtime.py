@@ -1,0 +1,35 @@
+"""What the parts of a running broker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.files import FileOps
+    from gazette_aio.broker.metrics import Metrics
+    from gazette_aio.broker.options import BrokerOptions
+    from gazette_aio.broker.scheduler import Scheduler
+    from gazette_aio.broker.stores import StoreRegistry
+    from gazette_aio.broker.workers import Background, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Services of a running broker."""
+
+    options: BrokerOptions
+    files: FileOps
+    io: Workers
+    """Threads for short work which somebody waits for."""
+    bulk: Workers
+    """Threads for compression, and for listings of stores."""
+    background: Background
+    scheduler: Scheduler
+    stores: StoreRegistry
+    metrics: Metrics
+
+    @property
+    def syncs(self) -> bool:
+        """Whether anything is made durable explicitly."""
+        return self.options.fsync != "off"

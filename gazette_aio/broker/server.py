@@ -1,0 +1,249 @@
+"""The gRPC front end: a thin shell over the services, on `grpc.aio`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.append_machine import content_of
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.append import AppendMessage, serve_append
+from gazette_aio.broker.service.apply import serve_apply
+from gazette_aio.broker.service.fragments import serve_fragments
+from gazette_aio.broker.service.health import serve_health
+from gazette_aio.broker.service.list import serve_list
+from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.replicate import serve_replicate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from gazette_aio.broker.core import BrokerCore
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+_SERVICE = "protocol.Journal"
+
+
+class GrpcServer:
+    """Listens on an address, and answers the Journal service.
+
+    Args:
+        core: The broker.
+    """
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._server: grpc.aio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<GrpcServer {'running' if self._server else 'stopped'}>"
+
+    async def bind(self, host: str, port: int) -> int:
+        """Listen on an address, and return the port.
+
+        Raises:
+            ConfigurationError: If the address can't be listened on.
+
+        Cancellation: safe.
+        """
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", self._core.runtime.options.max_recv_size),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            )
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+        self._server = server
+        return bound
+
+    async def start(self) -> None:
+        """Begin to answer.
+
+        Cancellation: safe.
+        """
+        assert self._server is not None, "not bound"
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Stop to listen, and end what's being answered after `grace` seconds. Idempotent.
+
+        Cancellation: safe.
+        """
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        # Requests are parsed here, and messages with content also serialized: gRPC would answer
+        # bytes which don't parse with another code, and copy content once more.
+        unary = grpc.unary_unary_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            _SERVICE,
+            {
+                "List": grpc.unary_stream_rpc_method_handler(
+                    self._list, None, pb.ListResponse.SerializeToString
+                ),
+                "Apply": unary(self._apply, None, pb.ApplyResponse.SerializeToString),
+                "Read": grpc.unary_stream_rpc_method_handler(self._read),
+                "Append": grpc.stream_unary_rpc_method_handler(
+                    self._append, None, pb.AppendResponse.SerializeToString
+                ),
+                "Replicate": grpc.stream_stream_rpc_method_handler(
+                    self._replicate, None, pb.ReplicateResponse.SerializeToString
+                ),
+                "ListFragments": unary(
+                    self._fragments, None, pb.FragmentsResponse.SerializeToString
+                ),
+                "FragmentStoreHealth": unary(
+                    self._health, None, pb.FragmentStoreHealthResponse.SerializeToString
+                ),
+            },
+        )
+
+    async def _list(self, message: bytes, context: Context) -> None:
+        async def call(claims: pb.Claims) -> None:
+            request = _parse(pb.ListRequest, message)
+            await serve_list(self._core, claims, request, context.write)
+
+        await self._run("List", pb.Capability.LIST, context, call)
+
+    async def _apply(self, message: bytes, context: Context) -> pb.ApplyResponse | None:
+        async def call(claims: pb.Claims) -> pb.ApplyResponse:
+            return await serve_apply(self._core, claims, _parse(pb.ApplyRequest, message))
+
+        return await self._run("Apply", pb.Capability.APPLY, context, call)
+
+    async def _read(self, message: bytes, context: Context) -> None:
+        async def send(response: pb.ReadResponse | ContentChunk) -> None:
+            await context.write(encode_read(response))
+
+        async def call(claims: pb.Claims) -> None:
+            await serve_read(self._core, claims, _parse(pb.ReadRequest, message), send)
+
+        await self._run("Read", pb.Capability.READ, context, call)
+
+    async def _append(
+        self, messages: AsyncIterator[bytes], context: Context
+    ) -> pb.AppendResponse | None:
+        async def call(claims: pb.Claims) -> pb.AppendResponse:
+            return await serve_append(self._core, claims, _decode_appends(messages))
+
+        return await self._run("Append", pb.Capability.APPEND, context, call)
+
+    async def _replicate(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        async def call(claims: pb.Claims) -> None:
+            message = await anext(messages, None)
+            first = None if message is None else _parse(pb.ReplicateRequest, message)
+            await context.write(await serve_replicate(self._core, claims, first))
+
+        await self._run("Replicate", pb.Capability.REPLICATE, context, call)
+
+    async def _fragments(self, message: bytes, context: Context) -> pb.FragmentsResponse | None:
+        async def call(claims: pb.Claims) -> pb.FragmentsResponse:
+            return await serve_fragments(self._core, claims, _parse(pb.FragmentsRequest, message))
+
+        return await self._run("ListFragments", pb.Capability.READ, context, call)
+
+    async def _health(
+        self, message: bytes, context: Context
+    ) -> pb.FragmentStoreHealthResponse | None:
+        async def call(_claims: pb.Claims) -> pb.FragmentStoreHealthResponse:
+            return await serve_health(self._core, _parse(pb.FragmentStoreHealthRequest, message))
+
+        return await self._run("FragmentStoreHealth", pb.Capability.READ, context, call)
+
+    async def _run(
+        self,
+        operation: str,
+        capability: pb.Capability,
+        context: Context,
+        call: Callable[[pb.Claims], Awaitable[T]],
+    ) -> T | None:
+        metrics = self._core.metrics
+        metrics.started[operation] += 1
+        outcome = "ok"
+        try:
+            response = await call(self._core.authorize(_authorization(context), capability))
+            status: pb.Status.ValueType = getattr(response, "status", pb.Status.OK)
+            if status != pb.Status.OK and operation not in ("Apply", "List"):
+                outcome = pb.Status.Name(status)
+        except RpcError as error:
+            outcome = "<error>"
+            logger.info(
+                "served RPC failed",
+                extra={"operation": operation, "error": error.text, "client": context.peer()},
+            )
+            await context.abort(grpc.StatusCode[error.code], error.text)
+        except asyncio.CancelledError:
+            outcome = "<error>"
+            raise
+        except Exception as error:
+            outcome = "<error>"
+            if isinstance(error, grpc.aio.AbortError):
+                raise
+            logger.exception("served RPC failed", extra={"operation": operation})
+            await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        else:
+            return response
+        finally:
+            metrics.completed[operation, outcome] += 1
+
+
+def encode_read(response: pb.ReadResponse | ContentChunk) -> bytes:
+    """Return the bytes of a ReadResponse."""
+    if isinstance(response, pb.ReadResponse):
+        return response.SerializeToString()
+    # Wire: field 3 (offset) is a varint, field 7 (content) is length-delimited.
+    offset, content = response
+    head = b"\x18" + _varint(offset) if offset else b""
+    return b"".join((head, b"\x3a", _varint(len(content)), content))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _parse(cls: type[M], message: bytes) -> M:
+    try:
+        return cls.FromString(message)
+    except DecodeError as error:
+        raise RpcError(f"failed to unmarshal the request: {error}", "INTERNAL") from None
+
+
+async def _decode_appends(messages: AsyncIterator[bytes]) -> AsyncIterator[AppendMessage]:
+    async for message in messages:
+        content = content_of(message)
+        if content is not None:
+            yield content
+            continue
+        yield _parse(pb.AppendRequest, message)
+
+
+def _authorization(context: Context) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None

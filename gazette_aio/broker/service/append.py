@@ -1,0 +1,313 @@
+"""Append: a stream of content which becomes part of a journal as a whole, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.append_machine import AppendMachine, AppendStreamError
+from gazette_aio.broker.append_rules import (
+    ChangeSuspension,
+    JournalState,
+    Refuse,
+    RollTo,
+    Stream,
+    decide_append,
+    may_have_content,
+)
+from gazette_aio.broker.append_writer import AppendWriter
+from gazette_aio.broker.files import os_error_text
+from gazette_aio.broker.flow_control import FlowControl, effective_max_rate
+from gazette_aio.broker.receive_guard import ReceiveGuard
+from gazette_aio.broker.registers import update_registers
+from gazette_aio.broker.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.rolling import roll_offset
+from gazette_aio.broker.rpc_error import RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.resolver import Resolution
+
+AppendMessage = pb.AppendRequest | bytes | memoryview
+"""A message of a stream: any, or just the content of one which has nothing else."""
+
+_Suspend = pb.AppendRequest.Suspend
+_NONE = pb.JournalSpec.Suspend.Level.NONE
+
+
+async def serve_append(
+    core: BrokerCore, claims: pb.Claims, messages: AsyncIterator[AppendMessage]
+) -> pb.AppendResponse:
+    """Receive an append to its end, and commit it.
+
+    Args:
+        core: The broker.
+        claims: What the client may do.
+        messages: Messages of the client, up to the end of its stream.
+
+    Raises:
+        RpcError: If the append is invalid, or fails; nothing of it remains then.
+
+    Cancellation: aborts — nothing of the append remains, unless it was about to be acknowledged.
+    """
+    append = _Append(core, claims, messages)
+    try:
+        return await append.run()
+    except AppendStreamError as error:
+        raise RpcError(str(error)) from None
+    except ReplicaFailedError as error:
+        raise RpcError(f"append stream: {error}") from None
+    except OSError as error:
+        raise RpcError(f"append stream: {os_error_text(error)}") from error
+
+
+class _Append:
+    """One append."""
+
+    def __init__(
+        self, core: BrokerCore, claims: pb.Claims, messages: AsyncIterator[AppendMessage]
+    ) -> None:
+        self._core = core
+        self._claims = claims
+        self._messages = messages
+        self._machine = AppendMachine()
+        self._request = self._machine.request
+
+    async def run(self) -> pb.AppendResponse:
+        first = await anext(self._messages, None)
+        if first is not None and not isinstance(first, pb.AppendRequest):
+            first = pb.AppendRequest(content=bytes(first))
+        self._request = self._machine.open(first)
+        while True:
+            resolved = await self._resolve()
+            if (response := self._refusal(resolved)) is not None:
+                return response
+            assert resolved.item is not None
+            replica = await self._core.replica(resolved.item)
+            # Before the journal is held: appends to an unhealthy store wait side by side.
+            if (response := await self._wait_for_stores(replica)) is not None:
+                return response
+            async with replica.exclusive():
+                response = await self._hold(replica)
+            if response is not None:
+                # The next append may stream meanwhile. What an answer is based on, a refusal
+                # included, must not be taken back by a crash.
+                await replica.synced()
+                return response
+
+    async def _resolve(self) -> Resolution:
+        request = self._request
+        while True:
+            try:
+                resolved = await self._core.resolver.resolve(
+                    request.journal,
+                    self._claims,
+                    require_primary=True,
+                    proxy_header=request.header if request.HasField("header") else None,
+                    min_revision=request.min_etcd_revision,
+                )
+            except RpcError as error:
+                raise RpcError(f"resolve: {error.text}", error.code) from None
+            if resolved.status != pb.Status.SUSPENDED or request.suspend != _Suspend.SUSPEND_RESUME:
+                return resolved
+            assert resolved.item is not None
+            spec = resolved.item.spec
+            await self._core.store.suspend(spec.name, _NONE, spec.suspend.offset)
+
+    def _refusal(self, resolved: Resolution) -> pb.AppendResponse | None:
+        status = resolved.status
+        if status == pb.Status.OK and resolved.item is not None:
+            limit = self._core.runtime.options.max_replication
+            if pb.desired_replication(resolved.item.spec, limit) <= 1:
+                return None
+            status = pb.Status.INSUFFICIENT_JOURNAL_BROKERS
+        return pb.AppendResponse(status=status, header=resolved.header)
+
+    async def _hold(self, replica: Replica) -> pb.AppendResponse | None:
+        """Run an append which holds its journal; return None to resolve again."""
+        while True:
+            resolved = await self._resolve()
+            if (response := self._refusal(resolved)) is not None:
+                return response
+            # Race: the journal may be deleted, suspended or created anew while this one waited.
+            if replica.closed or resolved.item is not replica.item:
+                return None
+            replica.check()
+            if self._request.suspend in (_Suspend.SUSPEND_IF_FLUSHED, _Suspend.SUSPEND_NOW):
+                await replica.synced()  # These look at the index, which has what's synced.
+            decision = decide_append(
+                self._request,
+                replica.item.spec,
+                _state(replica),
+                roll_pending=replica.roll_pending,
+                now_seconds=self._core.runtime.options.clock(),
+            )
+            match decision:
+                case Refuse():
+                    response = pb.AppendResponse(status=decision.status, header=resolved.header)
+                    if decision.status == pb.Status.REGISTER_MISMATCH:
+                        response.registers.CopyFrom(replica.spool.registers)
+                    return response
+                case RollTo():
+                    await self._roll(replica, decision.offset)
+                case ChangeSuspension():
+                    replica.roll_pending = replica.roll_pending or decision.roll
+                    await self._core.store.suspend(replica.name, decision.level, decision.offset)
+                case Stream():
+                    return await self._stream(replica, decision, resolved.header)
+
+    async def _wait_for_stores(self, replica: Replica) -> pb.AppendResponse | None:
+        stores = replica.item.spec.fragment.stores
+        if not stores:
+            return None
+        wait = self._core.runtime.options.store_wait
+        problem = await self._core.runtime.stores.get(stores[0]).wait_healthy(wait)
+        if not problem and not replica.listed:
+            await self._core.replicas.refresh(replica)
+            problem = replica.listing_error
+        if not problem:
+            return None
+        return pb.AppendResponse(
+            status=pb.Status.FRAGMENT_STORE_UNHEALTHY,
+            header=self._core.headers.routed(),
+            store_health_error=f"fragment store {stores[0]} unhealthy: {problem}",
+        )
+
+    async def _roll(self, replica: Replica, offset: int) -> None:
+        await replica.roll(offset)
+        self._core.replicas.persister.schedule(replica)
+
+    async def _stream(
+        self, replica: Replica, decision: Stream, header: pb.Header
+    ) -> pb.AppendResponse:
+        options = self._core.runtime.options
+        spec = replica.item.spec
+        offset = roll_offset(
+            replica.spool.extent,
+            spec.fragment,
+            roll_to=decision.roll_to,
+            now_seconds=options.clock(),
+        )
+        if offset is not None:
+            await self._roll(replica, offset)
+        spool = replica.spool
+        flow = FlowControl(
+            replica.flow,
+            max_rate=effective_max_rate(spec.max_append_rate, options.max_append_rate),
+            min_rate=options.min_append_rate,
+            now_millis=_now_millis(),
+        )
+        content_allowed = may_have_content(self._request, spec)
+        begin = spool.end
+        committed = False
+        writer: AppendWriter | None = None
+        try:
+            with ReceiveGuard(self._messages) as receive:
+                while True:
+                    content = await self._receive(receive, flow, replica)
+                    if content is None:
+                        break
+                    if not content:
+                        continue
+                    if not content_allowed:
+                        return pb.AppendResponse(status=pb.Status.NOT_ALLOWED, header=header)
+                    if writer is None:
+                        writer = self._open_writer(replica)
+                    await writer.write(content)
+            self._machine.end()
+            if decision.status != pb.Status.OK:
+                return pb.AppendResponse(status=decision.status, header=header)
+            if writer is not None:
+                await writer.flush()
+            # Race: the cancellation of a call looks like its end at first.
+            await asyncio.sleep(0)
+            # Invariant: nothing is awaited from here to the commit.
+            digest = replica.commit(self._updated_registers(replica))
+            committed = True
+        finally:
+            if writer is not None and not committed:
+                await self._abort(writer)
+        response = pb.AppendResponse(
+            header=header,
+            registers=spool.registers,
+            total_chunks=flow.total_chunks,
+            delayed_chunks=flow.delayed_chunks,
+        )
+        commit = response.commit
+        commit.journal = replica.name
+        commit.begin = begin
+        commit.end = spool.end
+        commit.sum.CopyFrom(pb.sum_from_digest(digest))
+        commit.compression_codec = pb.CompressionCodec.ValueType(spool.codec)
+        if self._machine.content_bytes:
+            self._core.replicas.appended(replica)
+        return response
+
+    async def _receive(
+        self, receive: ReceiveGuard[AppendMessage], flow: FlowControl, replica: Replica
+    ) -> bytes | memoryview | None:
+        """Return the content of the next message, empty to commit, None at the end."""
+        flow.skip(_now_millis())
+        try:
+            message = await receive.next(flow.underflow_millis() / 1000)
+        except TimeoutError:
+            raise self._machine.underflow() from None
+        if receive.was_late:
+            flow.skip(_now_millis())
+        elif not flow.tick(_now_millis()):
+            raise self._machine.underflow()
+        if message is None:
+            return None
+        if isinstance(message, pb.AppendRequest):
+            content: bytes | memoryview = self._machine.receive(message)
+        else:
+            content = message
+            self._machine.receive_content(len(content))
+        flow.chunk(len(content))
+        while hold := flow.hold_millis():
+            if replica.closed:
+                flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
+                continue
+            await asyncio.sleep(hold / 1000)
+            flow.tick(_now_millis())
+        return content
+
+    def _open_writer(self, replica: Replica) -> AppendWriter:
+        spool = replica.spool
+        if not spool.exists:
+            spool.create()
+        spool.open()
+        self._core.replicas.touched(replica)
+        return AppendWriter(spool, self._core.runtime.io)
+
+    async def _abort(self, writer: AppendWriter) -> None:
+        if dropped := await writer.abort():
+            self._core.metrics.spool_rollbacks += 1
+            self._core.metrics.spool_rollback_bytes += dropped
+
+    def _updated_registers(self, replica: Replica) -> pb.LabelSet | None:
+        request = self._request
+        union = request.union_registers if request.HasField("union_registers") else None
+        subtract = request.subtract_registers if request.HasField("subtract_registers") else None
+        if union is None and subtract is None:
+            return None
+        return update_registers(replica.spool.registers, union=union, subtract=subtract)
+
+
+def _state(replica: Replica) -> JournalState:
+    cover = replica.index.cover
+    return JournalState(
+        begin=replica.spool.begin,
+        head=replica.head,
+        registers=replica.spool.registers,
+        index_begin=cover.begin,
+        index_end=cover.end,
+        last_mod_time=replica.index.last_mod_time,
+    )
+
+
+def _now_millis() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,102 @@
+"""List: journals of a selector, once or whenever they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.headers import empty_header
+from gazette_aio.broker.resolver import visibility
+from gazette_aio.broker.service.common import validated
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.keyspace import JournalItem, KeySpace
+
+CHUNK_JOURNALS = 25
+"""Most journals of one message."""
+
+_SLICE_JOURNALS = 500
+
+Send = Callable[[pb.ListResponse], Awaitable[None]]
+
+
+async def serve_list(
+    core: BrokerCore, claims: pb.Claims, request: pb.ListRequest, send: Send
+) -> None:
+    """Send the journals which a request selects; when watching, again after each change.
+
+    Returns early if the broker stops.
+
+    Raises:
+        RpcError: If the request is invalid.
+
+    Cancellation: safe.
+    """
+    validated(request)
+    selector = pb.with_name_prefixes(request.selector)
+    matches = pb.compile_selector(selector)
+    visible = visibility(pb.with_name_prefixes(claims.selector))
+    prefix = name_prefix(selector)
+
+    def predicate(labels: pb.LabelSet) -> bool:
+        return matches(labels) and (visible is None or visible(labels))
+
+    revision = request.watch_resume.etcd.revision + 1 if request.HasField("watch_resume") else 0
+    last = (-1, -1)
+    until = core.token_end(claims)
+    while await core.store.wait_for(revision, until):
+        space = core.store.space
+        revision = space.revision + 1
+        header = core.headers.unrouted()
+        items = await _select(space, predicate, prefix)
+        # A change is judged by the number of matches and the newest of them; routes don't count.
+        current = (len(items), max((item.mod_revision for item in items), default=-1))
+        if current == last:
+            continue
+        last = current
+        for response in snapshot(core, items, header):
+            await send(response)
+        if not request.watch:
+            return
+        await send(pb.ListResponse(header=empty_header()))
+
+
+async def _select(
+    space: KeySpace, matches: Callable[[pb.LabelSet], bool], prefix: str
+) -> list[JournalItem]:
+    """Return the journals of the present moment which match, in slices of the loop's time."""
+    items = list(space.prefixed(prefix) if prefix else space)
+    if len(items) <= _SLICE_JOURNALS:
+        return [item for item in items if matches(item.labels)]
+    selected: list[JournalItem] = []
+    for start in range(0, len(items), _SLICE_JOURNALS):
+        part = items[start : start + _SLICE_JOURNALS]
+        selected += [item for item in part if matches(item.labels)]
+        await asyncio.sleep(0)
+    return selected
+
+
+def snapshot(
+    core: BrokerCore, items: list[JournalItem], header: pb.Header
+) -> Iterator[pb.ListResponse]:
+    """Iterate the messages of a snapshot; the first one has the header."""
+    for start in range(0, max(len(items), 1), CHUNK_JOURNALS):
+        response = pb.ListResponse(header=header)
+        header = empty_header()
+        for item in items[start : start + CHUNK_JOURNALS]:
+            response.journals.add(
+                spec=item.spec,
+                mod_revision=item.mod_revision,
+                create_revision=item.create_revision,
+                route=core.resolver.route(item),
+            )
+        yield response
+
+
+def name_prefix(selector: pb.LabelSelector) -> str:
+    """Return a prefix which the names of all matching journals have."""
+    names = pb.values_of(selector.include, "name") or []
+    return names[0] if len(names) == 1 else ""

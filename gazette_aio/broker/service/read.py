@@ -1,0 +1,221 @@
+"""Read: content of a journal, from local and from persisted fragments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.cover_index import Hit, query
+from gazette_aio.broker.files import os_error_text
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.stored_content import StoredContent
+from gazette_aio.broker.workers import settle, wait_until
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.index_entry import IndexEntry
+    from gazette_aio.broker.replica import Replica
+
+INLINE_BYTES = 64 << 10
+BATCH_BYTES = 1 << 20
+
+
+class ContentChunk(NamedTuple):
+    """Content of a journal, as one message of a stream."""
+
+    offset: int
+    content: bytes
+
+
+Send = Callable[[pb.ReadResponse | ContentChunk], Awaitable[None]]
+
+
+async def serve_read(
+    core: BrokerCore, claims: pb.Claims, request: pb.ReadRequest, send: Send
+) -> None:
+    """Send metadata of fragments, each followed by its content, as the request asks.
+
+    Returning says nothing about why a blocking read has ended: the journal may be gone, or the
+    broker may be stopping.
+
+    Raises:
+        RpcError: If the request is invalid, or content can't be read.
+
+    Cancellation: safe.
+    """
+    validated(request)
+    resolved = await core.resolver.resolve(
+        request.journal,
+        claims,
+        require_primary=False,
+        proxy_header=request.header if request.HasField("header") else None,
+        min_revision=request.min_etcd_revision,
+    )
+    status = resolved.status
+    item = resolved.item
+    if status == pb.Status.OK and item is not None and not pb.may_read(item.spec.flags):
+        status = pb.Status.NOT_ALLOWED
+    if status != pb.Status.OK or item is None:
+        await send(pb.ReadResponse(status=status, header=resolved.header))
+        return
+    replica = await core.replica(item)
+    until = core.token_end(claims)
+    header: pb.Header | None = resolved.header
+    offset = replica.index.cover.end if request.offset == -1 else request.offset
+    while True:
+        hit, offset = await _find(core, replica, request, offset, until)
+        if hit is None and request.block:
+            return  # The replica, or the client's token, has ended.
+        response = _metadata(core, replica, hit, offset, header)
+        header = None
+        end = min(hit.member.end, request.end_offset or hit.member.end) if hit else 0
+        if (
+            hit is None
+            or request.metadata_only
+            or (hit.member.content is None and request.do_not_proxy)
+            or offset >= end
+        ):
+            await send(response)
+            return
+        # Race: a local file may be persisted and removed as soon as something is awaited.
+        with _in_use(hit.member):
+            await send(response)
+            offset = await _send_content(core, hit.member, offset, end, send)
+        if offset == request.end_offset:
+            return
+
+
+@contextlib.contextmanager
+def _in_use(entry: IndexEntry) -> Generator[None]:
+    if (content := entry.content) is None:
+        yield
+        return
+    try:
+        content.acquire()
+    except OSError as error:
+        raise RpcError(os_error_text(error, "open", content.path.name)) from error
+    try:
+        yield
+    finally:
+        content.release()
+
+
+async def _find(
+    core: BrokerCore,
+    replica: Replica,
+    request: pb.ReadRequest,
+    offset: int,
+    until: float | None,
+) -> tuple[Hit[IndexEntry] | None, int]:
+    while True:
+        # Race: take the event first, or a change between the look and the wait is lost.
+        change = replica.change() if request.block else None
+        hit, effective = query(
+            replica.index.cover,
+            offset,
+            begin_mod_time=request.begin_mod_time,
+            now_seconds=core.runtime.options.clock(),
+        )
+        if hit is not None or change is None or replica.closed:
+            return hit, effective
+        offset = effective
+        replica.waiters += 1
+        try:
+            if not await wait_until(change, until):
+                return None, effective
+        finally:
+            replica.waiters -= 1
+
+
+def _metadata(
+    core: BrokerCore,
+    replica: Replica,
+    hit: Hit[IndexEntry] | None,
+    offset: int,
+    header: pb.Header | None,
+) -> pb.ReadResponse:
+    response = pb.ReadResponse(offset=offset, write_head=replica.index.cover.end, header=header)
+    if hit is None:
+        response.status = pb.Status.OFFSET_NOT_YET_AVAILABLE
+        return response
+    fragment = hit.member.fragment
+    response.fragment.CopyFrom(fragment)
+    response.fragment.sum.SetInParent()
+    if fragment.backing_store and fragment.mod_time:
+        response.fragment_url = core.sign_get(fragment)
+    return response
+
+
+async def _send_content(
+    core: BrokerCore, entry: IndexEntry, offset: int, end: int, send: Send
+) -> int:
+    batches = (
+        _local_batches(core, entry, offset, end)
+        if entry.content is not None
+        else _stored_batches(core, entry, offset, end)
+    )
+    size = core.runtime.options.chunk_size
+    async with contextlib.aclosing(batches):
+        async for batch in batches:
+            for start in range(0, len(batch), size):
+                content = batch if len(batch) <= size else batch[start : start + size]
+                await send(ContentChunk(offset, content))
+                offset += len(content)
+    return offset
+
+
+async def _local_batches(
+    core: BrokerCore, entry: IndexEntry, offset: int, end: int
+) -> AsyncGenerator[bytes, None]:
+    content = entry.content
+    assert content is not None, "not a local fragment"
+    ahead: asyncio.Future[bytes] | None = None
+    io = core.runtime.io
+    try:
+        while offset < end:
+            length = min(end - offset, BATCH_BYTES)
+            if ahead is not None:
+                job, ahead = ahead, None
+                batch = await settle(job)
+            elif length <= INLINE_BYTES:
+                batch = content.read(length, offset - entry.begin)
+            else:
+                batch = await io.run(content.read, length, offset - entry.begin)
+            if not batch:
+                raise RpcError(f"content of {content.path.name} is short")
+            offset += len(batch)
+            if end - offset > INLINE_BYTES:
+                # Read the next batch while this one is sent.
+                following = min(end - offset, BATCH_BYTES)
+                ahead = io.submit(content.read, following, offset - entry.begin)
+            yield batch
+    except OSError as error:
+        raise RpcError(os_error_text(error, "read", content.path.name)) from error
+    finally:
+        if ahead is not None:
+            await asyncio.wait([ahead])
+
+
+async def _stored_batches(
+    core: BrokerCore, entry: IndexEntry, offset: int, end: int
+) -> AsyncGenerator[bytes, None]:
+    health = core.runtime.stores.get(entry.fragment.backing_store)
+    if health.store is None:
+        raise RpcError(await health.check())
+    stored = StoredContent(health.store, entry.fragment, offset, end)
+    bulk = core.runtime.bulk
+    try:
+        try:
+            await bulk.run(stored.open)
+            while batch := await bulk.run(stored.read, BATCH_BYTES):
+                yield batch
+        finally:
+            stored.close()
+    except OSError as error:
+        raise RpcError(os_error_text(error, "read", entry.fragment.journal)) from error
+    except (pb.StoreError, pb.FragmentError) as error:
+        raise RpcError(str(error)) from error

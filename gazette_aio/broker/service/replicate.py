@@ -1,0 +1,46 @@
+"""Replicate: the opening of a stream of a peer, which this broker never has.
+
+A peer would compete for the spool of a journal, which its only broker doesn't give away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.common import validated
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.core import BrokerCore
+
+
+async def serve_replicate(
+    core: BrokerCore, claims: pb.Claims, request: pb.ReplicateRequest | None
+) -> pb.ReplicateResponse:
+    """Return the answer to the opening message of a stream, None if it ended without one.
+
+    Raises:
+        RpcError: If the request is invalid, and otherwise because replication isn't served.
+
+    Cancellation: safe.
+    """
+    if request is None:
+        raise RpcError("EOF")
+    if request.HasField("proposal"):
+        request.registers.SetInParent()  # Older peers leave them out if they're empty.
+    validated(request)
+    if not request.HasField("header"):
+        raise RpcError("expected first ReplicateRequest to have Header")
+    resolved = await core.resolver.resolve(
+        request.proposal.journal, claims, require_primary=False, proxy_header=request.header
+    )
+    if resolved.status != pb.Status.OK:
+        return pb.ReplicateResponse(status=resolved.status, header=resolved.header)
+    if not _is_equivalent(request.header.route, resolved.header.route):
+        return pb.ReplicateResponse(status=pb.Status.WRONG_ROUTE, header=resolved.header)
+    raise RpcError("replication is not supported by this broker", "UNIMPLEMENTED")
+
+
+def _is_equivalent(left: pb.Route, right: pb.Route) -> bool:
+    return left.primary == right.primary and list(left.members) == list(right.members)

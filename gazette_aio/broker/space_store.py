@@ -1,0 +1,144 @@
+"""The key space of a running broker: durable transactions, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.files import os_error_text
+from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
+from gazette_aio.broker.meta_log import MetaLog, encode_snapshot
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.workers import Workers, wait_until
+
+logger = logging.getLogger(__name__)
+
+Adopt = Callable[[Transaction, list[JournalItem]], None]
+
+
+class SpaceStore:
+    """Applies transactions one after the other, each durable before it's seen.
+
+    Args:
+        space: The key space as loaded.
+        log: Its log.
+        workers: Threads to write in.
+        adopt: Called with each transaction, and the journals it deleted, once it's committed.
+    """
+
+    def __init__(self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt) -> None:
+        self.space = space
+        self._log = log
+        self._workers = workers
+        self._adopt = adopt
+        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._failure = ""
+        self.stopping = False
+
+    def __repr__(self) -> str:
+        return f"<SpaceStore {self.space!r} {self._log!r}>"
+
+    async def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> bool:
+        """Apply valid changes, all or none; return whether they were applied.
+
+        Raises:
+            TransactionError: If they're malformed.
+            RpcError: If they can't be made durable.
+
+        Cancellation: safe — the changes may have been applied.
+        """
+        async with self._lock:
+            transaction = self.space.decide(changes)
+            if transaction is None:
+                return False
+            if transaction.revision > self.space.revision:
+                await self._commit(transaction)
+            return True
+
+    async def suspend(
+        self, name: str, level: pb.JournalSpec.Suspend.Level.ValueType, offset: int
+    ) -> None:
+        """Write a suspension to the spec of a journal, if that exists.
+
+        Raises:
+            RpcError: If it can't be made durable.
+
+        Cancellation: safe — the suspension may have been written.
+        """
+        async with self._lock:
+            if (item := self.space.get(name)) is None:
+                return
+            spec = pb.JournalSpec()
+            spec.CopyFrom(item.spec)
+            spec.suspend.Clear()
+            spec.suspend.SetInParent()
+            spec.suspend.level = level
+            spec.suspend.offset = offset
+            if (transaction := self.space.decide_spec(item, spec)) is not None:
+                await self._commit(transaction)
+
+    async def wait_for(self, revision: int, until: float | None = None) -> bool:
+        """Wait until the key space has reached a revision.
+
+        Args:
+            revision: The revision.
+            until: Time of the loop's clock at which to give up.
+
+        Returns:
+            Whether it has; if not, the broker is stopping, or the time has come.
+
+        Cancellation: safe.
+        """
+        while self.space.revision < revision:
+            if self.stopping or not await wait_until(self._changed, until):
+                return False
+        return True
+
+    def stop(self) -> None:
+        """End all waits."""
+        self.stopping = True
+        self._wake()
+
+    async def close(self) -> None:
+        """Write a snapshot, and close the log.
+
+        Cancellation: safe — takes effect when it's done.
+        """
+        async with self._lock:
+            if not self._failure:
+                await self._snapshot()
+            await self._workers.run(self._log.close)
+
+    async def _commit(self, transaction: Transaction) -> None:
+        if self._failure:
+            raise RpcError(self._failure)
+        try:
+            await self._workers.run(self._log.append, transaction)
+        except OSError as error:
+            # Its state on disk is unknown: nothing more is accepted until a restart has read it.
+            self._failure = f"key space: {os_error_text(error)}"
+            logger.exception("key space failed")
+            raise RpcError(self._failure) from error
+        deletes = (self.space.get(name) for name in transaction.deletes)
+        removed = [item for item in deletes if item is not None]
+        self.space.commit(transaction)
+        self._adopt(transaction, removed)
+        self._wake()
+        if self._log.snapshot_is_due:
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        try:
+            # The lock is held: nothing changes while a thread looks at it.
+            payload = await self._workers.run(encode_snapshot, self.space)
+            await self._workers.run(self._log.snapshot, payload, self.space.revision)
+        except OSError as error:
+            self._failure = f"key space: {os_error_text(error)}"
+            logger.exception("key space failed")
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,83 @@
+"""Content of a persisted fragment, decompressed piece by piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.stores import Store
+
+_INPUT_BYTES = 256 << 10
+
+
+class StoredContent:
+    """Content of [begin, end) of a persisted fragment. All methods block.
+
+    Args:
+        store: Store of the fragment.
+        fragment: The fragment.
+        begin: First offset to read.
+        end: Offset behind the last byte to read.
+    """
+
+    def __init__(self, store: Store, fragment: pb.Fragment, begin: int, end: int) -> None:
+        self._store = store
+        self._fragment = fragment
+        self._skip = begin - fragment.begin
+        self._remaining = end - begin
+        self._decompressor = pb.decompressor(fragment.compression_codec)
+        self._file: BinaryIO | None = None
+
+    def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            StoreError, OSError: If it can't be opened.
+        """
+        self._file = self._store.open(pb.content_path(self._fragment))
+        if self._fragment.compression_codec == pb.CompressionCodec.NONE and self._skip:
+            self._file.seek(self._skip)
+            self._skip = 0
+
+    def read(self, limit: int) -> bytes:
+        """Return up to about `limit` bytes of content, none at its end.
+
+        Raises:
+            FragmentError: If the file is damaged or short.
+            OSError: If it can't be read.
+        """
+        parts: list[bytes] = []
+        size = 0
+        limit = min(limit, self._remaining)
+        while size < limit:
+            piece = self._piece(limit - size + self._skip)
+            if self._skip:
+                dropped = min(self._skip, len(piece))
+                self._skip -= dropped
+                piece = piece[dropped:]
+            if piece:
+                parts.append(piece)
+                size += len(piece)
+        self._remaining -= size
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _piece(self, limit: int) -> bytes:
+        assert self._file is not None, "not open"
+        limit = min(limit, _INPUT_BYTES * 4)
+        if piece := self._decompressor.decompress(max_bytes=limit):
+            return piece
+        while data := self._file.read(_INPUT_BYTES):
+            if piece := self._decompressor.decompress(data, max_bytes=limit):
+                return piece
+        self._decompressor.finish()
+        raise pb.FragmentError(
+            "unexpected EOF", journal=self._fragment.journal, offset=self._fragment.end
+        )

@@ -1,0 +1,120 @@
+"""Plain gRPC calls of the Journal service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+import gazette_aio.protocol as pb
+
+_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def journal_spec(name: str = "test/journal", **fields: Any) -> pb.JournalSpec:
+    """Return a spec with defaults for tests; `stores`, `length`, … go to its fragment."""
+    fragment = {
+        "length": 1 << 20,
+        "compression_codec": pb.CompressionCodec.NONE,
+        "refresh_interval": {"seconds": 3600},
+    }
+    own = {field.name for field in pb.JournalSpec.Fragment.DESCRIPTOR.fields}
+    fragment.update({key: fields.pop(key) for key in list(fields) if key in own})
+    return pb.JournalSpec(name=name, replication=1, fragment=fragment, **fields)  # type: ignore[arg-type]
+
+
+class Caller:
+    """Calls a broker over one channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        def stub(kind: str, name: str, response: Any) -> Any:
+            return getattr(channel, kind)(
+                f"/protocol.Journal/{name}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=response.FromString,
+            )
+
+        self.list_call = stub("unary_stream", "List", pb.ListResponse)
+        self.apply_call = stub("unary_unary", "Apply", pb.ApplyResponse)
+        self.read_call = stub("unary_stream", "Read", pb.ReadResponse)
+        self.append_call = stub("stream_unary", "Append", pb.AppendResponse)
+        self.fragments_call = stub("unary_unary", "ListFragments", pb.FragmentsResponse)
+        self.health_call = stub(
+            "unary_unary", "FragmentStoreHealth", pb.FragmentStoreHealthResponse
+        )
+
+    async def create(self, *specs: pb.JournalSpec) -> pb.ApplyResponse:
+        changes = [pb.ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs]
+        response = await self.apply_call(pb.ApplyRequest(changes=changes))
+        assert response.status == pb.Status.OK
+        return response
+
+    async def delete(self, name: str) -> None:
+        change = pb.ApplyRequest.Change(delete=name, expect_mod_revision=-1)
+        response = await self.apply_call(pb.ApplyRequest(changes=[change]))
+        assert response.status == pb.Status.OK
+
+    async def append(
+        self, content: bytes = b"", journal: str = "test/journal", **fields: Any
+    ) -> pb.AppendResponse:
+        request = pb.AppendRequest(journal=journal, **fields)
+        for _ in range(20):
+            try:
+                return await self._append(request, content)
+            except grpc.aio.AioRpcError as error:
+                # A write which fails because the broker has answered already hides the answer from
+                # the client of grpc.aio. Only what's refused is answered early: it's repeated.
+                if error.code() is not grpc.StatusCode.INTERNAL:
+                    raise
+        raise AssertionError("no answer was seen")
+
+    async def _append(self, request: pb.AppendRequest, content: bytes) -> pb.AppendResponse:
+        call = self.append_call()
+        await call.write(request)
+        for start in range(0, len(content), 1 << 18):
+            await call.write(pb.AppendRequest(content=content[start : start + (1 << 18)]))
+        await call.write(pb.AppendRequest())
+        await call.done_writing()
+        return await call
+
+    async def commit(self, content: bytes, journal: str = "test/journal", **fields: Any) -> int:
+        """Append and return the begin offset, asserting that it was committed."""
+        response = await self.append(content, journal, **fields)
+        assert response.status == pb.Status.OK, response
+        assert response.commit.end - response.commit.begin == len(content)
+        return response.commit.begin
+
+    async def read(self, journal: str = "test/journal", **fields: Any) -> bytes:
+        """Read to the write head, without blocking."""
+        responses = [r async for r in self.read_call(pb.ReadRequest(journal=journal, **fields))]
+        return b"".join(response.content for response in responses)
+
+    async def fragments(self, journal: str = "test/journal") -> list[pb.Fragment]:
+        response = await self.fragments_call(pb.FragmentsRequest(journal=journal))
+        assert response.status == pb.Status.OK, response
+        return [fragment.spec for fragment in response.fragments]
+
+    async def journals(self) -> list[pb.ListResponse.Journal]:
+        found: list[pb.ListResponse.Journal] = []
+        async for response in self.list_call(pb.ListRequest()):
+            found += response.journals
+        return found
+
+
+@asynccontextmanager
+async def calling(endpoint: str) -> AsyncIterator[Caller]:
+    """Yield a caller of an endpoint."""
+    target = endpoint.removeprefix("http://")
+    async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
+        yield Caller(channel)
+
+
+async def eventually(condition: Any, seconds: float = 10.0) -> None:
+    """Wait until an async condition is true."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - The condition is the broker's.
+            await asyncio.sleep(0.01)

@@ -1,0 +1,159 @@
+"""Scenarios recorded from a real broker, replayed on an embedded one over gRPC.
+
+`BROKER_ADDRESS` names another broker to replay on, with `BROKER_FILE_ROOT` if that is reachable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from tests import golden, known_differences
+from tests.broker import scenarios
+
+# Groups which are answered over gRPC; those of the HTTP gateway are its own tests' concern.
+GROUPS = {
+    "apply",
+    "apply_invalid",
+    "list",
+    "append",
+    "read",
+    "fragments",
+    "suspend",
+    "health",
+    "replicate",
+    "grpc",
+    "auth",
+}
+_CONCURRENCY = 10
+_AUTH_KEYS = "c2VjcmV0LWtleQ==,b3RoZXItc2VjcmV0"
+
+
+def _collect() -> list[dict[str, Any]]:
+    try:
+        recorded = golden.load("broker_scenarios.json")["scenarios"]
+    except (pytest.skip.Exception, pytest.fail.Exception):
+        return []
+    return [
+        scenario
+        for scenario in recorded
+        if scenario["group"] in GROUPS
+        and not any("http" in step or "http_raw" in step for step in scenario["steps"])
+    ]
+
+
+SCENARIOS = {scenario["name"]: scenario for scenario in _collect()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """What differs in each scenario; all are replayed at once, each on a broker of its own."""
+    golden.directory()
+    return asyncio.run(_replay_all(tmp_path_factory.mktemp("stores")))
+
+
+async def _replay_all(directory: Path) -> dict[str, str | None]:
+    limit = asyncio.Semaphore(1 if "BROKER_ADDRESS" in os.environ else _CONCURRENCY)
+
+    async def replay(scenario: dict[str, Any]) -> tuple[str, str | None]:
+        async with limit:
+            return scenario["name"], await _replay(scenario, directory)
+
+    return dict(await asyncio.gather(*map(replay, SCENARIOS.values())))
+
+
+async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
+    if address := os.environ.get("BROKER_ADDRESS"):
+        return await _replay_remotely(scenario, address)
+    root = directory / scenario["name"]
+    root.mkdir()
+    keyed = scenario.get("profile") == "auth"
+    async with EmbeddedBroker(
+        fsync="off",
+        max_replication=9,
+        file_root=root,
+        store_wait=0.5,
+        auth_keys=_AUTH_KEYS if keyed else None,
+    ) as broker:
+        target = scenarios.Target(
+            address=broker.endpoint.removeprefix("http://"),
+            endpoint=broker.endpoint,
+            zone=broker.process_id.zone,
+            suffix=broker.process_id.suffix,
+            file_root=root,
+            auth_key=_AUTH_KEYS.partition(",")[0] if keyed else None,
+        )
+        differs = scenario["name"] in known_differences.BROKER_SCENARIOS
+        return await scenarios.replay(target, scenario, poll_seconds=2.0 if differs else None)
+
+
+async def _replay_remotely(scenario: dict[str, Any], address: str) -> str | None:
+    root = os.environ.get("BROKER_FILE_ROOT")
+    if scenario.get("profile") == "auth":
+        return "skip: needs a broker with keys"
+    if root is None and scenarios.needs_store(scenario):
+        return "skip: needs the broker's file root"
+    target = address.removeprefix("http://")
+    async with grpc.aio.insecure_channel(target) as channel:
+        call = channel.unary_stream(
+            "/protocol.Journal/List",
+            request_serializer=pb.ListRequest.SerializeToString,
+            response_deserializer=pb.ListResponse.FromString,
+        )
+        async for response in call(pb.ListRequest()):
+            process_id = response.header.process_id
+            break
+    return await scenarios.replay(
+        scenarios.Target(
+            address=target,
+            endpoint=os.environ.get("BROKER_ENDPOINT", address),
+            zone=process_id.zone,
+            suffix=process_id.suffix,
+            file_root=Path(root) if root else None,
+        ),
+        scenario,
+    )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str, outcomes: dict[str, str | None]) -> None:
+    found = outcomes[name]
+    if found is not None and found.startswith("skip: "):
+        pytest.skip(found.removeprefix("skip: "))
+    embedded = "BROKER_ADDRESS" not in os.environ
+    if embedded and (reason := known_differences.BROKER_SCENARIOS.get(name)):
+        assert found is not None, f"no longer differs: {reason}"
+        return
+    assert found is None
+
+
+def test_scenarios_were_collected() -> None:
+    golden.directory()
+    assert len(SCENARIOS) == 185
+    assert set(known_differences.BROKER_SCENARIOS) <= set(SCENARIOS)
+
+
+async def test_nested_journals_are_shared_on_request(tmp_path: Path) -> None:
+    scenario = SCENARIOS.get("fragment_nested_journal")
+    if scenario is None:
+        golden.directory()
+        pytest.fail("the scenario is gone")
+    async with EmbeddedBroker(
+        fsync="off", file_root=tmp_path, max_replication=9, nested_journals="shared"
+    ) as broker:
+        target = scenarios.Target(
+            address=broker.endpoint.removeprefix("http://"),
+            endpoint=broker.endpoint,
+            zone=broker.process_id.zone,
+            suffix=broker.process_id.suffix,
+            file_root=tmp_path,
+        )
+        assert await scenarios.replay(target, scenario) is None
