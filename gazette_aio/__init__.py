@@ -1,0 +1,176 @@
+"""An asyncio SDK for Gazette: journals, messages exactly once, and an embedded broker.
+
+The names which programs use daily are here; each is imported when it's first used. The rest is in
+the packages `client`, `message`, `broker`, `testing` and `protocol`, which has the messages of the
+wire, their rules, and every exception.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio._version import __version__
+
+if TYPE_CHECKING:
+    from gazette_aio.broker import (
+        EmbeddedBroker,
+    )
+    from gazette_aio.client import (
+        AppendService,
+        AsyncAppend,
+        JournalClient,
+        OpFuture,
+        RetryPolicy,
+        RetryReader,
+        append,
+        connect,
+    )
+    from gazette_aio.message import (
+        ACK_TXN,
+        Adapter,
+        Clock,
+        Envelope,
+        Flags,
+        IntentLog,
+        Publisher,
+        ReadCommittedIter,
+        ReadUncommittedIter,
+        Sequencer,
+        csv_adapter,
+        json_adapter,
+        modulo_mapping,
+        protobuf_adapter,
+        random_mapping,
+        raw_adapter,
+        rendezvous_mapping,
+    )
+    from gazette_aio.protocol import (
+        BearerAuth,
+        BrokerStatusError,
+        ConfigurationError,
+        FramingError,
+        GazetteError,
+        JournalNotFoundError,
+        KeyedAuth,
+        NoopAuth,
+        OffsetJumpError,
+        OffsetNotYetAvailableError,
+        ReadError,
+        TransportError,
+        ValidationError,
+        label_set,
+        load_journal_space,
+        parse_label_selector,
+    )
+
+__all__ = [
+    "ACK_TXN",
+    "Adapter",
+    "AppendService",
+    "AsyncAppend",
+    "BearerAuth",
+    "BrokerStatusError",
+    "Clock",
+    "ConfigurationError",
+    "EmbeddedBroker",
+    "Envelope",
+    "Flags",
+    "FramingError",
+    "GazetteError",
+    "IntentLog",
+    "JournalClient",
+    "JournalNotFoundError",
+    "KeyedAuth",
+    "NoopAuth",
+    "OffsetJumpError",
+    "OffsetNotYetAvailableError",
+    "OpFuture",
+    "Publisher",
+    "ReadCommittedIter",
+    "ReadError",
+    "ReadUncommittedIter",
+    "RetryPolicy",
+    "RetryReader",
+    "Sequencer",
+    "TransportError",
+    "ValidationError",
+    "__version__",
+    "append",
+    "connect",
+    "csv_adapter",
+    "json_adapter",
+    "label_set",
+    "load_journal_space",
+    "modulo_mapping",
+    "parse_label_selector",
+    "protobuf_adapter",
+    "random_mapping",
+    "raw_adapter",
+    "rendezvous_mapping",
+]
+
+_NAMES = {
+    "gazette_aio.broker": ("EmbeddedBroker",),
+    "gazette_aio.client": (
+        "AppendService",
+        "AsyncAppend",
+        "JournalClient",
+        "OpFuture",
+        "RetryPolicy",
+        "RetryReader",
+        "append",
+        "connect",
+    ),
+    "gazette_aio.message": (
+        "Adapter",
+        "Clock",
+        "ACK_TXN",
+        "Envelope",
+        "Flags",
+        "IntentLog",
+        "Publisher",
+        "ReadCommittedIter",
+        "ReadUncommittedIter",
+        "Sequencer",
+        "csv_adapter",
+        "json_adapter",
+        "modulo_mapping",
+        "protobuf_adapter",
+        "random_mapping",
+        "raw_adapter",
+        "rendezvous_mapping",
+    ),
+    "gazette_aio.protocol": (
+        "BearerAuth",
+        "BrokerStatusError",
+        "ConfigurationError",
+        "FramingError",
+        "GazetteError",
+        "JournalNotFoundError",
+        "KeyedAuth",
+        "NoopAuth",
+        "OffsetJumpError",
+        "OffsetNotYetAvailableError",
+        "ReadError",
+        "TransportError",
+        "ValidationError",
+        "label_set",
+        "load_journal_space",
+        "parse_label_selector",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        if (module := _MODULE_OF.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Hot paths measured against their yardsticks; `python -m benchmarks` runs them."""

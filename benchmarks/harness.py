@@ -1,0 +1,115 @@
+"""Measure a figure against its yardstick, both in the same run.
+
+Absolute speeds say more about the machine than about the code. So every measure has two parts: the
+figure, which is the path of ours, and the yardstick, which bounds it: a bare loop over the same
+data, another way of doing the same, or a fixed limit. They run in turns for several rounds, and the
+ratio is that of their medians.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+Run = Callable[[], Awaitable[float]]
+"""Runs one round and returns what it measured."""
+
+Better = Literal["more", "less"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """The two sides of a measure, ready to run."""
+
+    figure: Run
+    yardstick: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """One line of the results.
+
+    Args:
+        name: Name by which it's chosen.
+        goal: The ratio of figure to yardstick to reach, or not to exceed.
+        unit: Unit of both sides, such as `msg/s`.
+        setup: Prepares both sides and cleans up behind them.
+        better: Whether more or less of the unit is better.
+        rounds: How often each side runs.
+        about: What figure and yardstick are.
+    """
+
+    name: str
+    goal: float
+    unit: str
+    setup: Callable[[], AbstractAsyncContextManager[Subject]]
+    better: Better = "more"
+    rounds: int = 5
+    about: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a measure came to."""
+
+    measure: Measure
+    figure: float
+    yardstick: float
+
+    @property
+    def ratio(self) -> float:
+        """Figure over yardstick."""
+        return self.figure / self.yardstick
+
+    @property
+    def ok(self) -> bool:
+        """Whether the goal is met."""
+        if self.measure.better == "more":
+            return self.ratio >= self.measure.goal
+        return self.ratio <= self.measure.goal
+
+    def line(self) -> str:
+        """Return `name figure yardstick ratio goal ok|short`."""
+        sign = ">=" if self.measure.better == "more" else "<="
+        unit = self.measure.unit
+        return (
+            f"{self.measure.name} {_number(self.figure)}{unit} {_number(self.yardstick)}{unit}"
+            f" {self.ratio:.3f} {sign}{self.measure.goal:g} {'ok' if self.ok else 'short'}"
+        )
+
+
+_measures: dict[str, Measure] = {}
+
+
+def register(measure: Measure) -> Measure:
+    """Add `measure` to those which `python -m benchmarks` runs."""
+    assert measure.name not in _measures, f"two measures named {measure.name}"
+    _measures[measure.name] = measure
+    return measure
+
+
+def registered() -> dict[str, Measure]:
+    """Return all measures by name, in order of registration."""
+    return dict(_measures)
+
+
+async def run(measure: Measure, *, rounds: int | None = None) -> Result:
+    """Run the two sides of `measure` in turns, and return their medians."""
+    figures: list[float] = []
+    yardsticks: list[float] = []
+    async with measure.setup() as subject:
+        for _ in range(rounds or measure.rounds):
+            figures.append(await subject.figure())
+            yardsticks.append(await subject.yardstick())
+    return Result(measure, statistics.median(figures), statistics.median(yardsticks))
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}"

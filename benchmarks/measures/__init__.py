@@ -1,0 +1,13 @@
+"""The measures, in order of their output."""
+
+from __future__ import annotations
+
+import importlib
+
+_MODULES = ("read_committed", "publish", "appends", "listing", "imports")
+
+
+def load() -> None:
+    """Register all measures."""
+    for name in _MODULES:
+        importlib.import_module(f"{__name__}.{name}")

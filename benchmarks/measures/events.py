@@ -1,0 +1,90 @@
+"""The messages which measures send, and journals for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import gazette_aio.protocol as pb
+from examples.flights.data import Flight, flights
+from gazette_aio.client import JournalClient, connect
+from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+MESSAGES = 150_000
+JOURNAL = "bench/messages"
+
+
+class Event(msgspec.Struct):
+    """A small message: some 180 bytes, UUID included."""
+
+    id: int
+    user: str
+    kind: str
+    amount: float
+    at: str
+    country: str
+    tags: list[str]
+
+
+def events() -> list[Any]:
+    """Return small messages."""
+    kinds = ("click", "view", "purchase", "refund")
+    return [
+        Event(
+            id=number,
+            user=f"user-{number % 9973:05}",
+            kind=kinds[number % len(kinds)],
+            amount=number % 1000 / 8,
+            at=f"2024-05-{1 + number % 28:02}T12:{number % 60:02}:00Z",
+            country="DE",
+            tags=["web", "new"],
+        )
+        for number in range(MESSAGES)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Messages of one type."""
+
+    suffix: str
+    """Behind the name of a measure."""
+    about: str
+    kind: type[Any]
+    messages: Callable[[], list[Any]]
+
+
+WORKLOADS = (
+    Workload("", "flights of 380 bytes", Flight, lambda: list(flights(end=MESSAGES))),
+    Workload(".small", "messages of 180 bytes", Event, events),
+)
+
+
+def mapping(_message: object) -> tuple[str, str]:
+    """Send all messages to one journal."""
+    return JOURNAL, pb.CONTENT_TYPE_JSON_LINES
+
+
+@asynccontextmanager
+async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
+    """Yield a client of a broker process which has these journals."""
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        async with (
+            BrokerProcess(Path(directory) / "broker") as broker,
+            connect(broker.endpoint) as client,
+        ):
+            labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
+            specs = [
+                journal_spec(name, labels=labels, length=1 << 30, codec=pb.CompressionCodec.NONE)
+                for name in names
+            ]
+            await create_journals(client, *specs)
+            yield client

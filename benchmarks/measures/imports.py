@@ -1,0 +1,62 @@
+"""What importing the package costs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Measure, Subject, register
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ALLOWED_SECONDS = 0.060
+
+GRPC = "import grpc, grpc.aio"
+PACKAGE = "import gazette_aio"
+# Names of the package are imported when they're first used, which the first measure doesn't see.
+NAMES = "import gazette_aio as g; g.connect, g.Publisher, g.ReadCommittedIter, g.json_adapter"
+
+
+async def seconds_of(statement: str) -> float:
+    """Return how long `statement` takes in a fresh interpreter."""
+    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, f"{statement}: exit code {process.returncode}"
+    return float(out)
+
+
+@asynccontextmanager
+async def setup(statement: str) -> AsyncIterator[Subject]:
+    await seconds_of(statement)  # Writes the byte code.
+
+    async def figure() -> float:
+        return await seconds_of(f"{GRPC}; {statement}")
+
+    async def yardstick() -> float:
+        return await seconds_of(GRPC) + ALLOWED_SECONDS
+
+    yield Subject(figure, yardstick)
+
+
+for name, statement, what in [
+    ("import", PACKAGE, "importing gazette_aio and grpc"),
+    ("import.names", NAMES, "importing what a typical program uses, and grpc"),
+]:
+    register(
+        Measure(
+            name=name,
+            goal=1.0,
+            unit="s",
+            setup=partial(setup, statement),
+            better="less",
+            rounds=9,
+            about=f"{what}, against grpc alone plus 60 ms",
+        )
+    )

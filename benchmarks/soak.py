@@ -1,0 +1,45 @@
+"""`python -m benchmarks.soak --suite SUITE [--duration SECONDS] [--seed SEED]`.
+
+Prints its seed first. Exits 0, or 1 when an invariant was broken. A run with the same seed makes
+the same choices; what the machine does between them differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import secrets
+import sys
+
+from benchmarks.soaks import broker
+from benchmarks.soaks.invariant import BrokenInvariantError
+
+SUITES = {"broker": broker.soak}
+PLANNED = ("client", "consumer", "spark")
+
+
+def main() -> int:
+    """Run one suite, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--suite", choices=[*SUITES, *PLANNED], default="broker")
+    parser.add_argument("--duration", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=None)
+    options = parser.parse_args()
+    if options.suite not in SUITES:
+        print(f"there is no soak suite {options.suite!r} yet; there are: {', '.join(SUITES)}")
+        return 2
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    # Faults are the point here, and clients warn of each.
+    logging.basicConfig(level=logging.ERROR)
+    try:
+        asyncio.run(SUITES[options.suite](options.duration, seed))
+    except BrokenInvariantError as error:
+        print(f"BROKEN: {error} (seed {seed})", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Workloads which look for broken invariants under faults, for as long as one likes."""

@@ -1,0 +1,86 @@
+"""The command `gazette-aio`, and what happens when one of its commands fails."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_aio._version import __version__
+from gazette_aio.cli.failures import CommandError, ExitCode, InputError, exit_code, explain
+from gazette_aio.protocol import GazetteError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROGRAM = "gazette-aio"
+_LEVELS = ["debug", "info", "warning", "error", "critical"]
+_COMMANDS = {
+    "journals": "gazette_aio.cli.journals",
+    "serve": "gazette_aio.cli.serve",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it's run: one which serves needs no client, and the reverse."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if (module := _COMMANDS.get(cmd_name)) is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return command
+
+
+@click.group(
+    name=_PROGRAM,
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage or input, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name=_PROGRAM)
+@click.option(
+    "--log-level",
+    envvar="LOG_LEVEL",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="error",
+    show_default=True,
+    help="Log records to print on stderr.",
+)
+def cli(log_level: str) -> None:
+    """Work with Gazette journals, and serve them from a directory."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line `args` and return its exit code; failures go to stderr in one line."""
+    # gRPC's core would write records of its own about what we report ourselves.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        # In place of click's own main(), which has other exit codes for Ctrl-C and broken pipes.
+        with cli.make_context(_PROGRAM, list(args)) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError as error:
+        # The interpreter flushes stdout once more as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_code(error)
+    except (KeyboardInterrupt, click.Abort):
+        return ExitCode.INTERRUPTED
+    except (GazetteError, CommandError, InputError, OSError) as error:
+        click.echo(f"{_PROGRAM}: {explain(error)}", err=True)
+        return exit_code(error)
+    return ExitCode.OK

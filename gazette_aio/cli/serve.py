@@ -1,0 +1,125 @@
+"""`gazette-aio serve`: run a broker on a directory until it's told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gazette_aio.broker import BrokerOptions
+from gazette_aio.broker import serve as run_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DEFAULT_PORT = 8080
+DEFAULT_HTTP_PORT = 8081
+
+
+class _AliasedOption(click.Option):
+    """An option whose `--broker.*` spelling works, and isn't shown in the help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        shown = self.opts
+        self.opts = [name for name in shown if not name.startswith("--broker.")]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = shown
+
+
+def _option(
+    name: str,
+    *,
+    alias: str | None = None,
+    env: str | None = None,
+    default: Any = None,
+    **rest: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator of an option with its `--broker.*` alias and `BROKER_*` variable."""
+    alias = alias or name
+    return click.option(
+        f"--{name}",
+        f"--broker.{alias}",
+        name.replace("-", "_"),
+        cls=_AliasedOption,
+        envvar=env or "BROKER_" + alias.upper().replace("-", "_"),
+        show_envvar=True,
+        default=default,
+        show_default=default is not None,
+        **rest,
+    )
+
+
+_PORT = click.IntRange(0, 65535)
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command()
+@_option("host", default="127.0.0.1", help="Address to listen on.")
+@_option("port", type=_PORT, default=DEFAULT_PORT, help="gRPC port; 0 takes any free one.")
+@_option(
+    "http-port",
+    type=_PORT,
+    default=DEFAULT_HTTP_PORT,
+    help="Port of the HTTP gateway; accepted, but there is no gateway yet.",
+)
+@_option(
+    "data-dir",
+    type=_DIRECTORY,
+    help="Directory of specs and content. [default: a temporary one, removed at the end]",
+)
+@_option(
+    "file-root",
+    type=_DIRECTORY,
+    help="Root of file:// fragment stores. [default: `fragments` in the data directory]",
+)
+@_option("zone", default="local", help="Zone of this broker.")
+@_option("id", help="Name of this broker in its zone. [default: that of the data directory]")
+@_option("auth-keys", metavar="KEYS", help="Base64 keys which tokens of clients are checked with.")
+@_option(
+    "max-replication",
+    type=click.IntRange(1, 9),
+    default=1,
+    help="Upper bound of the replication of journals.",
+)
+@_option("min-append-rate", type=click.IntRange(min=0), help="Bytes per second an append must do.")
+@_option(
+    "max-append-rate", type=click.IntRange(min=0), help="Bytes per second an append may do; 0: any."
+)
+@_option("max-grpc-recv-size", type=click.IntRange(min=1024), help="Longest message accepted.")
+@_option(
+    "fsync",
+    type=click.Choice(["commit", "interval", "off"]),
+    default="commit",
+    help="When to sync files: before each acknowledgement, now and then, or never.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="When ready, write the line of JSON into this file, in place of stdout.",
+)
+def serve(ready_file: Path | None, **given: Any) -> None:
+    """Serve journals from a directory, until SIGTERM or Ctrl-C.
+
+    When it's ready, one line of JSON tells `endpoint`, `http_endpoint`, `process_id` and `pid`.
+    """
+    options = _broker_options(given)
+    asyncio.run(run_broker(options, ready_file=ready_file))
+
+
+_RENAMED = {"id": "suffix", "max_grpc_recv_size": "max_recv_size"}
+
+
+def _broker_options(given: dict[str, Any]) -> BrokerOptions:
+    values = {_RENAMED.get(name, name): value for name, value in given.items()}
+    return BrokerOptions(**{name: value for name, value in values.items() if value is not None})
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run `serve` alone, as `python -m gazette_aio.broker` does, and return its exit code."""
+    from gazette_aio.cli.app import run  # noqa: PLC0415 - the app imports this module.
+
+    return run(["serve", *(args or ())])

@@ -1,0 +1,214 @@
+"""`gazette-aio journals apply` and `list`."""
+
+from __future__ import annotations
+
+import pytest
+
+SPACE = """\
+name: demo/
+replication: 1
+labels:
+  - name: content-type
+    value: application/x-ndjson
+fragment:
+  length: 1048576
+  compression_codec: GZIP
+  refresh_interval: 1m0s
+children:
+  - name: demo/one
+  - name: demo/two
+    labels:
+      - name: color
+        value: blue
+"""
+
+
+@pytest.fixture
+def space(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text(SPACE)
+    return path
+
+
+async def test_apply_prints_the_revision_and_applies(broker_cli, gazette_client, space):
+    done = await broker_cli("journals", "apply", str(space))
+
+    listing = await gazette_client.list()
+    assert (done.code, done.err) == (0, "")
+    assert done.text == f"revision {listing.journals[0].mod_revision}: 2 upserted\n"
+    assert [item.spec.name for item in listing.journals] == ["demo/one", "demo/two"]
+
+
+async def test_apply_reads_stdin_and_prints_json(broker_cli, gazette_client):
+    done = await broker_cli("journals", "apply", "--json", stdin=SPACE.encode())
+
+    listing = await gazette_client.list()
+    assert done.json == {
+        "revision": listing.journals[0].mod_revision,
+        "upserts": ["demo/one", "demo/two"],
+        "deletes": [],
+        "dry_run": False,
+    }
+
+
+def test_dry_run_sends_nothing(inline, space):
+    # There's no broker at this address.
+    done = inline(
+        "journals", "apply", "--dry-run", "--broker.address=http://127.0.0.1:1", str(space)
+    )
+
+    assert (done.code, done.text) == (0, "would upsert demo/one\nwould upsert demo/two\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("replication: 1", "replication: many", 2, ["replication"]),
+        ("compression_codec: GZIP", "compression_codec: ZIP", 8, ["fragment", "compression_codec"]),
+        ("  - name: demo/one", "  - name: other/one", 11, ["children"]),
+        ("replication: 1", "replicas: 1", 2, ["replicas"]),
+        ("replication: 1", "replication: 1\nreplication: 2", 3, ["replication"]),
+        ("replication: 1", "replication: [1", None, []),
+    ],
+)
+def test_invalid_yaml_names_file_line_and_field(inline, space, old, new, line, words):
+    space.write_text(SPACE.replace(old, new))
+
+    done = inline("journals", "apply", "--broker.address=http://127.0.0.1:1", str(space))
+
+    assert (done.code, done.out) == (2, b"")
+    assert done.err.count("\n") == 1, done.err
+    assert f"{space}:{line or ''}" in done.err
+    for word in words:
+        assert word in done.err
+
+
+def test_invalid_spec_is_found_before_anything_is_sent(inline, space):
+    space.write_text(SPACE.replace("length: 1048576", "length: 3"))
+
+    done = inline("journals", "apply", "--broker.address=http://127.0.0.1:1", str(space))
+
+    assert done.code == 2
+    assert f"{space}: Changes[0].Upsert.Fragment: invalid Length (3; " in done.err
+
+
+async def test_revision_conflict_fails(broker_cli, space):
+    space.write_text(SPACE.replace("- name: demo/one", "- name: demo/one\n    revision: 12345"))
+
+    done = await broker_cli("journals", "apply", str(space))
+
+    assert done.code == 1
+    assert "ETCD_TRANSACTION_FAILED" in done.err
+    assert done.err.count("\n") == 1
+
+
+async def test_list_yaml_can_be_applied_again(broker_cli, gazette_client, space):
+    await broker_cli("journals", "apply", str(space))
+
+    listed = await broker_cli("journals", "list", "-o", "yaml")
+    again = await broker_cli("journals", "apply", stdin=listed.out)
+
+    assert "compression_codec: GZIP" in listed.text
+    assert again.code == 0, again.err
+    assert "2 upserted" in again.text
+
+
+async def test_delete_by_yaml(broker_cli, gazette_client, space):
+    await broker_cli("journals", "apply", str(space))
+    listed = await broker_cli("journals", "list", "-o", "yaml", "--selector", "color=blue")
+
+    deleted = await broker_cli("journals", "apply", stdin=b"delete: true\n" + listed.out)
+
+    assert deleted.text.endswith(": 1 deleted\n"), deleted.err
+    assert [item.spec.name for item in (await gazette_client.list()).journals] == ["demo/one"]
+
+
+async def test_list_table_and_selector(broker_cli, gazette_broker, space):
+    await broker_cli("journals", "apply", str(space))
+
+    done = await broker_cli("journals", "list", "--selector", "color in (blue, red)")
+
+    header, row = done.text.splitlines()
+    assert header.split() == [
+        "NAME", "CONTENT", "TYPE", "REVISION", "REPLICATION", "PRIMARY", "STORES",
+    ]  # fmt: skip
+    process = gazette_broker.process_id
+    assert row.split() == [
+        "demo/two", "application/x-ndjson", row.split()[2], "1",
+        f"{process.zone}/{process.suffix}", "-",
+    ]  # fmt: skip
+
+
+async def test_list_json_has_all_there_is(broker_cli, space):
+    await broker_cli("journals", "apply", str(space))
+
+    done = await broker_cli("journals", "list", "--json")
+
+    names = [item["spec"]["name"] for item in done.json]
+    assert names == ["demo/one", "demo/two"]
+    assert all(int(item["modRevision"]) > 0 and item["route"] for item in done.json)
+
+
+def test_bad_selector_is_a_usage_error(inline):
+    done = inline("journals", "list", "--selector", "a in (b")
+
+    assert done.code == 2
+    assert "selector 'a in (b'" in done.err
+
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_auth_keys_sign_requests(broker_cli, space):
+    refused = await broker_cli("journals", "list")
+    allowed = await broker_cli("journals", "list", env={"BROKER_AUTH_KEYS": "c2VjcmV0"})
+
+    assert refused.code == 1
+    assert "UNAUTHENTICATED" in refused.err
+    assert refused.err.count("\n") == 1
+    assert allowed.code == 0, allowed.err
+
+
+def test_a_bad_token_is_not_printed(inline):
+    done = inline("journals", "list", "--broker.auth-keys", "not base64!")
+
+    assert done.code == 2
+    assert "not base64!" not in done.err
+
+
+def test_a_broker_which_is_down_fails_within_the_timeout(inline, unused_port):
+    address = f"http://127.0.0.1:{unused_port}"
+
+    done = inline("journals", "list", "--timeout=0.5", f"--broker.address={address}")
+
+    assert done.code == 1
+    assert done.err.startswith(f"gazette-aio: no broker answers at {address} (tried for 0.5 s)")
+    assert done.err.count("\n") == 1
+
+
+async def test_a_broker_which_comes_up_in_time_is_used(cli, unused_port, tmp_path):
+    import asyncio
+
+    from gazette_aio.broker import EmbeddedBroker
+
+    address = f"http://127.0.0.1:{unused_port}"
+    command = asyncio.create_task(
+        cli("--log-level=info", "journals", "list", "--timeout=30", f"--broker.address={address}")
+    )
+    async with EmbeddedBroker(tmp_path / "data", port=unused_port, fsync="off"):
+        done = await command
+
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("address", ["ftp://somewhere", "http://", "no url"])
+def test_a_bad_address_is_a_usage_error(inline, address):
+    done = inline("journals", "list", f"--broker.address={address}")
+
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+
+
+def test_tables_align_their_columns():
+    from gazette_aio.cli.output import table
+
+    assert table(["A", "B"], [("x", 1), ("long", 23)]) == "A      B\nx      1\nlong  23"
+    assert table(["A"], []) == "A"

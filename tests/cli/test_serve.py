@@ -1,0 +1,175 @@
+"""`gazette-aio serve`, and the command line as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import gazette_aio
+from gazette_aio.cli.app import cli as app
+from gazette_aio.cli.serve import serve
+from gazette_aio.client import connect
+from gazette_aio.testing import create_journals, journal_spec
+from tests.cli.conftest import NO_BROKER_VARIABLES, spawn
+
+
+async def ready_line(process) -> dict[str, object]:
+    return json.loads(await process.stdout.readline())
+
+
+async def ended(process, number=signal.SIGTERM) -> tuple[int, str]:
+    process.send_signal(number)
+    _, err = await process.communicate()
+    return process.returncode, err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, number):
+    args = ["serve", f"--data-dir={tmp_path / 'data'}", "--port=0", "--http-port=0"]
+    first = await spawn(*args, "--zone=here", "--id=me")
+    ready = await ready_line(first)
+    async with connect(ready["endpoint"]) as client:
+        await create_journals(client, journal_spec("test/kept"))
+        await client.append("test/kept", b"content")
+        process_id = (await client.list()).journals[0].route.members[0]
+    code, err = await ended(first, number)
+
+    second = await spawn(*args)
+    async with connect((await ready_line(second))["endpoint"]) as client:
+        async with client.read("test/kept", end_offset=7) as reader:
+            content = b"".join([chunk async for chunk in reader])
+    await ended(second)
+
+    assert (code, err) == (0, "")
+    assert ready["pid"] == first.pid
+    assert ready["endpoint"].startswith("http://127.0.0.1:")
+    assert "http_endpoint" in ready
+    assert (process_id.zone, process_id.suffix) == ("here", "me")
+    assert content == b"content"
+
+
+async def test_serve_takes_options_of_the_environment_and_aliases(tmp_path, unused_port):
+    env = {
+        "BROKER_DATA_DIR": str(tmp_path / "data"),
+        "BROKER_PORT": str(unused_port),
+        "BROKER_ZONE": "overridden",
+    }
+    process = await spawn("serve", "--broker.zone=zone", "--http-port=0", env=env)
+    ready = await ready_line(process)
+    await ended(process)
+
+    assert ready["endpoint"] == f"http://127.0.0.1:{unused_port}"
+    assert "zone" in json.dumps(ready["process_id"])
+    assert (tmp_path / "data").is_dir()
+
+
+async def test_ready_file_in_place_of_stdout(tmp_path):
+    path = tmp_path / "ready.json"
+    process = await spawn(
+        "serve", "--port=0", "--http-port=0", f"--data-dir={tmp_path / 'data'}",
+        f"--ready-file={path}",
+    )  # fmt: skip
+    while not path.exists():
+        assert process.returncode is None
+        await asyncio.sleep(0.02)
+    ready = json.loads(path.read_text())
+    async with connect(ready["endpoint"]) as client:
+        assert not (await client.list()).journals
+    process.send_signal(signal.SIGTERM)
+    out, _ = await process.communicate()
+
+    assert (process.returncode, out) == (0, b"")
+
+
+async def test_broker_module_is_the_same_command(tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gazette_aio.broker", "--port=0", "--http-port=0",
+        f"--data-dir={tmp_path / 'data'}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=NO_BROKER_VARIABLES,
+    )  # fmt: skip
+    ready = await ready_line(process)
+    assert (await ended(process)) == (0, "")
+    assert ready["pid"] == process.pid
+
+
+async def test_port_in_use(cli, gazette_broker, tmp_path):
+    port = gazette_broker.endpoint.rpartition(":")[2]
+
+    done = await cli("serve", f"--port={port}", "--http-port=0", f"--data-dir={tmp_path / 'other'}")
+
+    assert (done.code, done.out) == (2, b"")
+    assert f"127.0.0.1:{port}" in done.err
+    assert done.err.count("\n") == 1
+
+
+async def test_directory_in_use(cli, gazette_broker, tmp_path):
+    directory = tmp_path / "gazette-broker"
+
+    done = await cli("serve", "--port=0", "--http-port=0", f"--data-dir={directory}")
+
+    assert (done.code, done.out) == (2, b"")
+    assert str(directory) in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["serve", "--port=eighty"], "--port"),
+        (["serve", "--port=70000"], "70000"),
+        (["serve", "--fsync=sometimes"], "sometimes"),
+        (["journals", "read"], "JOURNAL"),
+        (["journals", "list", "--no-such-option"], "--no-such-option"),
+        (["no-such-command"], "no-such-command"),
+    ],
+)
+def test_wrong_usage_exits_2(inline, args, words):
+    done = inline(*args)
+
+    assert (done.code, done.out) == (2, b"")
+    assert words in done.err
+
+
+@pytest.mark.parametrize("variable", ["BROKER_PORT", "BROKER_HTTP_PORT", "BROKER_MAX_REPLICATION"])
+def test_a_bad_variable_is_named(inline, variable):
+    done = inline("serve", env={variable: "many"})
+
+    assert done.code == 2
+    assert "many" in done.err
+
+
+def test_help_shows_names_variables_and_defaults_but_no_aliases():
+    text = CliRunner().invoke(serve, ["--help"], terminal_width=200).output
+
+    for words in (
+        "--port", "BROKER_PORT", "8080", "--http-port", "8081", "--host", "--data-dir",
+        "--file-root", "BROKER_FILE_ROOT", "--zone", "BROKER_ZONE", "--id", "BROKER_ID",
+        "--auth-keys", "BROKER_AUTH_KEYS", "--max-replication", "--ready-file",
+    ):  # fmt: skip
+        assert words in text
+    assert "--broker." not in text
+
+
+def test_help_of_the_whole():
+    result = CliRunner().invoke(app, ["--help"])
+
+    assert result.exit_code == 0
+    assert "serve" in result.output
+    assert "journals" in result.output
+    assert "Exit codes:" in result.output
+
+
+def test_no_command_shows_help_and_version_is_ours(inline):
+    nothing, version = inline(), inline("--version")
+
+    assert nothing.code == 2
+    assert "Usage: gazette-aio" in nothing.text + nothing.err
+    assert (version.code, version.text) == (
+        0,
+        f"gazette-aio, version {gazette_aio.__version__}\n",
+    )

@@ -1,0 +1,95 @@
+"""The harness of the benchmarks, and the soak's way of telling what it can't do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness, measures
+
+ROOT = Path(__file__).parents[2]
+
+
+def measure(better, figures, yardsticks, goal):
+    calls: list[str] = []
+
+    @asynccontextmanager
+    async def setup():
+        async def figure() -> float:
+            calls.append("figure")
+            return figures.pop(0)
+
+        async def yardstick() -> float:
+            calls.append("yardstick")
+            return yardsticks.pop(0)
+
+        yield harness.Subject(figure, yardstick)
+        calls.append("closed")
+
+    return harness.Measure("some.name", goal, "/s", setup, better, rounds=3), calls
+
+
+@pytest.mark.parametrize(
+    ("better", "goal", "line"),
+    [
+        ("more", 0.2, "some.name 2/s 10/s 0.200 >=0.2 ok"),
+        ("more", 0.21, "some.name 2/s 10/s 0.200 >=0.21 short"),
+        ("less", 0.2, "some.name 2/s 10/s 0.200 <=0.2 ok"),
+        ("less", 0.1, "some.name 2/s 10/s 0.200 <=0.1 short"),
+    ],
+)
+async def test_rounds_are_interleaved_and_medians_compared(better, goal, line):
+    subject, calls = measure(better, [2.0, 900.0, 1.0], [10.0, 0.1, 11.0], goal)
+
+    result = await harness.run(subject)
+
+    assert calls == ["figure", "yardstick"] * 3 + ["closed"]
+    assert result.line() == line
+
+
+def test_all_measures_say_what_they_are():
+    measures.load()
+
+    assert all(measure.about and measure.goal > 0 for measure in harness.registered().values())
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *args], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_one_measure_by_name():
+    done = run("benchmarks", "--name=import.names", "--rounds=1")
+
+    name, _, _, _, goal, verdict = done.stdout.split()
+    assert (done.returncode, name, goal) == (0, "import.names", "<=1")
+    assert verdict in ("ok", "short")
+
+
+def test_an_unknown_measure_is_an_error():
+    done = run("benchmarks", "--name=nothing-like-it")
+
+    assert done.returncode == 2
+    assert "no such measure" in done.stderr
+
+
+def test_a_soak_which_is_not_there_says_so():
+    done = run("benchmarks.soak", "--suite=consumer", "--duration=1")
+
+    assert (done.returncode, done.stdout) == (
+        2,
+        "there is no soak suite 'consumer' yet; there are: broker\n",
+    )
+
+
+def test_soak_of_the_broker():
+    done = run("benchmarks.soak", "--suite=broker", "--duration=1", "--seed=7")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("seed 7\n")
+    assert "intact" in done.stdout

@@ -1,0 +1,100 @@
+"""The pytest plugin, in projects of users."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+AUTO = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+STRICT = "[pytest]\nasyncio_mode = strict\nasyncio_default_fixture_loop_scope = function\n"
+
+IMPORTS = "from gazette_aio.testing import create_journals, journal_spec\n"
+
+
+def run(pytester: pytest.Pytester, ini: str, test: str) -> pytest.RunResult:
+    pytester.makeini(ini)
+    pytester.makepyfile(IMPORTS + test)
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider")
+
+
+def test_auto_mode(pytester):
+    result = run(
+        pytester,
+        AUTO,
+        """
+async def test_append(gazette_client):
+    await create_journals(gazette_client, journal_spec("a/journal"))
+    assert (await gazette_client.append("a/journal", b"x")).commit.end == 1
+
+async def test_every_test_has_a_broker_of_its_own(gazette_client, gazette_broker):
+    assert not (await gazette_client.list()).journals
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_strict_mode(pytester):
+    result = run(
+        pytester,
+        STRICT,
+        """
+import pytest
+
+@pytest.mark.asyncio
+async def test_append(gazette_client):
+    await create_journals(gazette_client, journal_spec("a/journal"))
+    assert (await gazette_client.append("a/journal", b"x")).commit.end == 1
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_options_of_fixture_and_marker(pytester):
+    result = run(
+        pytester,
+        AUTO,
+        """
+import pytest
+
+@pytest.fixture
+def gazette_broker_options():
+    return {"zone": "fixture", "suffix": "name"}
+
+async def test_fixture(gazette_broker):
+    process = gazette_broker.process_id
+    assert (process.zone, process.suffix) == ("fixture", "name")
+
+@pytest.mark.gazette_broker(zone="marker")
+async def test_marker_has_the_last_word(gazette_broker):
+    process = gazette_broker.process_id
+    assert (process.zone, process.suffix) == ("marker", "name")
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_the_client_has_the_keys(gazette_client):
+    await gazette_client.list()
+""",
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_help_and_markers_are_listed(pytester):
+    fixtures = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
+    markers = pytester.runpytest_subprocess("--markers", "-p", "no:cacheprovider")
+
+    fixtures.stdout.fnmatch_lines(["gazette_broker *", "*running broker*"])
+    fixtures.stdout.fnmatch_lines(["gazette_client *", "*client of the test's broker*"])
+    markers.stdout.fnmatch_lines(["@pytest.mark.gazette_broker(*"])
+
+
+def test_loading_the_plugin_imports_no_grpc(pytester):
+    pytester.makepyfile(
+        """
+import sys
+
+def test_nothing():
+    assert "gazette_aio.testing.plugin" in sys.modules
+    assert not [name for name in sys.modules if name.split(".")[0] in ("grpc", "google")]
+"""
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -1,0 +1,94 @@
+"""Programs which type checkers accept; not imported, only checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, assert_type
+from uuid import UUID
+
+import msgspec
+
+import gazette_aio.protocol as pb
+from gazette_aio import (
+    Adapter,
+    AppendService,
+    AsyncAppend,
+    EmbeddedBroker,
+    Envelope,
+    Flags,
+    IntentLog,
+    JournalClient,
+    Publisher,
+    ReadCommittedIter,
+    ReadUncommittedIter,
+    RetryReader,
+    append,
+    connect,
+    json_adapter,
+    modulo_mapping,
+)
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+@dataclasses.dataclass
+class Payment:
+    cents: int
+
+
+def order_key(order: Order) -> bytes:
+    return b"%d" % order.id
+
+
+async def rpcs() -> None:
+    async with connect("http://localhost:8080", zone="here") as client:
+        assert_type(client, JournalClient)
+        assert_type(await client.list("a=b"), pb.ListResponse)
+        assert_type(await client.apply(pb.ApplyRequest()), pb.ApplyResponse)
+        assert_type(await client.append("a/journal", b"content"), pb.AppendResponse)
+        assert_type(await append(client, "a/journal", b"content"), pb.AppendResponse)
+        reader = client.read("a/journal", offset=3, block=True)
+        assert_type(reader, RetryReader)
+        async for chunk in reader:
+            assert_type(chunk, bytes)
+
+
+async def appends(service: AppendService) -> None:
+    async with service.append("a/journal") as pending:
+        assert_type(pending, AsyncAppend)
+        pending.write(b"content")
+    assert_type(await pending, pb.AppendResponse)
+    assert_type(pending.commit_range, tuple[int, int])
+
+
+async def messages(client: JournalClient) -> None:
+    adapter = json_adapter(Order)
+    orders: Adapter[Order] = adapter
+    payments: Adapter[Payment] = json_adapter(Payment)
+    assert_type(orders.decode(b"{}"), Order)
+    assert_type(payments.decode(b"{}"), Payment)
+    async for envelope in ReadCommittedIter(["a", "b"], adapter, client=client):
+        assert_type(envelope, Envelope[Order])
+        assert_type(envelope.message, Order)
+        assert_type(envelope.uuid, UUID)
+        assert_type(envelope.flags, Flags)
+    async for payment in ReadUncommittedIter("a", json_adapter(Payment), client=client):
+        assert_type(payment.message.cents, int)
+    async for untyped in ReadUncommittedIter("a", json_adapter(), client=client):
+        assert_type(untyped.message, dict[str, Any])
+
+
+async def publishing(client: JournalClient, listing: pb.ListResponse) -> None:
+    publisher = Publisher(client.appends, json_adapter(Order))
+    assert_type(publisher, Publisher[Order])
+    mapping = modulo_mapping(order_key, lambda: listing)
+    assert_type(await publisher.publish_committed(mapping, Order(1)), AsyncAppend)
+    async with publisher.transaction(intents=IntentLog("intents")):
+        await publisher.publish_uncommitted(mapping, Order(2))
+
+
+async def broker() -> None:
+    async with EmbeddedBroker(fsync="off") as running:
+        assert_type(running.endpoint, str)
