@@ -159,6 +159,7 @@ class KeyedAuth:
             raise ConfigurationError("at least one key must be provided")
         self._keys = tuple(decoded)
         self._clock = clock
+        # From the one which wasn't used for longest to the latest.
         self._tokens: OrderedDict[tuple[Any, ...], tuple[str, float]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -185,17 +186,15 @@ class KeyedAuth:
         """
         key = (*claims.cache_key(), lifetime)
         seconds = lifetime.total_seconds()
-        if (cached := self._tokens.get(key)) is not None:
-            token, signed_at = cached
-            if 0 <= now - signed_at < seconds / 2:
-                self._tokens.move_to_end(key)
-                return token
-        token = encode_token(_payload(claims, int(now), int(now + seconds)), self._keys[0])
-        self._tokens[key] = token, now
-        self._tokens.move_to_end(key)
+        # Race: loops of several threads may share this; none relies on an entry to stay.
+        cached = self._tokens.pop(key, None)
+        if cached is None or not 0 <= now - cached[1] < seconds / 2:
+            payload = _payload(claims, int(now), int(now + seconds))
+            cached = encode_token(payload, self._keys[0]), now
+        self._tokens[key] = cached
         if len(self._tokens) > _CACHED_TOKENS:
             self._tokens.popitem(last=False)
-        return token
+        return cached[0]
 
     async def authorize(self, claims: Claims, lifetime: timedelta) -> Metadata:
         """Return the metadata which carries a token for `claims`.
@@ -234,9 +233,14 @@ class BearerAuth:
 
     Args:
         token: The token, without `Bearer`.
+
+    Raises:
+        ConfigurationError: It has characters which can't be sent, such as the end of a line.
     """
 
     def __init__(self, token: str) -> None:
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigurationError("token has characters which can't be sent")
         self._token = token
 
     def __repr__(self) -> str:

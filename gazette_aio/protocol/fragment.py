@@ -115,7 +115,10 @@ def content_name(fragment: Fragment) -> str:
 def content_path(fragment: Fragment) -> str:
     """Return the path of a fragment below the root of its store.
 
-    The path of an unchecked journal name may lead out of the root; `join_below()` refuses that.
+    It must not be opened as it stands. The name of a journal and a path postfix may begin with
+    `../`, so that the path may lead out of the root, or into the directory of another journal.
+    `join_below(root, content_path(fragment))` refuses the former, and
+    `join_below(root, fragment.journal, fragment.path_postfix, content_name(fragment))` both.
 
     Raises:
         ValidationError: The fragment has no codec.

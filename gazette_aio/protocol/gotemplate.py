@@ -28,6 +28,7 @@ FUNCTIONS: Final = frozenset(
 )
 """Functions of the subset."""
 
+_MAX_LENGTH: Final = 4096
 _MAX_DEPTH: Final = 64
 _BLANKS: Final = " \t\r\n"
 
@@ -133,8 +134,11 @@ class _Parser:
         self._at = 0
         self._depth = 0
         self._tokens: list[_Token] = []
+        self._next = 0
 
     def parse(self) -> tuple[Node, ...]:
+        if len(self._text) > _MAX_LENGTH:
+            self._fail(f"more than {_MAX_LENGTH} characters")
         nodes, keyword = self._parse_nodes()
         if keyword:
             self._fail(f"unexpected {{{{{keyword}}}}}")
@@ -197,9 +201,7 @@ class _Parser:
 
     def _read_action(self) -> None:
         """Split an action into its tokens, up to and past its end."""
-        self._tokens = list(self._lex())
-        # The parser takes tokens from the front, but `_parse_nodes` looks at them first.
-        self._next = 0
+        self._tokens, self._next = list(self._lex()), 0
 
     def _lex(self) -> Iterator[_Token]:
         follows_blank = True

@@ -12,7 +12,9 @@ from gazette_aio.protocol.gotext import byte_length, quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_MAX_WIDTH: Final = 1024
+# A label value may be as long, and no path postfix is. Without a limit, a template which prints its
+# dot twice, within one which does the same, and so on, would give a text without limit.
+_MAX_TEXT_LENGTH: Final = 1024
 
 
 class Named(int):
@@ -53,7 +55,18 @@ class CallError(Exception):
 
 
 def format_value(value: Value) -> str:
-    """Return the printed form of a value."""
+    """Return the printed form of a value.
+
+    Raises:
+        CallError: It has none, or a very long one.
+    """
+    text = _format(value)
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise CallError(f"text of more than {_MAX_TEXT_LENGTH} characters")
+    return text
+
+
+def _format(value: Value) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -62,7 +75,7 @@ def format_value(value: Value) -> str:
         case str() | int():
             return str(value)
         case list():
-            return f"[{' '.join(map(format_value, value))}]"
+            return f"[{' '.join(map(_format, value))}]"
         case Record():
             if value.text is None:
                 raise CallError(f"can't print value of type {value.type_name}")
@@ -204,14 +217,14 @@ def _format_verb(match: re.Match[str], value: Value) -> str:
     flags, verb = match["flags"], match["verb"]
     width = int(match["width"] or "0") if len(match["width"]) < 5 else _MANY
     precision = match["precision"]
-    if width > _MAX_WIDTH:
+    if width > _MAX_TEXT_LENGTH:
         raise CallError(f"width of {match[0]} is too large")
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if verb in "dxXob" and verb and is_number and precision is None:
         assert isinstance(value, int)
         return _format_integer(value, verb, flags, width)
     if verb == "q" and isinstance(value, str):
-        text = quote(value)
+        text = quote(format_value(value))
     elif (
         verb == "v"
         or (verb == "s" and not isinstance(value, bool) and not _is_plain_int(value))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import ApplyRequest, JournalSpec, ListResponse
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.journal import validate_journal
+from gazette_aio.protocol.journal import MAX_JOURNAL_LENGTH, validate_journal
 from gazette_aio.protocol.journal_spec import (
     intersect_journal_specs,
     subtract_journal_specs,
@@ -56,7 +56,7 @@ class Node:
                 for journal in response.journals
             ]
         )
-        root.hoist()
+        root._hoist()
         return root
 
     @property
@@ -117,11 +117,18 @@ class Node:
             previous = child
 
     def hoist(self) -> None:
-        """Move what all children of a directory have in common up to it, from the bottom up."""
+        """Move what all children of a directory have in common up to it, from the bottom up.
+
+        What directories hold already is pushed down at first, so that the journals stay the same.
+        """
+        self.push_down()
+        self._hoist()
+
+    def _hoist(self) -> None:
         if not self.is_directory or not self.children:
             return
         for child in self.children:
-            child.hoist()
+            child._hoist()
         first = self.children[0]
         shared, delete = _copy(first.spec), first.delete
         for child in self.children[1:]:
@@ -182,24 +189,22 @@ class Node:
             The node of the tree which was updated or inserted.
 
         Raises:
-            ValidationError: The patch is a directory, or would stand below a journal.
+            ValidationError: The patch is a directory.
         """
         if patch.is_directory:
             raise ValidationError(f"expected a journal to patch ({patch.name})")
-        if not patch.name.startswith(self.name):
+        if not self._holds(patch.name):
             # The empty name is a prefix of all, so that this happens once at most.
             self._wrap()
         node = self
         while node.is_directory:
             index = bisect_right(node.children, patch.name, key=_node_name)
-            if index and patch.name.startswith(node.children[index - 1].name):
+            if index and node.children[index - 1]._holds(patch.name):
                 node = node.children[index - 1]
                 continue
             inserted = dataclasses.replace(patch, spec=_copy(patch.spec), children=[])
             node.children.insert(index, inserted)
             node = inserted
-        if node.name != patch.name:
-            raise ValidationError(f"unexpected patch below a journal ({patch.name})")
         node.comment = patch.comment or node.comment
         node.delete = node.delete if patch.delete is None else patch.delete
         node.revision = patch.revision or node.revision
@@ -208,6 +213,10 @@ class Node:
         )
         node.patched = True
         return node
+
+    def _holds(self, name: str) -> bool:
+        # A journal holds no other, even if its name is a prefix of that one's.
+        return name.startswith(self.name) if self.is_directory else name == self.name
 
     def _wrap(self) -> None:
         inner = dataclasses.replace(self)
@@ -257,6 +266,8 @@ def _copy(spec: JournalSpec) -> JournalSpec:
 def _shared_prefix(lhs: str, rhs: str) -> int:
     """Return the length of the longest prefix which both names share, and which ends in a slash."""
     length = 0
+    # No valid name is longer. Listings aren't validated, but mustn't nest without limit.
+    lhs, rhs = lhs[:MAX_JOURNAL_LENGTH], rhs[:MAX_JOURNAL_LENGTH]
     for lhs_part, rhs_part in zip(lhs.split("/")[:-1], rhs.split("/")[:-1], strict=False):
         if lhs_part != rhs_part:
             break

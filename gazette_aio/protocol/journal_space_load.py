@@ -204,14 +204,14 @@ class _Reader:
             self.fail(str(error))
         return nanoseconds
 
-    def enum(self, enum: Any, type_name: str, *, or_number: bool) -> int:
-        """Return the number of an enum value, given by its name."""
+    def enum(self, enum: Any, type_name: str, *, number_bits: int = 0) -> int:
+        """Return the number of an enum value, given by its name or as up to so many bits."""
         if self._is_null():
             return 0
         if not isinstance(self._tree, Scalar):
             self._mismatch(f"the name of a {type_name}")
-        if or_number and not isinstance(self._plain(), str):
-            return self.integer(32, signed=False)
+        if number_bits and not isinstance(self._plain(), str):
+            return self.integer(number_bits, signed=False)
         if self._tree.text not in enum.keys():  # noqa: SIM118
             names = " ".join(enum.keys())
             self.fail(f"{quote(self._tree.text)} is not a valid {type_name} (options are {names})")
@@ -237,7 +237,7 @@ def _read_node(reader: _Reader) -> Node:
             case "fragment":
                 node.has_no_stores = _read_fragment(value, spec.fragment)
             case "flags":
-                spec.flags = value.enum(pb.JournalSpec.Flag, "JournalSpec_Flag", or_number=True)
+                spec.flags = value.enum(pb.JournalSpec.Flag, "JournalSpec_Flag", number_bits=32)
             case "max_append_rate":
                 spec.max_append_rate = value.integer(64)
             case "suspend":
@@ -270,7 +270,7 @@ def _read_fragment(reader: _Reader, fragment: pb.JournalSpec.Fragment) -> bool:
                 fragment.length = value.integer(64)
             case "compression_codec":
                 fragment.compression_codec = pb.CompressionCodec.ValueType(
-                    value.enum(pb.CompressionCodec, "CompressionCodec", or_number=False)
+                    value.enum(pb.CompressionCodec, "CompressionCodec")
                 )
             case "stores":
                 fragment.stores.extend(item.text() for item in value.items())
@@ -289,7 +289,7 @@ def _read_suspend(reader: _Reader, spec: pb.JournalSpec) -> None:
     if "level" in fields:
         spec.suspend.level = pb.JournalSpec.Suspend.Level.ValueType(
             fields["level"].enum(
-                pb.JournalSpec.Suspend.Level, "JournalSpec_Suspend_Level", or_number=True
+                pb.JournalSpec.Suspend.Level, "JournalSpec_Suspend_Level", number_bits=31
             )
         )
     if "offset" in fields:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import JournalSpec, LabelSet
-from gazette_aio.protocol.gotext import duration_nanoseconds, duration_proto
 from gazette_aio.protocol.labels import (
     intersect_label_sets,
     subtract_label_set,
     union_label_sets,
     with_name_label,
 )
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
 
 _READABLE: Final = frozenset({JournalSpec.NOT_SPECIFIED, JournalSpec.O_RDONLY, JournalSpec.O_RDWR})
 _WRITABLE: Final = frozenset({JournalSpec.NOT_SPECIFIED, JournalSpec.O_WRONLY, JournalSpec.O_RDWR})
@@ -89,24 +91,24 @@ def _fields(spec: JournalSpec) -> dict[str, Any]:
         "length": fragment.length,
         "compression_codec": fragment.compression_codec,
         "stores": list(fragment.stores),
-        "refresh_interval": duration_nanoseconds(fragment.refresh_interval),
-        "retention": duration_nanoseconds(fragment.retention),
-        "flush_interval": duration_nanoseconds(fragment.flush_interval),
+        "refresh_interval": _set_duration(fragment.refresh_interval),
+        "retention": _set_duration(fragment.retention),
+        "flush_interval": _set_duration(fragment.flush_interval),
         "path_postfix_template": fragment.path_postfix_template,
         "flags": spec.flags,
         "max_append_rate": spec.max_append_rate,
     }
 
 
+def _set_duration(duration: Duration) -> Duration | None:
+    return duration if duration.seconds or duration.nanos else None
+
+
 _OUTSIDE_OF_FRAGMENT: Final = ("replication", "flags", "max_append_rate")
-_DURATIONS: Final = ("refresh_interval", "retention", "flush_interval")
 
 
 def _rebuild(spec: JournalSpec, labels: LabelSet, fields: dict[str, Any]) -> JournalSpec:
     present = {name: value for name, value in fields.items() if value}
-    for name in _DURATIONS:
-        if name in present:
-            present[name] = duration_proto(present[name])
     outer = {name: present.pop(name) for name in _OUTSIDE_OF_FRAGMENT if name in present}
     out = JournalSpec(name=spec.name, **outer)
     if labels.labels:

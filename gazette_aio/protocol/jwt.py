@@ -24,6 +24,7 @@ LEEWAY_SECONDS: Final = 5
 _HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
 _HASHES: Final = {"HS256": hashlib.sha256, "HS384": hashlib.sha384}
 _MAX_TOKEN_LENGTH: Final = 64 << 10
+_MAX_ALGORITHM_LENGTH: Final = 64
 _OUTSIDE_STANDARD: Final = re.compile(r"[^A-Za-z0-9+/=]")
 _OUTSIDE_URL: Final = re.compile(r"[^A-Za-z0-9_\-]")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
@@ -91,9 +92,9 @@ def decode_token(token: str, keys: Iterable[bytes]) -> Payload:
     Raises:
         AuthorizationError: It's malformed, or wasn't signed by any of the keys.
     """
-    parts = token.split(".")
-    if len(parts) != 3 or len(token) > _MAX_TOKEN_LENGTH:
+    if len(token) > _MAX_TOKEN_LENGTH or token.count(".") != 2:
         raise _malformed("token contains an invalid number of segments")
+    parts = token.split(".")
     header = _decode_json(parts[0], "header")
     if not _is_object(header):
         raise _malformed("could not JSON decode header")
@@ -102,9 +103,9 @@ def decode_token(token: str, keys: Iterable[bytes]) -> Payload:
     if not isinstance(algorithm, str):
         raise AuthorizationError("token is unverifiable: signing method (alg) is unspecified")
     if (algorithm_hash := _HASHES.get(algorithm)) is None:
-        raise AuthorizationError(
-            f"token signature is invalid: signing method {algorithm} is invalid"
-        )
+        # Anybody may choose the name, and the text has to fit into a response.
+        name = _without_surrogates(algorithm[:_MAX_ALGORITHM_LENGTH])
+        raise AuthorizationError(f"token signature is invalid: signing method {name} is invalid")
     try:
         signature = decode_url(parts[2])
     except Base64Error as error:

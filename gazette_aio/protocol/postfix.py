@@ -8,7 +8,7 @@ path comes about in silence.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
 from gazette_aio.protocol.errors import ValidationError
@@ -27,13 +27,11 @@ from gazette_aio.protocol.gotime import (
 from gazette_aio.protocol.labels import value_of, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
     from gazette_aio.protocol._generated.broker_pb2 import Label
 
 _VALIDATED_AS: Final = "postfix"
-_MAX_CACHED_LENGTH: Final = 4096
 
 
 class PathPostfixTemplate:
@@ -87,8 +85,7 @@ def validate_path_postfix_template(text: str) -> None:
     Raises:
         ValidationError: It isn't valid, or goes beyond the known subset.
     """
-    # Templates without an action are common, and always valid.
-    if "{{" in text:
+    if text:
         _validate(text)
 
 
@@ -113,21 +110,13 @@ def render_path_postfix(
     return _execute(template, text, _root(fragment, time, registers, spec))
 
 
-_T = TypeVar("_T")
-
-
-def _cached(call: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Remember results for texts of a sensible length."""
-    cached = functools.lru_cache(maxsize=256)(call)
-    return lambda text: cached(text) if len(text) <= _MAX_CACHED_LENGTH else call(text)
-
-
-@_cached
+# Errors are never cached, and with them no text which is too long.
+@functools.lru_cache(maxsize=256)
 def _parse(text: str) -> Template:
     return Template(text, name="")
 
 
-@_cached
+@functools.lru_cache(maxsize=256)
 def _validate(text: str) -> None:
     try:
         Template(text, name=_VALIDATED_AS).execute(_validation_root())

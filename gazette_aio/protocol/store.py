@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from typing import Final, NamedTuple
-from urllib.parse import unquote_plus
 
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.gotext import clean_path
@@ -35,6 +34,8 @@ class FragmentStoreURL(NamedTuple):
     @property
     def arguments(self) -> dict[str, str]:
         """Arguments by their names in lower case. Of a repeated one, the first holds."""
+        from urllib.parse import unquote_plus  # noqa: PLC0415
+
         found: dict[str, str] = {}
         for term in self.query.split("&"):
             name, _, value = term.partition("=")
@@ -53,15 +54,18 @@ class FragmentStoreURL(NamedTuple):
                 raise ValidationError(f"unknown argument of a {self.scheme} store ({name})")
 
     def object_key(self, content_path: str) -> str:
-        """Return the path of a fragment below the bucket, container or file root.
+        """Return the path of a fragment below the bucket, container, tenant or file root.
 
         Raises:
-            ValidationError: The path leads out of the store.
+            ValidationError: The path leads out of the store, or that of the store out of the root.
         """
         arguments = self.arguments
         if find := arguments.get("find", ""):
             content_path = content_path.replace(find, arguments.get("replace", ""), 1)
-        return join_below(self.path.strip("/"), content_path)
+        root = self.path.strip("/")
+        # Wire: keys of objects begin with the path as it's given, which is checked but not cleaned.
+        join_below("", root)
+        return join_below(root, content_path)
 
 
 def parse_fragment_store(text: str) -> FragmentStoreURL:

@@ -14,7 +14,8 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 # In a host, only bytes of other characters than ASCII may be escaped, and the percent sign.
 _BAD_HOST_ESCAPE: Final = re.compile(r"%(?!25)[0-7][0-9A-Fa-f]")
-_BAD_HOST_CHAR: Final = re.compile(r"[^A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\"%\x80-\U0010ffff]")
+# What isn't listed is allowed, other characters than ASCII included.
+_BAD_HOST_CHAR: Final = re.compile(r"[\x00- #/?@\\^`{|}\x7f]")
 _BAD_USER_CHAR: Final = re.compile(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]")
 _PORT: Final = re.compile(r"(:[0-9]*)?", re.ASCII)
 

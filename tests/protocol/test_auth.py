@@ -206,6 +206,20 @@ def test_algorithms(algorithm: str):
     )
 
 
+@pytest.mark.parametrize(("algorithm", "told"), [("\ud800x", "\ufffdx"), ("x" * 9999, "x" * 64)])
+def test_the_text_about_an_algorithm_fits_a_response(algorithm: str, told: str):
+    assert refusal(pb.KeyedAuth(SECRET), signed({}, alg=algorithm)) == (
+        f"verifying Authorization: token signature is invalid: signing method {told} is invalid"
+    )
+
+
+@pytest.mark.parametrize("token", ["a-token\n", "a\0token", "t\u00f6ken"])
+def test_a_token_which_can_not_be_sent_is_refused(token: str):
+    with pytest.raises(pb.ConfigurationError) as caught:
+        pb.BearerAuth(token)
+    assert "ken" not in str(caught.value).replace("token", "")
+
+
 def test_headers_without_an_algorithm():
     keyed = pb.KeyedAuth(SECRET)
     unverifiable = "verifying Authorization: token is unverifiable: "

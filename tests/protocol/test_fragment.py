@@ -150,6 +150,18 @@ def test_content_path_of_an_unchecked_name_may_climb():
         pb.join_below("/var/lib/fragments", path)
 
 
+def test_a_path_postfix_may_climb_into_another_journal():
+    climbing = pb.Fragment(journal="a/journal", path_postfix="../other", compression_codec=NONE)
+    pb.validate(climbing)
+    assert pb.content_path(climbing).startswith("a/other/")
+    parts = climbing.journal, climbing.path_postfix, pb.content_name(climbing)
+    with pytest.raises(pb.ValidationError, match="leads out of its root"):
+        pb.join_below("/var/lib/fragments", *parts)
+    climbing.path_postfix = "date=1"
+    joined = pb.join_below("/root", climbing.journal, "date=1", pb.content_name(climbing))
+    assert joined == f"/root/{pb.content_path(climbing)}"
+
+
 @pytest.mark.parametrize(
     "part",
     ["..", "../a", "a/../..", "a/../../b", "/etc/passwd", "/", "//a", "a\0b", "./../a", "a/../../"],

@@ -183,6 +183,30 @@ def test_errors_name_the_line():
     )
 
 
+@pytest.mark.parametrize("doubled", ["print . .", 'printf "%q%q" . .', 'printf "%v%s" . .'])
+def test_texts_do_not_grow_without_limit(doubled: str):
+    text = '{{with "aaaaaaaa"}}' + f"{{{{with {doubled}}}}}" * 60 + "{{end}}" * 61
+    with pytest.raises(pb.ValidationError, match="text of more than 1024 characters"):
+        pb.parse_path_postfix_template(text)
+
+
+def test_long_values_are_not_printed():
+    values = arguments()
+    values["spec"].fragment.stores.append(f"s3://{'x' * 1024}/")
+    for text in ("{{ .JournalSpec.Fragment.Stores }}", "{{ print .JournalSpec.Fragment.Stores }}"):
+        template = pb.parse_path_postfix_template(text)
+        with pytest.raises(pb.ValidationError, match="text of more than 1024 characters"):
+            template.render(**values)
+
+
+@pytest.mark.parametrize("piece", ["{{ 1 }}", "literal/"])
+def test_a_template_has_a_limit(piece: str):
+    longest = piece * (4096 // len(piece))
+    pb.validate_path_postfix_template(longest)
+    with pytest.raises(pb.ValidationError, match="more than 4096 characters"):
+        pb.validate_path_postfix_template(longest + piece)
+
+
 def test_a_template_is_checked_when_it_is_made():
     template = pb.parse_path_postfix_template("{{ .Spool.Begin }}")
     assert repr(template) == "PathPostfixTemplate('{{ .Spool.Begin }}')"

@@ -35,11 +35,21 @@ def test_object_keys():
     assert plain.object_key(path) == f"prefix/{path}"
     rewriting = pb.parse_fragment_store("s3://bucket/?find=a/journal&replace=elsewhere")
     assert rewriting.object_key("a/journal/a/journal/x") == "elsewhere/a/journal/x"
+    uneven = pb.parse_fragment_store("s3://bucket/a//b/./c/")
+    assert uneven.object_key(path) == f"a//b/./c/{path}"
     climbing = pb.parse_fragment_store("file:///root/?find=a/&replace=../../")
     with pytest.raises(pb.ValidationError, match="leads out of its root"):
         climbing.object_key("a/journal/x")
     with pytest.raises(pb.ValidationError, match="leads out of its root"):
         plain.object_key("../other/x")
+
+
+@pytest.mark.parametrize("url", ["file:///../etc/", "file:///a/%2e%2e/%2E./etc/", "file:///a%00/"])
+def test_a_store_stays_below_the_file_root(url: str):
+    # It's valid on the wire.
+    store = pb.parse_fragment_store(url)
+    with pytest.raises(pb.ValidationError, match="leads out of its root"):
+        store.object_key("a/journal/x")
 
 
 @pytest.mark.parametrize(
