@@ -31,8 +31,4 @@ BROKER_SCENARIOS: dict[str, str] = {
         "files of a journal below another one aren't indexed as fragments of the upper one, "
         'unless nested_journals="shared"'
     ),
-    "apply_invalid_postfix_unterminated": (
-        "what follows `template: postfix:1: ` is the text of a template parser, and ours finds the "
-        "missing end before the unknown function"
-    ),
 }

@@ -28,6 +28,9 @@ FUNCTIONS: Final = frozenset(
 )
 """Functions of the subset."""
 
+_UNSUPPORTED: Final = frozenset({"block", "break", "continue", "define", "range", "template"})
+_WORDS: Final = FUNCTIONS | _UNSUPPORTED | {"else", "end", "false", "if", "true", "with"}
+
 _MAX_LENGTH: Final = 4096
 _MAX_DEPTH: Final = 64
 _BLANKS: Final = " \t\r\n"
@@ -211,6 +214,8 @@ class _Parser:
             token = _TOKEN.match(self._text, self._at)
             if token is None or token.lastgroup is None:
                 self._fail(f"unexpected {quote(self._text[self._at])} in command")
+            if token.lastgroup == "word" and token[0] not in _WORDS:
+                self._fail(f"function {quote(token[0])} not defined")
             if token.lastgroup != "blank":
                 yield _Token(token.lastgroup, token[0], self._at, follows_blank)
             follows_blank = token.lastgroup == "blank"
@@ -222,7 +227,7 @@ class _Parser:
         if keyword in ("if", "with"):
             self._next = 1
             return self._parse_branch(keyword)
-        if keyword in ("block", "break", "continue", "define", "range", "template"):
+        if keyword in _UNSUPPORTED:
             self._fail(f"{{{{{keyword}}}}} is not supported")
         pipeline = self._parse_pipeline("command")
         self._expect_end("command")
@@ -301,7 +306,7 @@ class _Parser:
                 operand = Constant(token.text == "true", token.text)
             case "word":
                 if token.text not in FUNCTIONS:
-                    self._fail(f"function {quote(token.text)} not defined", token.at)
+                    self._fail(f"unexpected {{{{{token.text}}}}}", token.at)
                 operand = Function(token.text, self._column(token.at))
             case "number":
                 operand = Constant(self._parse_number(token), token.text)

@@ -180,7 +180,7 @@ def set_field(name: str, value: Any) -> Callable[[pb.JournalSpec], None]:
         (set_duration("retention", -1), None),
         (
             set_fragment("path_postfix_template", "{{ bad template"),
-            "Fragment.PathPostfixTemplate: template: postfix:1: unclosed action",
+            'Fragment.PathPostfixTemplate: template: postfix:1: function "bad" not defined',
         ),
         (set_field("flags", 6), "Flags: invalid combination (6)"),
         (set_field("flags", 0), None),
