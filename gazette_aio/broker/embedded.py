@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.files import FileOps
+from gazette_aio.broker.gateway import HttpGateway
 from gazette_aio.broker.options import BrokerOptions
 from gazette_aio.broker.server import GrpcServer
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedBroker:
-    """A broker on one directory, served over gRPC; an async context manager.
+    """A broker on one directory, served over gRPC and HTTP; an async context manager.
 
     Constructing it does nothing. It can be started again after it was stopped.
 
@@ -62,8 +63,10 @@ class EmbeddedBroker:
         self._files = files or FileOps()
         self._core: BrokerCore | None = None
         self._server: GrpcServer | None = None
+        self._gateway: HttpGateway | None = None
         self._temporary: str | None = None
         self._endpoint = ""
+        self._http_endpoint = ""
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self._endpoint or 'stopped'} {self._core!r}>"
@@ -88,7 +91,7 @@ class EmbeddedBroker:
         """Load the data directory, and begin to answer.
 
         Raises:
-            ConfigurationError: If the directory or the port is in use, or an option is invalid.
+            ConfigurationError: If the directory or a port is in use, or an option is invalid.
             StoreError: If the key space is damaged, naming file and offset.
 
         Cancellation: safe — the broker is stopped again.
@@ -106,15 +109,27 @@ class EmbeddedBroker:
             port = await server.bind(host, self.options.port)
             shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104
             endpoint = self.options.advertise or f"http://{shown}:{port}"
+            http_endpoint = ""
+            if self.options.http_port is not None:
+                gateway = self._gateway = HttpGateway(
+                    core,
+                    allow_origins=self.options.allow_origin,
+                    allow_unauthenticated=self.options.http_allow_unauthenticated,
+                )
+                http_port = await gateway.bind(host, self.options.http_port)
+                http_endpoint = f"http://{shown}:{http_port}"
             await core.serve_at(endpoint)
             await server.start()
+            if self._gateway is not None:
+                await self._gateway.start()
             self._endpoint = endpoint
+            self._http_endpoint = http_endpoint
         except BaseException:
             await self.stop(0.0)
             raise
 
     async def stop(self, grace: float = 1.0) -> None:
-        """End all RPCs within `grace` seconds, and make all state durable. Idempotent.
+        """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
         Cancellation: safe — takes effect when it's done.
         """
@@ -123,14 +138,15 @@ class EmbeddedBroker:
         await _finish(self._stop(grace))
 
     async def _stop(self, grace: float) -> None:
-        self._endpoint = ""
+        self._endpoint = self._http_endpoint = ""
         core, self._core = self._core, None
         server, self._server = self._server, None
+        gateway, self._gateway = self._gateway, None
         temporary, self._temporary = self._temporary, None
         if core is not None:
             await core.stop_serving()
-            if server is not None:
-                await server.stop(grace)
+            fronts = [front.stop(grace) for front in (server, gateway) if front is not None]
+            await asyncio.gather(*fronts)
             await core.aclose()
         if temporary is not None:
             await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)
@@ -143,7 +159,7 @@ class EmbeddedBroker:
     @property
     def http_endpoint(self) -> str:
         """Endpoint URL of the HTTP gateway, empty while there's none."""
-        return ""
+        return self._http_endpoint
 
     @property
     def process_id(self) -> pb.ProcessSpec.ID:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -26,8 +26,12 @@ class BrokerOptions:
     """Address to listen on."""
     port: int = 0
     """Port to listen on; zero takes any free one."""
-    http_port: int = 0
-    """Port of the HTTP gateway; zero takes any free one."""
+    http_port: int | None = 0
+    """Port of the HTTP gateway; zero takes any free one, None runs no gateway."""
+    http_allow_unauthenticated: bool = False
+    """Whether the gateway serves journals to clients without a token though there are keys."""
+    allow_origin: Sequence[str] = ()
+    """Origins whose scripts may use the gateway's JSON form from a browser."""
     advertise: str | None = None
     """Endpoint URL which clients are told, if it isn't `http://HOST:PORT`."""
     zone: str = "local"
@@ -77,6 +81,8 @@ class BrokerOptions:
             )
         if self.max_replication < 1:
             raise pb.ConfigurationError("max_replication must be at least 1")
+        if isinstance(self.allow_origin, str):
+            raise pb.ConfigurationError("allow_origin must be several origins, not a string")
         if self.chunk_size < 1:
             raise pb.ConfigurationError("chunk_size must be at least 1")
 
@@ -107,12 +113,17 @@ def _flag(text: str) -> bool:
     raise ValueError("expected true or false")
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
 _Parse = Callable[[str], object]
 _ENVIRONMENT: dict[str, tuple[str, _Parse]] = {
     "BROKER_DATA_DIR": ("data_dir", Path),
     "BROKER_HOST": ("host", str),
     "BROKER_PORT": ("port", int),
     "BROKER_HTTP_PORT": ("http_port", int),
+    "BROKER_ALLOW_ORIGIN": ("allow_origin", _words),
     "BROKER_ZONE": ("zone", str),
     "BROKER_ID": ("suffix", str),
     "BROKER_FILE_ROOT": ("file_root", Path),

@@ -64,7 +64,13 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     "http-port",
     type=_PORT,
     default=DEFAULT_HTTP_PORT,
-    help="Port of the HTTP gateway; accepted, but there is no gateway yet.",
+    help="Port of the HTTP gateway; 0 takes any free one.",
+)
+@_option(
+    "allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin whose scripts may use the gateway's JSON form; may be given several times.",
 )
 @_option(
     "data-dir",

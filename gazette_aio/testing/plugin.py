@@ -4,8 +4,9 @@ It's loaded by pytest wherever this package is installed, and needs pytest-async
 modes.
 
 `gazette_broker` is an `EmbeddedBroker` of the test's own, in a temporary directory, on free ports
-of the loopback interface. `gazette_client` is a `JournalClient` of it. Options of the broker come
-from the fixture `gazette_broker_options`, which a project may override, and from the marker
+of the loopback interface. It doesn't sync files, and has no HTTP gateway unless there's an option
+`http_port=0`. `gazette_client` is a `JournalClient` of it. Options of the broker come from the
+fixture `gazette_broker_options`, which a project may override, and from the marker
 `gazette_broker`, which has the last word:
 
     @pytest.fixture
@@ -46,7 +47,8 @@ def gazette_broker_options() -> dict[str, Any]:
 
 
 def _options(request: pytest.FixtureRequest, base: dict[str, Any], path: Path) -> dict[str, Any]:
-    options: dict[str, Any] = {"data_dir": path / "gazette-broker", "fsync": "off", **base}
+    defaults = {"data_dir": path / "gazette-broker", "fsync": "off", "http_port": None}
+    options: dict[str, Any] = {**defaults, **base}
     for marker in reversed(list(request.node.iter_markers("gazette_broker"))):
         options |= marker.kwargs
     return options

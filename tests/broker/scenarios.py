@@ -1,4 +1,4 @@
-"""Replays recorded scenarios on a broker, over plain gRPC, and tells what differs."""
+"""Replays recorded scenarios on a broker, over plain gRPC and HTTP, and tells what differs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from tests.broker.http_steps import HttpSteps
 
 Json = Any
 Step = dict[str, Any]
@@ -60,11 +61,14 @@ class Target:
     """A broker to replay on."""
 
     address: str
+    """Of its gRPC service."""
     endpoint: str
     zone: str
     suffix: str
     file_root: Path | None = None
     auth_key: str | None = None
+    http_address: str | None = None
+    """Of its HTTP gateway; `address` if None."""
 
 
 def needs_store(scenario: Json) -> bool:
@@ -127,6 +131,7 @@ class _Run:
         self.streams: dict[str, _Stream] = {}
         self.revisions: dict[int, int] = {}
         self.raw: Json = None
+        self.http = HttpSteps(target.http_address or target.address, self._unbind_text)
 
     async def step(self, step: Step) -> Json:
         plain = {
@@ -234,6 +239,8 @@ class _Run:
                 text = text.replace(time.strftime("date=%Y-%m-%d", now), "date=${utc_date}")
                 text = text.replace(time.strftime("hour=%H", now), "hour=${utc_hour}")
                 return json.loads(text)
+            case "status_only" | "json_lines":
+                return self.http.normalize(how, outcome)
             case "file_root":
                 return json.loads(json.dumps(outcome).replace(str(self._root()), "${file_root}"))
             case _:
@@ -274,6 +281,8 @@ class _Run:
             "mkdir": self._mkdir,
             "rmdir": self._rmdir,
             "files": self._files,
+            "http": lambda step: self.http.http(step, self._metadata(step)),
+            "http_raw": self.http.http_raw,
         }
 
     async def _poll(self, step: Step) -> None:

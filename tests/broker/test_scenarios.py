@@ -1,6 +1,7 @@
-"""Scenarios recorded from a real broker, replayed on an embedded one over gRPC.
+"""Scenarios recorded from a real broker, replayed on an embedded one over gRPC and HTTP.
 
-`BROKER_ADDRESS` names another broker to replay on, with `BROKER_FILE_ROOT` if that is reachable.
+`BROKER_ADDRESS` names another broker to replay on, with `BROKER_FILE_ROOT` if that is reachable and
+`BROKER_HTTP_ADDRESS` if its gateway is at another address.
 """
 
 from __future__ import annotations
@@ -18,35 +19,16 @@ from gazette_aio.broker import EmbeddedBroker
 from tests import golden, known_differences
 from tests.broker import scenarios
 
-# Groups which are answered over gRPC; those of the HTTP gateway are its own tests' concern.
-GROUPS = {
-    "apply",
-    "apply_invalid",
-    "list",
-    "append",
-    "read",
-    "fragments",
-    "suspend",
-    "health",
-    "replicate",
-    "grpc",
-    "auth",
-}
 _CONCURRENCY = 10
 _AUTH_KEYS = "c2VjcmV0LWtleQ==,b3RoZXItc2VjcmV0"
 
 
 def _collect() -> list[dict[str, Any]]:
     try:
-        recorded = golden.load("broker_scenarios.json")["scenarios"]
+        recorded: list[dict[str, Any]] = golden.load("broker_scenarios.json")["scenarios"]
     except (pytest.skip.Exception, pytest.fail.Exception):
         return []
-    return [
-        scenario
-        for scenario in recorded
-        if scenario["group"] in GROUPS
-        and not any("http" in step or "http_raw" in step for step in scenario["steps"])
-    ]
+    return recorded
 
 
 SCENARIOS = {scenario["name"]: scenario for scenario in _collect()}
@@ -81,6 +63,7 @@ async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
         file_root=root,
         store_wait=0.5,
         auth_keys=_AUTH_KEYS if keyed else None,
+        http_allow_unauthenticated=True,
     ) as broker:
         target = scenarios.Target(
             address=broker.endpoint.removeprefix("http://"),
@@ -89,6 +72,7 @@ async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
             suffix=broker.process_id.suffix,
             file_root=root,
             auth_key=_AUTH_KEYS.partition(",")[0] if keyed else None,
+            http_address=broker.http_endpoint.removeprefix("http://"),
         )
         differs = scenario["name"] in known_differences.BROKER_SCENARIOS
         return await scenarios.replay(target, scenario, poll_seconds=2.0 if differs else None)
@@ -117,6 +101,7 @@ async def _replay_remotely(scenario: dict[str, Any], address: str) -> str | None
             zone=process_id.zone,
             suffix=process_id.suffix,
             file_root=Path(root) if root else None,
+            http_address=os.environ.get("BROKER_HTTP_ADDRESS", target).removeprefix("http://"),
         ),
         scenario,
     )
@@ -137,7 +122,7 @@ def test_scenario(name: str, outcomes: dict[str, str | None]) -> None:
 
 def test_scenarios_were_collected() -> None:
     golden.directory()
-    assert len(SCENARIOS) == 185
+    assert len(SCENARIOS) == 204
     assert set(known_differences.BROKER_SCENARIOS) <= set(SCENARIOS)
 
 

@@ -48,7 +48,7 @@ async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, num
     assert (code, err) == (0, "")
     assert ready["pid"] == first.pid
     assert ready["endpoint"].startswith("http://127.0.0.1:")
-    assert "http_endpoint" in ready
+    assert ready["http_endpoint"].startswith("http://127.0.0.1:")
     assert (process_id.zone, process_id.suffix) == ("here", "me")
     assert content == b"content"
 

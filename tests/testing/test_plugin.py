@@ -70,12 +70,19 @@ async def test_marker_has_the_last_word(gazette_broker):
     process = gazette_broker.process_id
     assert (process.zone, process.suffix) == ("marker", "name")
 
+async def test_no_gateway_by_default(gazette_broker):
+    assert gazette_broker.http_endpoint == ""
+
+@pytest.mark.gazette_broker(http_port=0)
+async def test_a_gateway_if_asked(gazette_broker):
+    assert gazette_broker.http_endpoint.startswith("http://127.0.0.1:")
+
 @pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
 async def test_the_client_has_the_keys(gazette_client):
     await gazette_client.list()
 """,
     )
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
 
 
 def test_help_and_markers_are_listed(pytester):

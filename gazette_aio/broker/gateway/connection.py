@@ -1,0 +1,264 @@
+"""What the gateway adds to connections, requests and responses of its HTTP library."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+from aiohttp.http import StreamWriter
+
+from gazette_aio.broker.gateway.answers import CLOSE_ERROR, TEXT, header_value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS = 75.0
+_LINGERING_SECONDS = 2.0
+_END_SECONDS = 0.1
+_IDLE_SECONDS = 0.05
+
+
+class TruncatedBodyError(Exception):
+    """A client closed its side of the connection before the end of a request's body."""
+
+
+class Connection(web.RequestHandler):
+    """A connection of a client.
+
+    A client which closes its side only may still wait for answers, and one which is gone looks the
+    same. So what ends by itself is answered, and what could go on for ever is ended.
+    """
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._owner = server
+        self._link: asyncio.Transport | None = None
+        self._body: StreamReader | None = None
+        self._half_closed = False
+        self._endless = False
+
+    def begin(self, body: StreamReader) -> None:
+        """Note that a request is being answered.
+
+        Args:
+            body: Body of the request.
+        """
+        self._body = body
+        if self._half_closed:
+            self._truncate(body)
+
+    def endless(self) -> None:
+        """Note that the answer may go on for as long as the client is there.
+
+        Raises:
+            ConnectionResetError: If it's gone already.
+        """
+        if self._half_closed:
+            raise ConnectionResetError("the client is gone")
+        self._endless = True
+
+    def finish(self) -> None:
+        """Note that the request has its answer, but for what's left to write of it."""
+        self._body = None
+        self._endless = False
+        if self._half_closed:
+            self._close_when_idle()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Follow a connection from its beginning."""
+        super().connection_made(transport)
+        # Transports of other event loops are such by what they do, not by their class.
+        self._link = cast("asyncio.Transport", transport)
+        self._owner.opened(self._link)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Follow a connection to its end."""
+        super().connection_lost(exc)
+        if self._link is not None:
+            self._owner.lost(self._link)
+            self._link = None
+
+    def eof_received(  # type: ignore[override] # The base keeps to one of the answers.
+        self,
+    ) -> bool | None:
+        """Take the end of what the client sends; return whether it may still receive."""
+        if self._endless:
+            return None
+        self._half_closed = True
+        if self._body is not None:
+            self._truncate(self._body)
+        else:
+            self._close_when_idle()
+        return True
+
+    @staticmethod
+    def _truncate(body: StreamReader) -> None:
+        if not body.is_eof():
+            body.set_exception(TruncatedBodyError())
+            body.feed_eof()
+
+    def _close_when_idle(self) -> None:
+        # Race: a request may have been received which isn't begun yet, as may one behind it.
+        asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self._body is None and self._link is not None:
+            self._link.close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - It tells the client's bytes.
+    ) -> web.StreamResponse:
+        """Return the answer to what isn't HTTP."""
+        logger.debug("bad request", extra={"client": request.remote}, exc_info=exc)
+        if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
+            raise ConnectionAbortedError("there is no answer, or not the whole of it")
+        response = text_response(f"{status} {'Bad Request' if status == 400 else 'Error'}", status)
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """Log what a client caused; the gateway logs its own failures."""
+        logger.debug(*args, **kwargs)
+
+
+def connection_of(request: web.BaseRequest) -> Connection:
+    """Return the connection of a request."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection
+
+
+class Request(web.BaseRequest):
+    """A request of a client."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        # Wire: clients aren't told the library and its version.
+        response.headers.pop("Server", None)
+
+
+class Server(web.Server):
+    """Accepts connections, and hands their requests to a function.
+
+    Args:
+        answer: Answers a request; cancelled when the client is gone.
+    """
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(answer, request_factory=_request, handler_cancellation=True)
+        self._running = asyncio.get_running_loop()
+        self._transports: dict[asyncio.Transport, None] = {}
+        self._ending = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __call__(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(
+            self,
+            loop=self._running,
+            access_log=None,
+            auto_decompress=False,  # What's put is what's appended.
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            lingering_time=_LINGERING_SECONDS,
+        )
+
+    def __len__(self) -> int:
+        return len(self._transports)
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """Take a new connection."""
+        if self._ending:
+            transport.abort()
+        self._transports[transport] = None
+        self._empty.clear()
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        """Forget a connection."""
+        self._transports.pop(transport, None)
+        if not self._transports:
+            self._empty.set()
+
+    async def end(self) -> None:
+        """Close all connections; none of them may be answering a request.
+
+        Cancellation: safe.
+        """
+        # Race: a connection may have been accepted which isn't made yet.
+        self._ending = True
+        self.pre_shutdown()
+        await self.shutdown(_END_SECONDS)
+        for transport in list(self._transports):
+            if transport.get_write_buffer_size() == 0:
+                transport.close()
+            else:
+                transport.abort()  # The client doesn't take what it's sent.
+        await self._empty.wait()
+
+
+class TrailedResponse(web.StreamResponse):
+    """A response whose body is flushed chunk by chunk, and ends with a trailer that tells why.
+
+    Clients of HTTP/1.0, which knows no trailers, get the body alone.
+
+    Args:
+        request: The request.
+        status: The status.
+        headers: The headers.
+    """
+
+    def __init__(
+        self, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]
+    ) -> None:
+        super().__init__(status=status)
+        self.reason_of_end = ""
+        self._writer = request.writer
+        if request.version >= (1, 1):
+            self.headers["Trailer"] = CLOSE_ERROR
+            self.enable_chunked_encoding()
+        self.headers.extend(headers)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write the end of the body, and the trailer.
+
+        Cancellation: poisons — the connection can't be used any more.
+        """
+        if self.chunked and not data and isinstance(self._writer, StreamWriter):
+            # Wire: the library ends a chunked body without trailers. From here on it writes what
+            # it's given, and that's the last chunk with the trailer.
+            self._writer.chunked = False
+            trailer = f"{CLOSE_ERROR}: {header_value(self.reason_of_end)}"
+            data = f"0\r\n{trailer}\r\n\r\n".encode("ascii")
+        await super().write_eof(data)
+
+
+def text_response(
+    text: str, status: int, headers: list[tuple[str, str]] | None = None
+) -> web.Response:
+    """Return the response of a failure: its text on a line."""
+    response = web.Response(status=status, body=f"{text}\n".encode("utf-8", "replace"))
+    response.headers.extend(headers or [])
+    response.headers["Content-Type"] = TEXT
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> Request:
+    return Request(message, payload, protocol, writer, task, asyncio.get_running_loop())

@@ -1,0 +1,126 @@
+"""Listens for requests over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.gateway.connection import Server
+    from gazette_aio.broker.gateway.routes import Routes
+
+_BIND_ATTEMPTS = 5
+_CONNECTION = "gazette_aio.broker.gateway.connection"
+_ROUTES = "gazette_aio.broker.gateway.routes"
+
+
+class HttpGateway:
+    """Serves journals, diagnostics, and the JSON form of two RPCs over HTTP/1.1.
+
+    Args:
+        core: The broker.
+        allow_origins: Origins whose scripts may use the JSON form from a browser.
+        allow_unauthenticated: Whether GET, HEAD and PUT of journals need no token though the broker
+            has keys. A token which is sent is checked nonetheless.
+    """
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        *,
+        allow_origins: Iterable[str] = (),
+        allow_unauthenticated: bool = False,
+    ) -> None:
+        self._core = core
+        self._allow_origins = tuple(allow_origins)
+        self._allow_unauthenticated = allow_unauthenticated
+        self._listener: asyncio.Server | None = None
+        self._server: Server | None = None
+        self._routes: Routes | None = None
+
+    def __repr__(self) -> str:
+        if self._listener is None or self._server is None or self._routes is None:
+            return "<HttpGateway stopped>"
+        return f"<HttpGateway connections={len(self._server)} requests={len(self._routes)}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_listener", None) is not None:
+            warnings.warn(f"{self!r} was not stopped", ResourceWarning, source=self, stacklevel=2)
+
+    async def bind(self, host: str, port: int) -> int:
+        """Take an address, and return the port.
+
+        Args:
+            host: Address to listen on; empty is all of them.
+            port: The port; zero takes any free one.
+
+        Raises:
+            ConfigurationError: If the address can't be listened on.
+
+        Cancellation: safe.
+        """
+        if not {_CONNECTION, _ROUTES} <= sys.modules.keys():
+            # The library takes a while to import, which others needn't wait for.
+            await self._core.runtime.io.run(importlib.import_module, _ROUTES)
+        routes = self._routes = importlib.import_module(_ROUTES).Routes(
+            self._core,
+            allow_origins=self._allow_origins,
+            allow_unauthenticated=self._allow_unauthenticated,
+        )
+        server = self._server = importlib.import_module(_CONNECTION).Server(routes.answer)
+        try:
+            listener = await _listen(server, host, port)
+        except OSError as error:
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+        self._listener = listener
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def start(self) -> None:
+        """Begin to answer.
+
+        Cancellation: safe.
+        """
+        assert self._listener is not None, "not bound"
+        await self._listener.start_serving()
+
+    async def stop(self, grace: float) -> None:
+        """Stop to listen, and end what's being answered after `grace` seconds. Idempotent.
+
+        Cancellation: poisons — connections may be left open.
+        """
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        assert self._server is not None
+        assert self._routes is not None
+        listener.close()
+        await self._routes.finish(grace)
+        await self._server.end()
+        await listener.wait_closed()
+
+
+async def _listen(factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(factory, host, port, start_serving=False)
+    attempt = 1
+    # A name of several addresses gets a port of each; clients are told one.
+    while len({socket.getsockname()[1] for socket in listener.sockets}) > 1:
+        port = listener.sockets[0].getsockname()[1]
+        listener.close()
+        try:
+            listener = await loop.create_server(factory, host, port, start_serving=False)
+        except OSError:
+            if (attempt := attempt + 1) > _BIND_ATTEMPTS:
+                raise
+            listener = await loop.create_server(factory, host, 0, start_serving=False)
+    return listener

@@ -1,0 +1,222 @@
+"""GET, HEAD and PUT of journals."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.gateway.answers import (
+    append_error,
+    append_headers,
+    code_status,
+    content_type,
+    read_headers,
+    read_status,
+)
+from gazette_aio.broker.gateway.calls import counted
+from gazette_aio.broker.gateway.connection import (
+    TrailedResponse,
+    TruncatedBodyError,
+    connection_of,
+    text_response,
+)
+from gazette_aio.broker.gateway.query import QueryError, check_append_query, parse_read_query
+from gazette_aio.broker.gateway.read_relay import ReadRelay, RelayState
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.append import AppendMessage, serve_append
+from gazette_aio.broker.service.read import ContentChunk, serve_read
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.gateway.target import Target
+
+
+class Authorize(Protocol):
+    """Returns the claims of a request."""
+
+    def __call__(self, request: web.BaseRequest, capability: pb.Capability, /) -> pb.Claims:
+        """Return the claims, or raise an RpcError if it isn't authorized."""
+        ...
+
+
+class JournalRoutes:
+    """Answers requests for journals.
+
+    Args:
+        core: The broker.
+        authorize: Authorizes requests.
+    """
+
+    def __init__(self, core: BrokerCore, authorize: Authorize) -> None:
+        self._core = core
+        self._authorize = authorize
+
+    async def answer(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        """Answer a request for the journal which a path names.
+
+        Cancellation: aborts — a body ends without its last chunk, an append is rolled back.
+        """
+        match request.method:
+            case "GET":
+                return await self._read(request, target, metadata_only=False)
+            case "HEAD":
+                return await self._read(request, target, metadata_only=True)
+            case "PUT":
+                return await self._append(request, target)
+            case method:
+                return text_response(f"unknown method: {method}", 400)
+
+    async def _read(
+        self, request: web.BaseRequest, target: Target, *, metadata_only: bool
+    ) -> web.StreamResponse:
+        try:
+            claims = self._authorize(request, pb.Capability.READ)
+            query = parse_read_query(target.query)
+            message = pb.ReadRequest(
+                journal=target.path[1:],
+                offset=query.offset,
+                block=query.block,
+                metadata_only=metadata_only,
+            )
+            pb.validate(message)
+        except (RpcError, QueryError, pb.ValidationError) as error:
+            return _refusal(error)
+        if query.block:
+            connection_of(request).endless()
+        answer = _ReadAnswer(request, target.path)
+        try:
+            with counted(self._core, "Read"):
+                await _run(self._core, claims, message, answer)
+        except RpcError as error:
+            if not answer.begun:
+                return _refusal(error)
+            answer.relay.fail(error.text)
+        return await answer.end()
+
+    async def _append(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        try:
+            claims = self._authorize(request, pb.Capability.APPEND)
+            check_append_query(target.query)
+            first = pb.AppendRequest(journal=target.path[1:])
+            pb.validate(first)
+        except (RpcError, QueryError, pb.ValidationError) as error:
+            return _closing(request, _refusal(error))
+        try:
+            with counted(self._core, "Append") as outcome:
+                async with contextlib.aclosing(_append_messages(request, first)) as messages:
+                    response = await serve_append(self._core, claims, messages)
+                if response.status != pb.Status.OK:
+                    outcome.status = pb.Status.Name(response.status)
+        except RpcError as error:
+            return _closing(request, _refusal(error))
+        if response.status != pb.Status.OK:
+            return _closing(request, text_response(append_error(response), 500))
+        return web.Response(status=204, headers=append_headers(response, target.path))
+
+
+class _ReadEndedError(Exception):
+    """There's nothing more to send."""
+
+
+class _ReadAnswer:
+    """The response to a GET or HEAD, as it's being made."""
+
+    def __init__(self, request: web.BaseRequest, path: str) -> None:
+        self.relay = ReadRelay()
+        self._request = request
+        self._path = path
+        self._first: pb.ReadResponse | None = None
+        self._response: TrailedResponse | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it's known how the response begins."""
+        return self._first is not None
+
+    async def send(self, message: pb.ReadResponse | ContentChunk) -> None:
+        if isinstance(message, ContentChunk):
+            self.relay.content(len(message.content))
+            response = self._response
+            if response is None:
+                response = await self._begin(message.content)
+            await response.write(message.content)
+            return
+        goes_on = self.relay.metadata(message)
+        if self._first is None:
+            self._first = message
+        if not goes_on:
+            raise _ReadEndedError
+
+    async def end(self) -> web.StreamResponse:
+        first = self._first
+        if first is None:
+            return text_response(self.relay.reason, 500)
+        if first.status != pb.Status.OK:
+            return text_response(
+                pb.Status.Name(first.status),
+                read_status(first.status),
+                read_headers(first, self._path),
+            )
+        if self._request.method == "HEAD":
+            return web.Response(
+                status=read_status(first.status), headers=read_headers(first, self._path)
+            )
+        response = self._response
+        if response is None:
+            response = await self._begin(b"")
+        response.reason_of_end = self.relay.reason
+        return response
+
+    async def _begin(self, content: bytes) -> TrailedResponse:
+        assert self._first is not None
+        assert self.relay.state is not RelayState.OPENING
+        response = self._response = TrailedResponse(
+            self._request, read_status(self._first.status), read_headers(self._first, self._path)
+        )
+        response.headers["Content-Type"] = content_type(content)
+        await response.prepare(self._request)
+        return response
+
+
+async def _run(
+    core: BrokerCore, claims: pb.Claims, message: pb.ReadRequest, answer: _ReadAnswer
+) -> None:
+    with contextlib.suppress(_ReadEndedError):
+        await serve_read(core, claims, message, answer.send)
+
+
+async def _append_messages(
+    request: web.BaseRequest, first: pb.AppendRequest
+) -> AsyncGenerator[AppendMessage, None]:
+    yield first
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    try:
+        while content := await request.content.readany():
+            yield content
+    except (TruncatedBodyError, web.RequestPayloadError) as error:
+        raise RpcError("unexpected EOF") from error
+    yield pb.AppendRequest()
+
+
+def _refusal(error: RpcError | QueryError | pb.ValidationError) -> web.Response:
+    if not isinstance(error, RpcError):
+        return text_response(str(error), 400)
+    status = code_status(error.code)
+    response = text_response(error.text, status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _closing(request: web.BaseRequest, response: web.Response) -> web.Response:
+    """Return a response which ends the connection if the request's body wasn't read."""
+    if not request.content.is_eof():
+        response.force_close()
+    return response

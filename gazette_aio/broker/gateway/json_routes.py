@@ -1,0 +1,157 @@
+"""List and Read in JSON, one message to a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aiohttp import web
+from google.protobuf.message import Message
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.gateway.answers import code_status
+from gazette_aio.broker.gateway.calls import counted
+from gazette_aio.broker.gateway.connection import TruncatedBodyError, connection_of
+from gazette_aio.broker.gateway.json_form import (
+    JsonError,
+    not_implemented,
+    parse_message,
+    request_error,
+    result_line,
+    stream_error,
+)
+from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.list import serve_list
+from gazette_aio.broker.service.read import ContentChunk, serve_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gazette_aio.broker.core import BrokerCore
+
+M = TypeVar("M", bound=Message)
+
+_MAX_DOCUMENT_BYTES = 256 << 10
+_INLINE_BYTES = 4 << 10
+_ALLOWED_HEADERS = (
+    "Cache-Control, Content-Language, Content-Length, Content-Type, Expires, Last-Modified, "
+    "Pragma, Authorization"
+)
+
+
+class JsonRoutes:
+    """Answers requests for the JSON form of RPCs.
+
+    Args:
+        core: The broker.
+        allow_origins: Origins whose scripts may use it from a browser.
+    """
+
+    def __init__(self, core: BrokerCore, allow_origins: Iterable[str]) -> None:
+        self._core = core
+        self._allow_origins = frozenset(allow_origins)
+
+    async def answer(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        """Answer a request.
+
+        Cancellation: aborts — a body ends without its last chunk.
+        """
+        headers = self._cors_headers(request)
+        if request.method == "OPTIONS":
+            return web.Response(headers=headers)
+        answer = _Stream(request, headers)
+        try:
+            match request.method, path:
+                case "POST", "/v1/journals/list":
+                    await self._list(request, answer)
+                case "POST", "/v1/journals/read":
+                    await self._read(request, answer)
+                case _:
+                    return _document(501, not_implemented(), headers)
+        except JsonError as error:
+            return _document(400, request_error(str(error), "INVALID_ARGUMENT"), headers)
+        except RpcError as error:
+            document = stream_error(error.text, error.code)
+            if answer.response is None:
+                return _document(code_status(error.code), document, headers)
+            await answer.response.write(document + b"\n")
+        return answer.response or _document(200, b"", headers)
+
+    async def _list(self, request: web.BaseRequest, answer: _Stream) -> None:
+        claims = self._claims(request, pb.Capability.LIST)
+        message = await self._message(pb.ListRequest, request)
+        if message.watch:
+            connection_of(request).endless()
+        with counted(self._core, "List"):
+            await serve_list(self._core, claims, message, answer.send)
+
+    async def _read(self, request: web.BaseRequest, answer: _Stream) -> None:
+        claims = self._claims(request, pb.Capability.READ)
+        message = await self._message(pb.ReadRequest, request)
+        if message.block:
+            connection_of(request).endless()
+
+        async def send(response: pb.ReadResponse | ContentChunk) -> None:
+            if isinstance(response, ContentChunk):
+                offset, content = response
+                response = pb.ReadResponse(offset=offset, content=content)
+            await answer.send(response)
+
+        with counted(self._core, "Read"):
+            await serve_read(self._core, claims, message, send)
+
+    def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:
+        return self._core.authorize(request.headers.get("Authorization"), capability)
+
+    async def _message(self, cls: type[M], request: web.BaseRequest) -> M:
+        document = bytearray()
+        try:
+            while part := await request.content.readany():
+                document += part
+                if len(document) > _MAX_DOCUMENT_BYTES:
+                    raise RpcError(
+                        f"request larger than max ({_MAX_DOCUMENT_BYTES})", "RESOURCE_EXHAUSTED"
+                    )
+        except (TruncatedBodyError, web.RequestPayloadError):
+            raise JsonError("unexpected EOF") from None
+        if len(document) <= _INLINE_BYTES:
+            return parse_message(cls, bytes(document))
+        return await self._core.runtime.bulk.run(parse_message, cls, bytes(document))
+
+    def _cors_headers(self, request: web.BaseRequest) -> dict[str, str]:
+        origin = request.headers.get("Origin")
+        if not self._allow_origins:
+            return {}
+        # The answer depends on the origin: caches have to know.
+        if origin not in self._allow_origins:
+            return {"Vary": "Origin"}
+        return {
+            "Vary": "Origin",
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+            "Access-Control-Allow-Headers": _ALLOWED_HEADERS,
+        }
+
+
+class _Stream:
+    """The response to a request, begun with its first message."""
+
+    def __init__(self, request: web.BaseRequest, headers: dict[str, str]) -> None:
+        self.response: web.StreamResponse | None = None
+        self._request = request
+        self._headers = headers
+
+    async def send(self, message: Message) -> None:
+        if self.response is None:
+            headers = {
+                **self._headers,
+                "Content-Type": "application/json",
+                "Grpc-Metadata-Content-Type": "application/grpc",
+            }
+            self.response = web.StreamResponse(headers=headers)
+            await self.response.prepare(self._request)
+        await self.response.write(result_line(message))
+
+
+def _document(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
+    headers = {**headers, "Content-Type": "application/json"}
+    return web.Response(status=status, body=body, headers=headers)

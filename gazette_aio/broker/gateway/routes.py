@@ -1,0 +1,145 @@
+"""Answers requests: to which of the gateway's parts they go, and what becomes of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.gateway.connection import connection_of, text_response
+from gazette_aio.broker.gateway.journals import JournalRoutes
+from gazette_aio.broker.gateway.json_routes import JsonRoutes
+from gazette_aio.broker.gateway.metrics_text import CONTENT_TYPE, metrics_text
+from gazette_aio.broker.gateway.target import (
+    Target,
+    TargetError,
+    parse_target,
+    redirect,
+    redirect_page,
+)
+from gazette_aio.broker.resolver import visibility
+from gazette_aio.broker.rpc_error import RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gazette_aio.broker.core import BrokerCore
+
+logger = logging.getLogger(__name__)
+
+_VERBS = frozenset(("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE"))
+
+
+class Routes:
+    """Answers requests.
+
+    Args:
+        core: The broker.
+        allow_origins: Origins whose scripts may use the JSON form from a browser.
+        allow_unauthenticated: Whether journals are served to clients without a token.
+    """
+
+    def __init__(
+        self, core: BrokerCore, *, allow_origins: Iterable[str], allow_unauthenticated: bool
+    ) -> None:
+        self._core = core
+        self._allow_unauthenticated = allow_unauthenticated
+        self._journals = JournalRoutes(core, self._claims)
+        self._json = JsonRoutes(core, allow_origins)
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            ConnectionError: If the client is gone, or has to see that the answer isn't whole.
+
+        Cancellation: aborts — the connection has to be closed.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "outside of a task"
+        connection = connection_of(request)
+        self._tasks.add(task)
+        connection.begin(request.content)
+        try:
+            return await self._route(request)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            logger.exception("request failed", extra={"method": request.method})
+            if request.writer.output_size > 0:
+                raise ConnectionAbortedError("the answer isn't whole") from None
+            return text_response(f"{type(error).__name__}: {error}", 500)
+        finally:
+            connection.finish()
+            self._tasks.discard(task)
+
+    async def finish(self, grace: float) -> None:
+        """Wait for requests which are being answered, and cancel them after `grace` seconds.
+
+        Cancellation: safe.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace)
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method not in _VERBS:
+            # Wire: what doesn't begin with a verb of HTTP/1.1 isn't answered.
+            raise ConnectionAbortedError(f"unknown verb {request.method[:16]}")
+        try:
+            target = parse_target(request.raw_path)
+        except TargetError as error:
+            return text_response(f"400 Bad Request: {error}", 400)
+        if request.method != "CONNECT" and (location := redirect(target)) is not None:
+            return _redirect(request.method, location)
+        path = target.path
+        if path == "/debug/ready":
+            return web.Response()
+        if path == "/debug/metrics":
+            return self._metrics(request)
+        if path.startswith("/v1/"):
+            return await self._json.answer(request, path)
+        return await self._journals.answer(request, Target(path, target.query))
+
+    def _metrics(self, request: web.BaseRequest) -> web.Response:
+        """Return the counters, with the write heads of those journals which the client may list."""
+        stats = self._core.metrics.snapshot()
+        try:
+            claims = self._claims(request, pb.Capability.LIST)
+        except RpcError:
+            pass  # Counters of the broker as a whole aren't anyone's secret.
+        else:
+            visible = visibility(claims.selector)
+            stats["gazette_write_head"] = {
+                replica.name: replica.head
+                for replica in self._core.replicas
+                if visible is None or visible(replica.item.labels)
+            }
+        body = metrics_text(stats).encode("utf-8", "replace")
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    def _claims(self, request: web.BaseRequest, capability: pb.Capability, /) -> pb.Claims:
+        header = request.headers.get("Authorization")
+        if header is None and self._allow_unauthenticated:
+            return pb.Claims(capability=capability)
+        return self._core.authorize(header, capability)
+
+
+def _redirect(method: str, location: str) -> web.Response:
+    status = HTTPStatus.TEMPORARY_REDIRECT
+    response = web.Response(status=status, headers={"Location": location})
+    if method in ("GET", "HEAD"):
+        response.body = redirect_page(location, status.phrase).encode()
+        response.headers["Content-Type"] = "text/html; charset=utf-8"
+    return response

@@ -1,0 +1,74 @@
+"""Targets of HTTP requests: the path a request is for, and where it's sent if that isn't clean."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import gazette_aio.protocol as pb
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_PATH_SAFE = "/-_.~$&+,:;=@"
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
+
+
+class TargetError(Exception):
+    """A target can't be parsed; the text tells why."""
+
+
+class Target(NamedTuple):
+    """Target of a request."""
+
+    path: str
+    """Unescaped; it begins with a slash unless the request isn't for a path at all."""
+    query: str
+    """Without the question mark, still escaped."""
+
+
+def parse_target(text: str) -> Target:
+    """Parse the target of a request line.
+
+    Args:
+        text: The target as it was received, other bytes than UTF-8 as surrogates.
+
+    Raises:
+        TargetError: If an escape is invalid.
+    """
+    path, _, query = text.partition("?")
+    if match := _ABSOLUTE.match(path):
+        path = path[match.end() :] or "/"
+    if bad := _BAD_ESCAPE.search(path):
+        raise TargetError(f"invalid URL escape {pb.quote(bad[0])}")
+    content = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
+    return Target(content.decode("utf-8", "replace"), query)
+
+
+def redirect(target: Target) -> str | None:
+    """Return the location which an unclean path is redirected to, None if the path is clean.
+
+    A slash at the end is kept: what it means is judged with the journal's name.
+    """
+    path = target.path
+    if path[:1] != "/":
+        return None
+    cleaned = pb.clean_path(path)
+    if path[-1] == "/" and cleaned != "/":
+        cleaned += "/"
+    if cleaned == path:
+        return None
+    query = quote_from_bytes(
+        target.query.encode("utf-8", "surrogateescape"), safe="".join(map(chr, range(33, 127)))
+    )
+    return escape_path(cleaned) + (f"?{query}" if query else "")
+
+
+def redirect_page(location: str, reason: str) -> str:
+    """Return the page of a redirect, for those who read it."""
+    return f'<a href="{location.translate(_HTML)}">{reason}</a>.\n\n'
+
+
+def escape_path(path: str) -> str:
+    """Return a path as it's written within a URL."""
+    return quote_from_bytes(path.encode("utf-8", "surrogateescape"), safe=_PATH_SAFE)
