@@ -90,4 +90,4 @@ def decode_record(content: bytes) -> IntentRecord:
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise StoreError(f"record of intents is damaged: {error}") from error
     # A torn trailer is as good as none: acknowledgements may be appended again.
-    return IntentRecord(intents, state, written=trailer == WRITTEN)
+    return IntentRecord(intents, state, written=trailer.startswith(WRITTEN))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -19,7 +22,7 @@ from gazette_aio.message.intent_record import (
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gazette_aio.client import AppendService, AsyncAppend
 
@@ -41,12 +44,14 @@ class IntentLog:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._record: IntentRecord | None = None
+        self._loaded = False
+        self._recovered = False  # Nothing but what this object persisted is to be recovered.
         self._unsettled = False
 
     @property
     def state(self) -> State:
-        """State of the latest record which was loaded or persisted, or None."""
-        return None if self._record is None else self._record.state
+        """State of the latest record which was loaded or persisted, or None: a copy."""
+        return None if self._record is None else copy.deepcopy(self._record.state)
 
     @property
     def unsettled(self) -> bool:
@@ -64,17 +69,34 @@ class IntentLog:
         content = await asyncio.to_thread(_read, self.path)
         record = None if content is None else decode_record(content)
         self._record = record
+        self._loaded = True
         self._unsettled = record is not None and not record.written
         return record
+
+    async def require_settled(self) -> None:
+        """Load the record, unless that's done, and see to it that none has to be recovered.
+
+        Cancellation: safe.
+
+        Raises:
+            StoreError: If `recover()` must be called, or the record can't be read or is damaged.
+        """
+        if not self._loaded:
+            await self.load()
+        if self._unsettled:
+            raise StoreError(
+                f"{self.path}: intents of a transaction before are not written: call recover()"
+            )
 
     async def recover(self, appends: AppendService) -> State:
         """Append the stored acknowledgements once more, and return the stored state.
 
-        Acknowledgements are appended even if the record says that they were: a repeated one commits
-        nothing, and rolls back what its producer left pending when it crashed.
+        The first call appends them even if the record says that they were: a repeated one commits
+        nothing, and rolls back what its producer left pending when it crashed. Later calls append
+        only those of a transaction which was left in doubt.
 
         Args:
-            appends: Service to append through.
+            appends: Service to append through. Journals which failed need its `clear_error()`.
 
         Returns:
             The state stored with the latest transaction, which is now committed; or None.
@@ -85,12 +107,14 @@ class IntentLog:
             StoreError: If the record can't be read, or is damaged.
             GazetteError: If an append fails. Call again.
         """
-        record = await self.load()
-        if record is None:
-            return None
-        await append_intents(appends, record.intents)
-        await self.mark_written()
-        return record.state
+        if not self._recovered or self._unsettled:
+            record = await self.load()
+            if record is not None:
+                self._unsettled = True
+                await append_intents(appends, record.intents)
+                await self.mark_written()
+            self._recovered = True
+        return self.state
 
     async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
         """Store acknowledgements and state as one durable record.
@@ -98,21 +122,18 @@ class IntentLog:
         Cancellation: poisons — the record may or may not be stored; call `recover()`.
 
         Raises:
-            StoreError: If it can't be stored, or the record before isn't written. If `unsettled`
-                is set thereafter, it may be stored nevertheless; call `recover()`.
+            StoreError: If it can't be stored, or the record before isn't written or is damaged. If
+                `unsettled` is set thereafter, it may be stored nevertheless; call `recover()`.
         """
-        if self._unsettled:
-            raise StoreError(f"{self.path}: intents of a transaction before are not written")
+        await self.require_settled()
         content = encode_record(intents, state)
-        writing = asyncio.ensure_future(asyncio.to_thread(self._replace, content))
         try:
-            await asyncio.shield(writing)
+            await _in_thread(self._replace, content)
         except asyncio.CancelledError:
-            # Race: the thread goes on. What it does must not happen behind a later call's back.
             self._unsettled = True
-            await _finished(writing)
             raise
-        self._record = IntentRecord(tuple(intents), state)
+        self._record = decode_record(content)
+        self._recovered = True
         self._unsettled = True
 
     async def mark_written(self) -> None:
@@ -125,9 +146,10 @@ class IntentLog:
         Raises:
             StoreError: If it can't be noted.
         """
-        await asyncio.to_thread(_append, self.path, WRITTEN)
-        if self._record is not None:
-            self._record = IntentRecord(self._record.intents, self._record.state, written=True)
+        record = self._record
+        if record is not None and not record.written:
+            await _in_thread(_append, self.path, WRITTEN)
+            self._record = dataclasses.replace(record, written=True)
         self._unsettled = False
 
     def __repr__(self) -> str:
@@ -173,16 +195,19 @@ async def append_intents(appends: AppendService, intents: Iterable[AckIntent]) -
         await append
 
 
-async def _finished(future: asyncio.Future[None]) -> None:
-    """Wait until `future` is done, however often the caller is cancelled meanwhile."""
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            # The caller re-raises the cancellation it began with.
-            continue
-    # Mark its exception as retrieved: the record is unsettled either way.
-    future.exception()
+async def _in_thread(function: Callable[..., None], *args: object) -> None:
+    """Call `function` in a thread, and wait until it's done, even if the caller is cancelled."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        # Race: what a thread does must not happen behind a later call's back.
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # It's of no interest: the record is in doubt either way.
+        raise
 
 
 def _read(path: Path) -> bytes | None:
@@ -196,7 +221,9 @@ def _read(path: Path) -> bytes | None:
 
 def _append(path: Path, content: bytes) -> None:
     try:
-        with path.open("ab") as file:
+        # Not by mode `a`, which would create a file that isn't a record.
+        with path.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
             file.write(content)
     except OSError as error:
         raise StoreError(f"{path}: {error}") from error

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+RING_BYTES = 64 << 20
+"""Limit of what the ring of an iterator's own sequencer retains."""
+
 
 class ReadUncommittedIter(MessageIterator[T]):
     """Iterates over all messages of a journal, as they are in it.
@@ -123,7 +126,8 @@ class ReadCommittedIter(MessageIterator[T]):
         client: Client to read journals by name.
         block: Wait for new messages of journals read by name. Otherwise iteration ends once all
             of them were read up to their write heads.
-        sequencer: Sequencer to use. Journals read by name start at its offsets.
+        sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Journals read
+            by name start at its offsets.
         checkpoint: What to go on from. Journals read by name start at its offsets.
         start: Offsets to start journals read by name at, where the checkpoint has none; or an aware
             datetime: fragments older than it, and messages with older clocks, are left out.
@@ -159,6 +163,9 @@ class ReadCommittedIter(MessageIterator[T]):
     ) -> None:
         if sequencer is not None and checkpoint is not None:
             raise ConfigurationError("a sequencer has its own checkpoint")
+        if sequencer is not None and sequencer.emitting:
+            # What it delivered already is known to the iterator which took it, and nobody else.
+            raise ConfigurationError("the sequencer is within a commit: go on from its checkpoint")
         super().__init__(
             source,
             adapter,
@@ -171,7 +178,9 @@ class ReadCommittedIter(MessageIterator[T]):
             max_frame_bytes=max_frame_bytes,
             buffer_bytes=buffer_bytes,
         )
-        self.sequencer = sequencer or Sequencer.from_checkpoint(checkpoint or SequencerCheckpoint())
+        self.sequencer = sequencer or Sequencer.from_checkpoint(
+            checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
+        )
         self._allow_replay_gaps = allow_replay_gaps
         self._start_clock = clock_from_datetime(start) if isinstance(start, datetime) else 0
         self._run: Sequence[Envelope[Any]] = ()  # Read, and queued up to an index.
@@ -180,6 +189,7 @@ class ReadCommittedIter(MessageIterator[T]):
         self._decoded = 0
         self._replay: JournalInput | None = None
         self._replay_failure: ReplayError | None = None
+        self._replayed: list[RetryReader] = []  # Of replays which ended, to be closed.
         self._check_start()
 
     def _check_start(self) -> None:
@@ -294,12 +304,13 @@ class ReadCommittedIter(MessageIterator[T]):
         try:
             await self._next_replay_content()
         except GazetteError as error:
-            await self._end_replay()
+            self._end_replay()
             self.sequencer.abort_replay()
             raise ReplayError(f"reading committed message: {error}") from error
 
     async def _next_replay_content(self) -> None:
         await asyncio.sleep(0)
+        await self._close_replayed()
         failure, self._replay_failure = self._replay_failure, None
         if failure is not None:
             raise failure
@@ -326,12 +337,19 @@ class ReadCommittedIter(MessageIterator[T]):
             except FramingError as error:
                 raise ReplayError(f"replay reader: {error}") from error
             self.sequencer.finish_replay()
-            await self._end_replay()
+            self._end_replay()
+            await self._close_replayed()
 
-    async def _end_replay(self) -> None:
+    def _end_replay(self) -> None:
         replay, self._replay = self._replay, None
         if replay is not None:
-            await replay.reader.aclose()
+            self._replayed.append(replay.reader)
+
+    async def _close_replayed(self) -> None:
+        # Race: a reader stays listed until it's closed, should that be cancelled.
+        while self._replayed:
+            await self._replayed[-1].aclose()
+            self._replayed.pop()
 
     async def aclose(self) -> None:
         """End reading, of a reader which was handed in, too. Idempotent.
@@ -339,7 +357,8 @@ class ReadCommittedIter(MessageIterator[T]):
         Cancellation: safe — call again.
         """
         await super().aclose()
-        await self._end_replay()
+        self._end_replay()
+        await self._close_replayed()
 
 
 def _begin_of(envelope: Envelope[Any]) -> int:

@@ -27,8 +27,6 @@ mappings keep what they derive from it for as long as it stays the same.
 KeyFunc = Callable[[T], bytes | Iterable[bytes]]
 """Returns the mapping key of a message; parts are hashed as if they were concatenated."""
 
-CONTENT_TYPE = "content-type"
-
 
 def fnv1a32(data: bytes, state: int = 0x811C9DC5) -> int:
     """Return the 32-bit FNV-1a hash of `data`, continuing from `state`."""
@@ -156,7 +154,4 @@ def _target(spec: pb.JournalSpec) -> Target:
 
 def content_type_of(spec: pb.JournalSpec) -> str:
     """Return the first value of the content-type label of `spec`, or an empty string."""
-    for label in spec.labels.labels:
-        if label.name == CONTENT_TYPE:
-            return label.value
-    return ""
+    return pb.value_of(spec.labels, pb.CONTENT_TYPE)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import logging
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.mapping import Mapping, Target
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 _TURNS = 256
 """Messages which are published without suspension."""
@@ -74,6 +76,11 @@ class Route(Generic[T]):
         self.settled_clock: int | None = None
         """Clock of the last acknowledgement or committed message, by the present producer."""
 
+    def encode(self, message: T, clock: int, flags: Flags) -> bytes:
+        """Return the stamped frame of a message, with either of the flags of messages."""
+        encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
+        return encode(message, clock)
+
 
 class Publisher(Generic[T]):
     """Publishes messages to journals, in the order of its clock.
@@ -84,7 +91,8 @@ class Publisher(Generic[T]):
     Args:
         appends: Service to append through.
         adapter: Encodes and stamps messages.
-        producer: ID to publish as; by default a fresh one.
+        producer: ID to publish as; by default a fresh one. One which was used before a crash may
+            have left messages pending, which an acknowledgement would commit.
         clock: Clock of messages, which is then up to the caller to update. By default the
             Publisher has one of its own, and updates it from wall time.
         allow_mixed: Permit `publish_committed()` to journals with pending uncommitted messages,
@@ -231,22 +239,17 @@ class Publisher(Generic[T]):
             target = await target
         while self._gate is not None:
             await asyncio.shield(self._gate)
-        route = self._routes.get(target) or self._add_route(target)
-        if flags == OUTSIDE_TXN and route.pending and not self._allow_mixed:
-            raise MixedTransactionError(
-                f"{route.journal} has uncommitted messages, which readers would drop"
-            )
+        route = self._route_to(target, flags)
         if self._update_clock:
             self.clock.update()
         # Invariant: from the tick to the append there's no await, so that the order of bytes is
         # the order of clocks.
-        encode = route.encode_outside if flags == OUTSIDE_TXN else route.encode_continue
         before = self.clock.value
         clock = self.clock.tick()
-        append = self._try_append(route.journal, encode(message, clock))
+        append = self._try_append(route.journal, route.encode(message, clock, flags))
         if append is None:
             self.clock.value = before
-            append, clock = await self._append_slowly(route.journal, encode, message)
+            route, append, clock = await self._append_slowly(target, message, flags)
         if flags == OUTSIDE_TXN:
             route.settled_clock = clock
             return append
@@ -259,25 +262,36 @@ class Publisher(Generic[T]):
         return append
 
     async def _append_slowly(
-        self, journal: str, encode: Callable[[T, int], bytes], message: T
-    ) -> tuple[AsyncAppend, int]:
+        self, target: Target, message: T, flags: Flags
+    ) -> tuple[Route[T], AsyncAppend, int]:
         self._waiting += 1
         try:
-            append = await self.appends.start_append(journal)
-            clock = self.clock.tick()
+            append = await self.appends.start_append(target[0])
             try:
-                append.write(encode(message, clock))
+                # Race: meanwhile the journal may have got uncommitted messages of others, or these
+                # were abandoned, and the producer is another.
+                route = self._route_to(target, flags)
+                clock = self.clock.tick()
+                append.write(route.encode(message, clock, flags))
             except BaseException as error:
                 append.require(error)
                 with contextlib.suppress(type(error)):
                     append.release()
                 raise
             append.release()
-            return append, clock
+            return route, append, clock
         finally:
             self._waiting -= 1
             if self._waiting == 0 and self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
+
+    def _route_to(self, target: Target, flags: Flags) -> Route[T]:
+        route = self._routes.get(target) or self._add_route(target)
+        if flags == OUTSIDE_TXN and route.pending and not self._allow_mixed:
+            raise MixedTransactionError(
+                f"{route.journal} has uncommitted messages, which readers would drop"
+            )
+        return route
 
     def _add_route(self, target: Target) -> Route[T]:
         journal, content_type = target
@@ -342,16 +356,25 @@ class Publisher(Generic[T]):
         publishes from now on. Where an append is possible at once, they're also rolled back
         explicitly, which spares readers from keeping them.
         """
-        for route in self._pending:
-            if route.settled_clock is None:
-                route.settled_clock = route.first_clock - 1
-            # Wire: an acknowledgement at or before the last one rolls back what's pending.
-            uuid = build_uuid(self._producer, route.settled_clock & MASK_64, ACK_TXN)
-            self._try_append(route.journal, route.frame(self.adapter.acknowledgement(uuid)))
+        abandoned, producer = self._pending, self._producer
+        # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
         self._pending = []
         self._open_routes = {}
         self._routes = {}
         self._producer = new_producer_id()
+        for route in abandoned:
+            # Wire: an acknowledgement at or before the last one rolls back what's pending.
+            clock = route.settled_clock
+            if clock is None:
+                clock = route.first_clock - 1
+            if clock <= 0:
+                continue  # There's no such acknowledgement: a zero clock is always committed.
+            try:
+                message = self.adapter.acknowledgement(build_uuid(producer, clock, ACK_TXN))
+                self._try_append(route.journal, route.frame(message))
+            except Exception as error:  # noqa: BLE001 - it's a service to readers, and no more.
+                extra = {"journal": route.journal, "producer": producer.hex()}
+                _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
 
     def enter_transaction(self, transaction: Transaction) -> None:
         """Register the transaction which is open.

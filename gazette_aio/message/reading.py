@@ -7,6 +7,7 @@ import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from gazette_aio.message.sources import (
@@ -20,7 +21,7 @@ from gazette_aio.message.sources import (
     named_source,
     next_arrival,
 )
-from gazette_aio.message.splitter import framing_error
+from gazette_aio.message.splitter import RUN_LIMIT, framing_error
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
@@ -43,6 +44,9 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_BUFFER_BYTES = 4 << 20
 """Default limit of the content which is read ahead, over all journals of an iterator."""
+
+_TURN = 512
+"""Messages which are decoded and delivered before the event loop has a turn."""
 
 _ACK = 2
 
@@ -92,6 +96,7 @@ class MessageIterator(ABC, Generic[T]):
         self._open = 0  # Journals which didn't end.
         self._current: JournalInput | None = None  # Whose content may hold another run.
         self._resume: JournalInput | None = None
+        self._unpaused = 0  # Messages which were delivered since the event loop had a turn.
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -132,17 +137,22 @@ class MessageIterator(ABC, Generic[T]):
         batch = list(self._ready)
         self._ready.clear()
         try:
-            while self._stopped is None and self._advance():
+            while len(batch) < _TURN and self._stopped is None and self._advance():
                 batch.extend(self._ready)
                 self._ready.clear()
         except FramingError as error:
             self._stopped = error
+        self._unpaused += len(batch)
         return batch
 
     async def _fill(self) -> None:
         """Make at least one message ready, or raise."""
         if self._closed:
             raise StopAsyncIteration
+        if self._unpaused >= _TURN:
+            # A loop over messages which are all at hand lets others have turns, too.
+            self._unpaused = 0
+            await asyncio.sleep(0)
         while True:
             stopped = self._stopped
             if stopped is not None:
@@ -150,6 +160,7 @@ class MessageIterator(ABC, Generic[T]):
                 self._passed(stopped)
                 raise stopped
             if self._advance():
+                self._unpaused += len(self._ready)
                 return
             if self._stopped is None:
                 await self._more()
@@ -166,9 +177,13 @@ class MessageIterator(ABC, Generic[T]):
         """Take note that `error` is about to be raised."""
 
     def _next_run(self) -> Sequence[Envelope[Any]]:
-        """Return the next envelopes of the content at hand; empty if there are none."""
+        """Return the next envelopes of the content at hand.
+
+        It's empty if there are none; or if many frames were skipped, for a pause.
+        """
         current = self._current
-        while current is not None:
+        pause_at = self.skipped + RUN_LIMIT
+        while current is not None and self.skipped < pause_at:
             try:
                 run = current.splitter.next_run()
             except FramingError as error:
@@ -186,6 +201,7 @@ class MessageIterator(ABC, Generic[T]):
     async def _next_content(self) -> None:
         """Wait for more content, unless there's some at hand."""
         # The event loop has its turn between runs, however fast content arrives.
+        self._unpaused = 0
         await asyncio.sleep(0)
         if self._current is not None:
             return
@@ -271,13 +287,15 @@ class MessageIterator(ABC, Generic[T]):
     def _decode(self, envelopes: Sequence[Envelope[Any]], begin: int) -> int:
         """Decode messages from index `begin` on and make them ready; return how many were seen.
 
-        It ends behind the last, or at the first which can't be decoded: `_stopped` is set then.
+        It ends behind as many as are handled without a pause, or at the first which can't be
+        decoded: `_stopped` is set then.
         """
         decode, add, skip_acks = self.adapter.decode, self._ready.append, self._skip_acks
         index = begin
-        while index < len(envelopes):
+        end = min(begin + _TURN, len(envelopes))
+        while index < end:
             try:
-                for envelope in envelopes[index:] if index else envelopes:
+                for envelope in islice(envelopes, index, end):
                     if envelope.flags == _ACK:
                         if not skip_acks:
                             envelope.message = self._decode_ack(envelope)

@@ -183,6 +183,7 @@ class MergedInputs:
         self._share = max(buffer_bytes // len(inputs), 1)
         self._arrivals: deque[Arrival] = deque()
         self._wakeup = asyncio.Event()
+        self._ended = False
         self._room = {id(source): asyncio.Event() for source in inputs}
         self._held = dict.fromkeys(self._room, 0)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -222,8 +223,13 @@ class MergedInputs:
         """Return the next arrival of any journal.
 
         Cancellation: safe.
+
+        Raises:
+            StopAsyncIteration: Reading has ended.
         """
         while not self._arrivals:
+            if self._ended:
+                raise StopAsyncIteration
             self._wakeup.clear()
             await self._wakeup.wait()
         arrival = self._arrivals.popleft()
@@ -234,6 +240,8 @@ class MergedInputs:
 
     def cancel(self) -> None:
         """End reading, without waiting for it."""
+        self._ended = True
+        self._wakeup.set()
         for task in self._tasks.values():
             task.cancel()
 

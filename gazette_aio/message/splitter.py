@@ -28,7 +28,9 @@ class JournalSplitter:
     def __init__(self, decoder: Decoder, builder: EnvelopeBuilder) -> None:
         self._decoder = decoder
         self._builder = builder
-        self._rest: Frames | None = None  # Frames at hand which aren't built yet.
+        self._frames: Frames | None = None  # Frames at hand, of which a number were cut off.
+        self._cut_off = 0
+        self._rest: Frames | None = None  # Of the run cut off last, what isn't built yet.
         self._failed: FramingError | None = None  # Raised by the next call.
         self._ended = False
 
@@ -45,8 +47,12 @@ class JournalSplitter:
     @property
     def offset(self) -> int:
         """Offset of the next message."""
-        rest = self._rest
-        return self._decoder.offset if rest is None else rest.begin
+        if self._rest is not None:
+            return self._rest.begin
+        frames, cut_off = self._frames, self._cut_off
+        if frames is not None:
+            return frames.ends[cut_off - 1] if cut_off else frames.begin
+        return self._decoder.offset
 
     @property
     def has_run(self) -> bool:
@@ -87,24 +93,12 @@ class JournalSplitter:
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
-        frames = self._rest
-        self._rest = None
+        frames, self._rest = self._rest or self._cut_run(), None
         if frames is None:
-            try:
-                frames = self._decoder.frames()
-            except FramingError as error:
-                raise self._wrap(type(error), error, error.begin, error.end, error.kind) from error
-            except UnexpectedEOFError as error:
-                begin = self._decoder.offset
-                kind = "unexpected_eof"
-                raise self._wrap(FramingError, error, begin, begin, kind) from error
-            if frames is None:
-                return []
-        if len(frames.ends) > RUN_LIMIT:
-            frames = self._cut(frames, RUN_LIMIT)
+            return []
         envelopes, bad = self._builder.build(frames)
         if bad is not None:
-            self._rest = self._join(self._skip(frames, bad.position + 1), self._rest)
+            self._rest = self._skip(frames, bad.position + 1)
             begin = frames.ends[bad.position - 1] if bad.position else frames.begin
             kind = "uuid" if isinstance(bad.error, ValidationError) else "decode"
             end = frames.ends[bad.position]
@@ -115,21 +109,33 @@ class JournalSplitter:
             self._failed = failed
         return envelopes
 
-    def _cut(self, frames: Frames, count: int) -> Frames:
-        self._rest = self._skip(frames, count)
-        return Frames(frames.begin, frames.payloads[:count], frames.ends[:count])
+    def _cut_run(self) -> Frames | None:
+        """Return no more frames of those at hand than are handled without a pause."""
+        frames, begin = self._frames, self._cut_off
+        if frames is None:
+            try:
+                frames = self._decoder.frames()
+            except FramingError as error:
+                raise self._wrap(type(error), error, error.begin, error.end, error.kind) from error
+            except UnexpectedEOFError as error:
+                offset = self._decoder.offset
+                kind = "unexpected_eof"
+                raise self._wrap(FramingError, error, offset, offset, kind) from error
+            if frames is None or len(frames.ends) <= RUN_LIMIT:
+                return frames
+        end = begin + RUN_LIMIT
+        if end < len(frames.ends):
+            self._frames, self._cut_off = frames, end
+        else:
+            self._frames, self._cut_off = None, 0
+        first = frames.ends[begin - 1] if begin else frames.begin
+        return Frames(first, frames.payloads[begin:end], frames.ends[begin:end])
 
     @staticmethod
     def _skip(frames: Frames, count: int) -> Frames | None:
         if count == len(frames.ends):
             return None
         return Frames(frames.ends[count - 1], frames.payloads[count:], frames.ends[count:])
-
-    @staticmethod
-    def _join(first: Frames | None, second: Frames | None) -> Frames | None:
-        if first is None or second is None:
-            return first or second
-        return Frames(first.begin, first.payloads + second.payloads, first.ends + second.ends)
 
     def _wrap(
         self, cls: type[FramingError], error: Exception, begin: int, end: int, kind: str

@@ -42,11 +42,25 @@ class Transaction:
     def __init__(self, publisher: Publisher[Any], intents: IntentLog | None) -> None:
         self._publisher = publisher
         self._intents = intents
-        self.state: State = None if intents is None else intents.state
-        """State to store with the intents, by default that of the record before."""
+        self.state: State = None
+        """State to store with the intents, from the start of the block that of the record before.
+        Modifying it in place is as good as setting another."""
 
     async def __aenter__(self) -> Self:
+        """Begin.
+
+        Cancellation: safe — nothing began.
+
+        Raises:
+            StoreError: The IntentLog can't be read, or has intents which `recover()` must append.
+            RuntimeError: Another transaction of the Publisher is open.
+        """
+        log = self._intents
+        if log is not None:
+            await log.require_settled()
         self._publisher.enter_transaction(self)
+        if log is not None:
+            self.state = log.state
         return self
 
     async def __aexit__(
@@ -77,17 +91,18 @@ class Transaction:
         except BaseException:
             publisher.abandon()
             raise
+        persisted = log is not None and (bool(intents) or self.state != log.state)
         try:
-            if log is not None and (intents or self.state != log.state):
+            if log is not None and persisted:
                 await log.persist(intents, self.state)
             await append_intents(publisher.appends, intents)
+            if log is not None and persisted:
+                await log.mark_written()
         except BaseException:
             # Invariant: the producer of messages in doubt publishes nothing any more. Otherwise
-            # an acknowledgement of its own would commit them, or recovery its later messages.
+            # an acknowledgement of its own would commit them, or recovery roll back its later ones.
             publisher.abandon()
             raise
-        if log is not None and log.unsettled:
-            await log.mark_written()
 
     def __repr__(self) -> str:
         return f"<Transaction of {self._publisher!r}>"

@@ -64,7 +64,11 @@ class FakeAppends:
     async def start_append(self, journal, dependencies=()):
         self.started += 1
         await self.locks.setdefault(journal, asyncio.Lock()).acquire()
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.locks[journal].release()
+            raise
         return FakeAppend(self, journal)
 
 

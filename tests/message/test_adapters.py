@@ -19,6 +19,7 @@ from gazette_aio.message import (
     build_uuid,
     csv_adapter,
     json_adapter,
+    parse_uuid,
     protobuf_adapter,
     raw_adapter,
 )
@@ -194,6 +195,64 @@ def test_unsupported_types():
         json_adapter(msgspec.Struct | Struct | Stamped)  # type: ignore[arg-type]
 
 
+def test_types_which_could_not_be_read_back():
+    class Strict(msgspec.Struct, forbid_unknown_fields=True):
+        v: int
+
+    class StrictModel(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        v: int
+
+    class StrictStamped(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+        uuid: str | None = None
+        v: int = 0
+
+    for kind in (Strict, StrictModel):
+        with pytest.raises(ConfigurationError, match="forbids other members"):
+            json_adapter(kind)
+    adapter = json_adapter(StrictStamped, "uuid")
+    assert adapter.decode(adapter.encode(StrictStamped(), UUID)) == StrictStamped(uuid=TEXT)
+
+
+def test_tagged_and_renamed_members():
+    class Tagged(msgspec.Struct, tag="event", rename="camel", frozen=True):
+        user_name: str
+        message_id: str | None = None
+
+    adapter = json_adapter(Tagged, "messageId")
+    message = Tagged("a")
+    decoded = adapter.decode(adapter.encode(message, UUID))
+    assert decoded == Tagged("a", message_id=TEXT)
+    assert adapter.uuid(decoded) == UUID
+
+
+@pytest.mark.parametrize("stale", ["x" * 35 + '"' + "y", "é" * 18, '"' * 36, "\\" * 40])
+@pytest.mark.parametrize("path", ["uuid", "_meta.uuid", "ключ.a b"])
+def test_members_which_hold_something_else_are_replaced(stale, path):
+    adapter = json_adapter(dict, path)
+    names = path.split(".")
+    message: Any = stale
+    for name in reversed(names):
+        message = {name: message}
+    document: Any = json.loads(adapter.encode(message, UUID))
+    for name in names:
+        document = document[name]
+    assert document == TEXT
+
+
+def test_raw_documents():
+    adapter = json_adapter(bytes)
+    stamp = adapter.encoder(b"\x01BBBBB", 1, b"\n")
+    for document in (b"{}", b"{ }", b'{ "v":1}', b'{"_m\\u0065ta":{"uuid":null,"v":1}}'):
+        for stamped in (adapter.encode(document, UUID), stamp(document, 160)):
+            pairs = json.loads(stamped, object_pairs_hook=list)
+            assert [name for name, _ in pairs].count("_meta") == 1, stamped
+            assert adapter.frame_uuid(stamped) == parse_uuid(json.loads(stamped)["_meta"]["uuid"])
+    for bad in (b'{"a":\n1}', b'{"a":1}\n', b"[1]", b"{"):
+        with pytest.raises((ValidationError, msgspec.DecodeError)):
+            adapter.encode(bad, UUID)
+
+
 def test_protobuf():
     adapter = protobuf_adapter(Entry, uuid_field="id")
     message = Entry()
@@ -228,6 +287,10 @@ def test_csv():
     assert adapter.uuid(adapter.decode(adapter.acknowledgement(UUID))) == UUID
     with pytest.raises(ValidationError, match="record has 1 fields"):
         adapter.encode([""], UUID)
+    learning = csv_adapter(uuid_column=1)
+    with pytest.raises(ValidationError, match="none of which"):
+        learning.encode(["a"], UUID)
+    assert learning.encode(["a", ""], UUID) == f"a,{TEXT}".encode()
     with pytest.raises(ValidationError, match="fields are empty"):
         adapter.uuid([])
     with pytest.raises(ValidationError, match="invalid UUID length: 10"):

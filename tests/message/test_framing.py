@@ -27,6 +27,7 @@ from gazette_aio.protocol.errors import (
     FramingError,
     GazetteError,
     UnexpectedEOFError,
+    ValidationError,
 )
 
 FRAMINGS = [NDJSONFraming(), FixedFraming(), CSVFraming(), CSVFraming(lenient_eof=True)]
@@ -217,6 +218,11 @@ def test_lines():
     decoder.feed(b"\n")
     assert decoder.next_frame() == (132, 138, b"extra")
     assert decoder.next_frame() is None
+
+
+def test_a_line_holds_no_newline():
+    with pytest.raises(ValidationError, match="one line"):
+        NDJSONFraming().encode(b'{"a":\n1}')
 
 
 def test_lines_over_the_limit():

@@ -37,11 +37,14 @@ class CSVAdapter:
         Raises:
             ValidationError: If it has another number of fields than the journal's records.
         """
-        if self._columns is None:
-            self._columns = len(message)
-        if len(message) != self._columns or len(message) <= self._uuid_column:
-            raise ValidationError(f"record has {len(message)} fields (expected {self._columns})")
-        return self._encode(message, uuid)
+        columns = len(message)
+        if columns != (self._columns or columns):
+            raise ValidationError(f"record has {columns} fields (expected {self._columns})")
+        if columns <= self._uuid_column:
+            raise ValidationError(f"record has {columns} fields, none of which is the UUID's")
+        encoded = self._encode(message, uuid)
+        self._columns = columns
+        return encoded
 
     def uuid(self, message: list[str]) -> UUID:
         """Return the UUID of a record.

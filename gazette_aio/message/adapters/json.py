@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_UUID_PATH = "_meta.uuid"
-_OPEN_BRACE = 0x7B
+_MEMBER_FOLLOWS = b'{"'
 
 
 class JSONAdapter(Generic[T]):
@@ -83,10 +83,8 @@ class JSONAdapter(Generic[T]):
         def encode_stamped(message: T, clock: int) -> bytes:
             if has_top_member is None or not has_top_member(message):
                 document = encode(message)
-                if (
-                    len(document) > 2
-                    and document[0] == _OPEN_BRACE
-                    and not (check_floats and b"null" in document)
+                if document.startswith(_MEMBER_FOLLOWS) and not (
+                    check_floats and b"null" in document
                 ):
                     return join((head, write(clock), after, document[1:], suffix))
             return self._stamp(message, write(clock)) + suffix
@@ -99,12 +97,13 @@ class JSONAdapter(Generic[T]):
             # The encoder writes NaN and infinity as null.
             refuse_non_finite(message)
         if self._has_top_member is None or not self._has_top_member(message):
-            if len(document) > 2 and document[0] == _OPEN_BRACE:
+            if document.startswith(_MEMBER_FOLLOWS):
                 return b"".join((self._head, stamp, self._after, document[1:]))
             if document == b"{}":
                 return self._head + stamp + b'"' + self._inner + b"}"
         head = len(self._head)
-        if document.startswith(self._head) and document[head + 36 : head + 37] == b'"':
+        written = document[head : head + 37]
+        if document.startswith(self._head) and written[36:] == b'"' and b"\\" not in written:
             return self._head + stamp + document[head + 36 :]
         if document[:1] != b"{":
             raise ValidationError("message must encode to a JSON object")
@@ -207,9 +206,12 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
         return _pydantic_adapter(type, path)
     try:
         decode = msgspec.json.Decoder(type).decode
+        has_member = path[0] in member_names(type)
     except TypeError as error:
         raise ConfigurationError(f"messages of {type!r} are not supported: {error}") from error
-    has_member = path[0] in member_names(type)
+    config = getattr(type, "__struct_config__", None)
+    if config is not None and config.forbid_unknown_fields and not has_member:
+        raise _forbidding(type, path)
     return JSONAdapter(
         path,
         decode=decode,
@@ -223,12 +225,13 @@ def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
     """Return an adapter of messages which are JSON documents as bytes, and stay so."""
     path = _parse_path(uuid_path)
     name = msgspec.json.encode(path[0])
-    # What looks like the member may be within a string: the slow path then looks closer.
+    # What looks like the member may be within a string, and escapes may hide it: the slow path
+    # then looks closer.
     return _RawJSONAdapter(
         path,
         decode=_identity,
-        encode=_identity,
-        has_top_member=lambda message: name in message,
+        encode=_one_line,
+        has_top_member=lambda message: name in message or b"\\" in message,
         check_floats=False,
     )
 
@@ -257,6 +260,8 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
         raise ConfigurationError(text) from error
     adapter: Any = TypeAdapter(kind)
     has_member = path[0] in member_names(kind)
+    if not has_member and getattr(kind, "model_config", {}).get("extra") == "forbid":
+        raise _forbidding(kind, path)
 
     def encode(message: Any) -> bytes:
         document: bytes = adapter.dump_json(message, by_alias=True)
@@ -274,8 +279,18 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
     )
 
 
+def _forbidding(kind: Any, path: tuple[str, ...]) -> ConfigurationError:
+    return ConfigurationError(f"{kind!r} forbids other members, and has none named {path[0]!r}")
+
+
 def _identity(frame: bytes) -> bytes:
     return frame
+
+
+def _one_line(document: bytes) -> bytes:
+    if b"\n" in document:
+        raise ValidationError("message must be a JSON document on one line")
+    return document
 
 
 def _constantly_true(_message: object) -> bool:

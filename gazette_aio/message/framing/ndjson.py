@@ -9,7 +9,7 @@ from gazette_aio.message.framing.base import (
     Frames,
     QueueingDecoder,
 )
-from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError
+from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError, ValidationError
 
 
 class NDJSONFraming:
@@ -19,7 +19,13 @@ class NDJSONFraming:
     suffix = b"\n"
 
     def encode(self, message: bytes) -> bytes:
-        """Return `message` as a line."""
+        """Return `message` as a line.
+
+        Raises:
+            ValidationError: If it's more than one line.
+        """
+        if b"\n" in message:
+            raise ValidationError("message must be one line")
         return message + self.suffix
 
     def decoder(

@@ -1,0 +1,293 @@
+"""What transactions promise, whatever the moment of a crash, a cancellation or a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from gazette_aio.message import (
+    Clock,
+    IntentLog,
+    Publisher,
+    ReadCommittedIter,
+    get_clock,
+    get_producer_id,
+    json_adapter,
+    parse_uuid,
+)
+from gazette_aio.protocol.errors import MixedTransactionError, StoreError
+from tests.message.fakes import FakeAppends, FakeClient
+
+NDJSON = "application/x-ndjson"
+JOURNALS = ("J1", "J2")
+POINTS = 60
+"""More suspensions than a transaction has."""
+
+
+def to(journal):
+    return lambda _message: (journal, NDJSON)
+
+
+async def committed(client, journals=JOURNALS):
+    source = ReadCommittedIter(journals, json_adapter(), client=client, skip_acks=True)
+    async with source as messages:
+        return sorted([(env.journal, env.message["v"]) async for env in messages])
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Run what goes to threads within the loop, so that suspensions are the same each time."""
+
+    async def to_thread(function, *args):
+        await asyncio.sleep(0)
+        result = function(*args)
+        await asyncio.sleep(0)
+        return result
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+
+
+async def commit(publisher, log, number):
+    async with publisher.transaction(intents=log) as transaction:
+        for journal in JOURNALS:
+            await publisher.publish_uncommitted(to(journal), {"v": number})
+        transaction.state = {"row": number}
+
+
+async def steps(task, count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+def rows(*numbers):
+    return sorted((journal, number) for journal in JOURNALS for number in numbers)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+async def test_a_crash_at_every_suspension(tmp_path, threads, fast):
+    outcomes = set()
+    for point in range(POINTS):
+        path = tmp_path / str(point)
+        client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+        appends = FakeAppends(client, fast=fast)
+        publisher, log = Publisher(appends, json_adapter()), IntentLog(path)
+        await commit(publisher, log, 1)
+        task = asyncio.create_task(commit(publisher, log, 2))
+        done = await steps(task, point)
+        # What a crash leaves: a file, and journals.
+        crashed = tmp_path / f"{point} crashed"
+        crashed.write_bytes(path.read_bytes())
+        after = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+        after.journals.update({name: bytearray(data) for name, data in client.journals.items()})
+        await task
+
+        appends = FakeAppends(after, fast=fast)
+        recovered = IntentLog(crashed)
+        state = await recovered.recover(appends)
+        wanted = {1: rows(1), 2: rows(1, 2)}[state["row"]]
+        assert await committed(after) == wanted, point
+        assert await IntentLog(crashed).recover(appends) == state
+        await commit(Publisher(appends, json_adapter()), recovered, 3)
+        assert await committed(after) == sorted(wanted + rows(3)), point
+        outcomes.add((state["row"], done))
+    assert outcomes == {(1, False), (2, False), (2, True)}
+
+
+@pytest.mark.parametrize("fast", [True, False])
+async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
+    outcomes = set()
+    for point in range(POINTS):
+        client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+        appends = FakeAppends(client, fast=fast)
+        publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / str(point))
+        await commit(publisher, log, 1)
+        task = asyncio.create_task(commit(publisher, log, 2))
+        if not await steps(task, point):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        unsettled = log.unsettled
+        if unsettled:
+            with pytest.raises(StoreError, match="not written"):
+                await commit(publisher, log, 9)
+        state = await log.recover(appends)
+        wanted = {1: rows(1), 2: rows(1, 2)}[state["row"]]
+        assert await committed(client) == wanted, point
+        # The same Publisher goes on, and nothing given up comes along.
+        await commit(publisher, log, 3)
+        assert await committed(client) == sorted(wanted + rows(3)), point
+        outcomes.add((state["row"], unsettled))
+    assert outcomes == {(1, False), (2, True), (2, False)}
+
+
+async def test_an_empty_transaction_settles_nothing(tmp_path):
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
+    start = appends.start_append
+
+    async def fail(_journal, _dependencies=()):
+        raise OSError("broker is gone")
+
+    appends.start_append = fail
+    with pytest.raises(OSError, match="broker is gone"):
+        await commit(publisher, log, 1)
+    appends.start_append = start
+    for reopened in (log, IntentLog(log.path)):
+        with pytest.raises(StoreError, match="not written"):
+            async with publisher.transaction(intents=reopened):
+                pass
+        with pytest.raises(StoreError, match="not written"):
+            await reopened.persist([], None)
+    assert await IntentLog(log.path).recover(appends) == {"row": 1}
+    assert await committed(client) == rows(1)
+
+
+async def test_state_may_be_modified_in_place(tmp_path):
+    publisher, log = Publisher(FakeAppends(), json_adapter()), IntentLog(tmp_path / "log")
+    async with publisher.transaction(intents=log) as transaction:
+        transaction.state = {"row": 1}
+    state = transaction.state
+    stale = publisher.transaction(intents=log)
+    async with publisher.transaction(intents=log) as transaction:
+        transaction.state["row"] = 2
+    async with stale as transaction:
+        assert transaction.state == {"row": 2}
+    assert await IntentLog(log.path).recover(FakeAppends()) == {"row": 2}
+    assert state == {"row": 1}
+    # A log which wasn't recovered goes on from its state, too.
+    async with publisher.transaction(intents=IntentLog(log.path)) as transaction:
+        assert transaction.state == {"row": 2}
+
+
+async def test_recovering_again_leaves_pending_messages_alone(tmp_path):
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
+    for _ in range(3):
+        await log.recover(appends)
+    await commit(publisher, log, 1)
+    await publisher.publish_uncommitted(to("J1"), {"v": 2})
+    assert await log.recover(appends) == {"row": 1}
+    async with publisher.transaction(intents=log):
+        pass
+    assert await committed(client) == [("J1", 1), ("J1", 2), ("J2", 1)]
+    size = log.path.stat().st_size
+    assert await IntentLog(log.path).recover(appends) == {"row": 1}
+    assert log.path.stat().st_size == size
+
+
+async def test_files_which_are_not_records_are_left_alone(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"somebody's notes\n")
+    publisher = Publisher(FakeAppends(), json_adapter())
+    with pytest.raises(StoreError, match="damaged"):
+        await commit(publisher, IntentLog(path), 1)
+    with pytest.raises(StoreError, match="damaged"):
+        await IntentLog(path).persist([], None)
+    assert path.read_bytes() == b"somebody's notes\n"
+    log = IntentLog(tmp_path / "another")
+    await log.persist([], {"row": 1})
+    log.path.unlink()
+    with pytest.raises(StoreError):
+        await log.mark_written()
+    assert not log.path.exists()
+
+
+async def test_waiting_messages_are_of_the_new_producer():
+    """A message which waits for its journal while others are abandoned isn't among them."""
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher = Publisher(appends, json_adapter())
+    held = await appends.start_append("J1")
+    with pytest.raises(KeyError):  # noqa: PT012
+        async with publisher.transaction():
+            await publisher.publish_uncommitted(to("J2"), {"v": 1})
+            waiting = asyncio.create_task(publisher.publish_uncommitted(to("J1"), {"v": 2}))
+            await asyncio.sleep(0)
+            raise KeyError
+    held.release()
+    await waiting
+    line = json.loads(client.journals["J1"])
+    assert get_producer_id(parse_uuid(line["_meta"]["uuid"])) == publisher.producer_id
+    async with publisher.transaction():
+        await publisher.publish_uncommitted(to("J1"), {"v": 3})
+    assert await committed(client) == [("J1", 2), ("J1", 3)]
+
+
+async def test_mixing_is_refused_behind_a_waiting_message():
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher = Publisher(appends, json_adapter())
+    held = await appends.start_append("J1")
+    first = asyncio.create_task(publisher.publish_uncommitted(to("J1"), {"v": 1}))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(publisher.publish_committed(to("J1"), {"v": 2}))
+    await asyncio.sleep(0)
+    held.release()
+    await first
+    with pytest.raises(MixedTransactionError):
+        await second
+    async with publisher.transaction():
+        pass
+    assert await committed(client) == [("J1", 1)]
+
+
+@pytest.mark.parametrize("broken", ["acknowledgement", "append"])
+async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(broken, caplog):
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends, adapter = FakeAppends(client), json_adapter()
+    publisher = Publisher(appends, adapter)
+
+    def fail(*_args):
+        raise RuntimeError("broken")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyError):  # noqa: PT012
+        async with publisher.transaction():
+            await publisher.publish_uncommitted(to("J1"), {"v": 1})
+            if broken == "append":
+                publisher._try_append, whole = fail, publisher._try_append
+            else:
+                adapter.acknowledgement, whole = fail, adapter.acknowledgement
+            raise KeyError
+    assert "can't roll back" in caplog.text
+    if broken == "append":
+        publisher._try_append = whole
+    else:
+        adapter.acknowledgement = whole
+    async with publisher.transaction():
+        await publisher.publish_uncommitted(to("J1"), {"v": 2})
+    assert await committed(client) == [("J1", 2)]
+
+
+async def test_no_acknowledgement_has_a_zero_clock():
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    publisher = Publisher(FakeAppends(client), json_adapter(), clock=Clock(tick=1))
+    await publisher.publish_uncommitted(to("J1"), {"v": 1})
+    publisher.abandon()
+    (line,) = client.journals["J1"].splitlines()
+    assert get_clock(parse_uuid(json.loads(line)["_meta"]["uuid"])) == 1
+
+
+async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doubt(tmp_path):
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
+    mark = log.mark_written
+
+    async def fail():
+        raise StoreError("disk is full")
+
+    log.mark_written = fail
+    with pytest.raises(StoreError, match="disk is full"):
+        await commit(publisher, log, 1)
+    log.mark_written = mark
+    await publisher.publish_uncommitted(to("J1"), {"v": 2})
+    assert await log.recover(appends) == {"row": 1}
+    async with publisher.transaction(intents=log):
+        pass
+    assert await committed(client) == sorted([*rows(1), ("J1", 2)])
