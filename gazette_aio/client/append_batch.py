@@ -35,6 +35,7 @@ class Batch:
     Args:
         request: Request of the RPC, copied unless it's plain.
         dependencies: Operations which have to succeed before it's sent.
+        cutoff_bytes: Length beyond which it takes no further holders.
         is_plain: Whether the request names a journal and nothing else.
     """
 
@@ -49,7 +50,12 @@ class Batch:
     )
 
     def __init__(
-        self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture], *, is_plain: bool
+        self,
+        request: pb.AppendRequest,
+        dependencies: AbstractSet[OpFuture],
+        cutoff_bytes: int,
+        *,
+        is_plain: bool,
     ) -> None:
         if not is_plain:
             copy = pb.AppendRequest()
@@ -58,7 +64,7 @@ class Batch:
         self.request = request
         self.dependencies = dependencies
         self.is_plain = is_plain
-        self.buffer = ContentBuffer()
+        self.buffer = ContentBuffer(cutoff_bytes)
         self.kept = 0
         """Number of holders whose content is kept."""
         self.operation = AsyncOperation()
@@ -103,7 +109,7 @@ class Chain:
         """Return the batch for the next holder, which is open."""
         batch = self.open
         if batch is None or self.is_full or not batch.suits(request, dependencies):
-            batch = self.open = Batch(request, dependencies, is_plain=is_plain)
+            batch = self.open = Batch(request, dependencies, self.cutoff_bytes, is_plain=is_plain)
             self.batches.append(batch)
         return batch
 
@@ -124,4 +130,5 @@ class Chain:
         batch.response = response
         # Handles may outlive the batch for long; its content need not.
         batch.buffer = ContentBuffer()
+        batch.dependencies = NO_DEPENDENCIES  # Nor need what went before it.
         batch.operation.resolve(error)

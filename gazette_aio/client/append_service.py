@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import warnings
 from typing import TYPE_CHECKING, Final, Self
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.append_batch import NO_DEPENDENCIES, Batch
+from gazette_aio.client.append_batch import NO_DEPENDENCIES
 from gazette_aio.client.async_append import AsyncAppend
+from gazette_aio.client.content_buffer import CROWDED_BYTES
 from gazette_aio.client.futures import AsyncOperation, OpFuture, finished_operation, parked
 from gazette_aio.client.journal_appends import JournalAppends
-from gazette_aio.client.spool import CROWDED_BYTES, SPILL_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
     from types import TracebackType
 
@@ -47,6 +46,41 @@ class AppendStatus:
     """Journals whose appends fail until `clear_error()`."""
 
 
+class AppendContext:
+    """An append which is held within an `async with`. See `AppendService.append()`."""
+
+    __slots__ = ("_append", "_dependencies", "_request", "_service")
+
+    def __init__(
+        self,
+        service: AppendService,
+        request: pb.AppendRequest | str,
+        dependencies: Iterable[OpFuture],
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._dependencies = dependencies
+        self._append: AsyncAppend | None = None
+
+    async def __aenter__(self) -> AsyncAppend:
+        assert self._append is None, "entered twice"
+        self._append = append = await self._service.start_append(self._request, self._dependencies)
+        return append
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        append = self._append
+        assert append is not None, "left without being entered"
+        if exc is None:
+            append.release()
+        else:
+            append.roll_back(exc)
+
+
 class AppendService:
     """Appends to any number of journals in the background.
 
@@ -54,6 +88,10 @@ class AppendService:
     way, further ones gather in a batch, which the next RPC appends as a whole. Failures are retried
     as the policy says. One which isn't ends the batch, and all later appends of its journal fail
     with the same error, since they were meant to follow it, until `clear_error()`.
+
+    Content is appended at least once. A broker may have committed a batch whose RPC failed, and the
+    next attempt then appends it again; handles tell of the last one. A request with an `offset`
+    rules that out: it's refused the second time.
 
     Closing waits for pending appends up to a bound, and cancels those which remain.
 
@@ -91,8 +129,7 @@ class AppendService:
         self._journals: dict[str, JournalAppends] = {}
         self._errors: dict[str, AsyncOperation] = {}
         self._closed = False
-        # Bytes in memory from which on an append takes more than adding to a list.
-        self._quick_bytes = min(SPILL_BYTES, cutoff_bytes)
+        self._takes_appends = True  # Neither closed nor cancelled.
 
     @property
     def pending_bytes(self) -> int:
@@ -124,42 +161,35 @@ class AppendService:
             TransportError: The service was cancelled.
             RuntimeError: The service is closed.
         """
+        if (
+            type(request) is str
+            and not dependencies
+            and (appends := self._journals.get(request)) is not None
+            and (batch := appends.chain.open) is not None
+            and (buffer := batch.buffer).length <= buffer.quick_length
+            and batch.is_plain
+            and self._takes_appends
+            and appends.lock.try_acquire()
+        ):
+            # Hot: this is what the rest comes to if nothing has to be looked into.
+            return AsyncAppend(batch, buffer.length, -1, appends)
+
         self._check()
-        journal = request if isinstance(request, str) else request.journal
         awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
         if not isinstance(request, str):
-            _validate(request)
-        while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
-            await parked(appends.chain.batches[0].operation)
-        if appends is None:
-            appends = self._begin(journal)
-
-        batch = await self._enter(appends, request, awaited)
-        return AsyncAppend(batch, batch.buffer.length, -1, appends)
-
-    async def _enter(
-        self,
-        appends: JournalAppends,
-        request: pb.AppendRequest | str,
-        dependencies: AbstractSet[OpFuture],
-    ) -> Batch:
-        """Lock a journal, and return the batch to write to, which has room in memory."""
+            self._validate(request)
         attempt = 0
         while True:
-            try:
-                await appends.lock.acquire()
-            except BaseException:
-                self.forget_if_idle(appends)
-                raise
+            appends = await self._locked(request if isinstance(request, str) else request.journal)
             try:
                 self._check()
                 batch = (
-                    appends.admit(appends.request, dependencies, is_plain=True)
+                    appends.admit(appends.request, awaited, is_plain=True)
                     if isinstance(request, str)
-                    else appends.admit(request, dependencies, is_plain=False)
+                    else appends.admit(request, awaited, is_plain=False)
                 )
                 if batch.buffer.memory_bytes <= CROWDED_BYTES or await appends.move(batch):
-                    return batch
+                    return AsyncAppend(batch, batch.buffer.length, -1, appends)
             except BaseException:
                 appends.unlock()
                 raise
@@ -168,10 +198,24 @@ class AppendService:
             await asyncio.sleep(self.policy.backoff(attempt))
             attempt += 1
 
-    @contextlib.asynccontextmanager
-    async def append(
+    async def _locked(self, journal: str) -> JournalAppends:
+        """Lock a journal which isn't clogged, and return its state."""
+        # Invariant: a journal has one state at a time. It may be another one after any suspension,
+        # unless that was in line for its lock.
+        while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
+            await parked(appends.chain.batches[0].operation)
+        if appends is None:
+            appends = self._begin(journal)
+        try:
+            await appends.lock.acquire()
+        except BaseException:
+            self.forget_if_idle(appends)
+            raise
+        return appends
+
+    def append(
         self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
-    ) -> AsyncGenerator[AsyncAppend]:
+    ) -> AppendContext:
         """Hold an append of a journal within a context, and release it at the end.
 
         An exception, or an error handed to `require()`, rolls back and is raised.
@@ -183,15 +227,7 @@ class AppendService:
 
         Cancellation: aborts — what was written is rolled back.
         """
-        append = await self.start_append(request, dependencies)
-        try:
-            yield append
-        except BaseException as error:
-            append.require(error)
-            with contextlib.suppress(type(error)):
-                append.release()
-            raise
-        append.release()
+        return AppendContext(self, request, dependencies)
 
     def try_append(self, journal: str, data: bytes) -> AsyncAppend | None:
         """Append `data` without suspension, if that's possible at this moment.
@@ -207,17 +243,15 @@ class AppendService:
         if (
             appends is None
             or (batch := appends.chain.open) is None
-            or (buffer := batch.buffer).tail_bytes > self._quick_bytes
+            or (begin := (buffer := batch.buffer).length) > buffer.quick_length
             or appends.lock.locked
             or not batch.is_plain
+            or not self._takes_appends
         ):
             return self._try_append(appends, journal, data)
         # Hot: this is `buffer.append()`, and what `leave()` does.
-        begin = buffer.length
-        size = len(data)
         buffer.tail.append(data)
-        buffer.tail_bytes += size
-        buffer.length = end = begin + size
+        buffer.length = end = begin + len(data)
         batch.kept += 1
         return AsyncAppend(batch, begin, end)
 
@@ -267,7 +301,7 @@ class AppendService:
         """End all pending appends, some of which may have been committed. Idempotent."""
         if self.cancellation is None:
             self.cancellation = pb.TransportError("CANCELLED", "the append service was cancelled")
-            self._quick_bytes = -1
+            self._takes_appends = False
         for appends in self._journals.values():
             if appends.worker is not None:
                 appends.worker.cancel()
@@ -289,7 +323,7 @@ class AppendService:
         Cancellation: poisons — pending appends are cancelled at once.
         """
         self._closed = True
-        self._quick_bytes = -1
+        self._takes_appends = False
         try:
             if workers := self._workers():
                 await asyncio.wait(workers, timeout=self._drain_timeout)
@@ -324,7 +358,7 @@ class AppendService:
             del self._journals[appends.journal]
 
     def _begin(self, journal: str) -> JournalAppends:
-        _validate(pb.AppendRequest(journal=journal))
+        self._validate(pb.AppendRequest(journal=journal))
         self.client.rpc.dispatcher.check()
         appends = self._journals[journal] = JournalAppends(self, journal)
         return appends
@@ -340,6 +374,15 @@ class AppendService:
             raise RuntimeError("the append service is closed")
         if self.cancellation is not None:
             raise self.cancellation.with_traceback(None)
+        self.client.rpc.dispatcher.check()
+
+    def _validate(self, request: pb.AppendRequest) -> None:
+        if not request.journal:
+            raise pb.ValidationError("expected Request.Journal")
+        try:
+            self.client.rpc.check_request(request)
+        except pb.ValidationError as error:
+            raise error.extend("Request") from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -353,7 +396,7 @@ class AppendService:
         await self.aclose()
 
     def __del__(self) -> None:
-        if getattr(self, "_journals", None):
+        if getattr(self, "_journals", None) and not self._closed:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
@@ -362,15 +405,6 @@ class AppendService:
             f"<AppendService with {status.pending_bytes} pending bytes in {status.batches} "
             f"batches of {status.journals} journals, {status.failed_journals} failed>"
         )
-
-
-def _validate(request: pb.AppendRequest) -> None:
-    if not request.journal:
-        raise pb.ValidationError("expected Request.Journal")
-    try:
-        pb.validate(request)
-    except pb.ValidationError as error:
-        raise error.extend("Request") from None
 
 
 def _operations_of(dependencies: Iterable[OpFuture]) -> AbstractSet[OpFuture]:

@@ -11,6 +11,7 @@ import grpc.aio
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import CHUNK_BYTES
+from gazette_aio.client.rpc import decoded
 from gazette_aio.client.rpc_errors import closed_channel_is_an_error
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.rpc import AppendCall
 
 _COMMIT: Final = b""
+_ROLLBACK_SECONDS: Final = 1.0
 _CONTENT_TAG: Final = bytes([pb.AppendRequest.DESCRIPTOR.fields_by_name["content"].number << 3 | 2])
 
 
@@ -54,6 +56,7 @@ class Appender:
         self._call: AppendCall | None = None
         self._state = _State.READY
         self._response: pb.AppendResponse | None = None
+        self._sent_bytes = 0
 
     @property
     def request(self) -> pb.AppendRequest:
@@ -94,6 +97,7 @@ class Appender:
         except BaseException:
             self._drop()
             raise
+        self._sent_bytes += len(view)
         self._client.rpc.metrics.append_bytes(self._request.journal, len(view))
 
     async def close(self) -> pb.AppendResponse:
@@ -115,12 +119,16 @@ class Appender:
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 # Race: the broker may answer ahead of the commit; its answer tells why.
                 pass
-            return await self._finish(call)
+            response = await self._finish(call)
+            _check_length(response.commit, self._sent_bytes)
+            return response
         finally:
             self._drop()
 
     async def abort(self) -> None:
         """Roll back. Does nothing after `close()`, and never fails. Idempotent.
+
+        A broker which doesn't answer is waited for within a bound, and cut off then.
 
         Cancellation: safe — it's rolled back anyway.
         """
@@ -130,10 +138,16 @@ class Appender:
             return
         try:
             # Wire: an end without commit is the orderly form of rolling back.
-            with closed_channel_is_an_error():
-                await call.done_writing()
-                await call
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, pb.TransportError):
+            async with asyncio.timeout(_ROLLBACK_SECONDS):
+                with closed_channel_is_an_error():
+                    await call.done_writing()
+                    await call
+        except (
+            grpc.aio.AioRpcError,
+            asyncio.InvalidStateError,
+            pb.TransportError,
+            TimeoutError,
+        ):
             pass  # However it ended, it isn't committed.
         finally:
             self._drop()
@@ -149,6 +163,7 @@ class Appender:
         self._state = _State.READY
         self._call = None
         self._response = None
+        self._sent_bytes = 0
 
     async def _open(self) -> AppendCall:
         if self._state is _State.CLOSED:
@@ -157,7 +172,7 @@ class Appender:
             if not self._request.journal:
                 raise pb.ValidationError("expected Request.Journal")
             try:
-                pb.validate(self._request)
+                self._client.rpc.check_request(self._request)
             except pb.ValidationError as error:
                 raise error.extend("Request") from None
             call = await self._client.rpc.append(self._request, claims=self._claims)
@@ -185,11 +200,12 @@ class Appender:
         journal = self._request.journal
         try:
             with closed_channel_is_an_error(journal):
-                response = await call
+                data = await call
         except grpc.aio.AioRpcError as error:
             raise self._client.rpc.map_error(error, journal) from error
 
         try:
+            response = decoded(pb.AppendResponse.FromString, data)
             pb.validate(response, strict=self._client.rpc.strict)
         except pb.ValidationError as error:
             raise error.extend("validating broker response") from None
@@ -243,6 +259,15 @@ def _encode_chunk(content: memoryview) -> bytes:
         size >>= 7
     varint.append(size)
     return b"".join((_CONTENT_TAG, varint, content))
+
+
+def _check_length(commit: pb.Fragment, expected: int) -> None:
+    # Invariant: an append counts as committed only if all of it is where the broker says.
+    if (length := pb.content_length(commit)) != expected:
+        raise pb.ValidationError(
+            f"invalid length of Commit ({length}; expected {expected})",
+            ("validating broker response",),
+        )
 
 
 def _refusal_detail(request: pb.AppendRequest, response: pb.AppendResponse) -> str:

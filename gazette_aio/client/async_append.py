@@ -73,7 +73,7 @@ class AsyncAppend(OpFuture):
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Add content, without waiting, and return its length.
+        """Add content, without waiting, and return its length in bytes.
 
         Content is kept in memory until the append is released, or `drain()` is awaited.
 
@@ -81,8 +81,9 @@ class AsyncAppend(OpFuture):
             RuntimeError: It was released.
         """
         self._held("write()")
-        self.batch.buffer.append(data if type(data) is bytes else bytes(data))
-        return len(data)
+        content = data if type(data) is bytes else bytes(data)
+        self.batch.buffer.append(content)
+        return len(content)
 
     async def drain(self) -> None:
         """Move written content to the spool file if there's a lot, before writing more.
@@ -114,9 +115,21 @@ class AsyncAppend(OpFuture):
         """
         appends = self._held("release()")
         self._holding = None
-        self._end = appends.leave(self.batch, self._begin, keep=self._error is None)
-        if self._error is not None:
-            raise self._error
+        error = self._error
+        self._end = appends.leave(self.batch, self._begin, keep=error is None)
+        if error is not None:
+            raise error
+
+    def roll_back(self, error: BaseException) -> None:
+        """Let go of the append, if it's still held, so that nothing of its content is appended.
+
+        Args:
+            error: What it fails with, unless `require()` was given another error before.
+        """
+        if self._holding is not None:
+            appends, self._holding = self._holding, None
+            self._error = self._error or error
+            self._end = appends.leave(self.batch, self._begin, keep=False)
 
     def done(self) -> bool:
         """Whether the append was committed, failed, or was rolled back."""
@@ -138,6 +151,10 @@ class AsyncAppend(OpFuture):
             callback()
         else:
             self.batch.operation.add_done_callback(callback)
+
+    def remove_done_callback(self, callback: Callback) -> None:
+        """Forget `callback`, which may have been called."""
+        self.batch.operation.remove_done_callback(callback)
 
     def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
         if self._holding is not None:

@@ -33,6 +33,11 @@ class Attempts:
         self.count = 0
         """Failed attempts since the last success."""
 
+    @property
+    def _journal(self) -> str:
+        journal: str = getattr(self.request, "journal", "")
+        return journal
+
     def succeeded(self) -> None:
         """Start over counting."""
         self.count = 0
@@ -65,18 +70,18 @@ class Attempts:
         if not decision.retry:
             if error is None:
                 error = pb.UnexpectedEOFError(
-                    "the broker keeps ending the stream", journal=self.request.journal
+                    "the broker keeps ending the stream", journal=self._journal
                 )
             raise error.with_traceback(None)
 
         if decision.log_level:
             _logger.log(
                 decision.log_level,
-                "%s of journal %s failed and will be retried: %s",
+                "%s of %s failed and will be retried: %s",
                 self._operation.value,
-                self.request.journal,
+                f"journal {self._journal}" if self._journal else type(self.request).__name__,
                 error,
-                extra={"journal": self.request.journal, "attempt": attempt},
+                extra={"journal": self._journal, "attempt": attempt},
             )
         jitter = self._policy.jitter
         return decision.delay * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gazette_aio.protocol as pb
 
@@ -31,17 +31,22 @@ class SourceAuth:
 
     async def authorize(
         self,
-        claims: pb.Claims,  # noqa: ARG002
-        lifetime: timedelta,  # noqa: ARG002
+        claims: pb.Claims,
+        lifetime: timedelta,
     ) -> pb.Metadata:
         """Return the metadata with the next token, whatever it claims.
 
         Cancellation: safe, if the function is.
+
+        Raises:
+            ConfigurationError: It isn't a token.
         """
-        token = self._source()
+        token: Any = self._source()
         if inspect.isawaitable(token):
             token = await token
-        return (("authorization", f"Bearer {token}"),)
+        if not isinstance(token, str):
+            raise pb.ConfigurationError(f"a token must be a str, not {type(token).__name__}")
+        return await pb.BearerAuth(token).authorize(claims, lifetime)
 
     def __repr__(self) -> str:
         return "SourceAuth()"

@@ -67,6 +67,8 @@ class JournalClient:
         connect_timeout: Seconds within which a broker must answer.
         drain_timeout: Seconds for which `aclose()` waits for pending appends.
         strict: Whether to check responses for all rules of the protocol.
+        allow_parent: Whether to append to, read and create journals whose names begin with `../`,
+            which reach outside of the root directory of a file store.
 
     Raises:
         ValidationError: The address isn't an endpoint.
@@ -85,6 +87,7 @@ class JournalClient:
         connect_timeout: float = CONNECT_TIMEOUT,
         drain_timeout: float = 30.0,
         strict: bool = False,
+        allow_parent: bool = False,
     ) -> None:
         self.zone = zone or zone_from_environment()
         self.retry_policy = retry or RetryPolicy()
@@ -92,7 +95,11 @@ class JournalClient:
             address, tls or TLSOptions.from_environment(), connect_timeout=connect_timeout
         )
         self.rpc = JournalStub(
-            self._dispatcher, authorizer(auth), metrics or NoMetrics(), strict=strict
+            self._dispatcher,
+            authorizer(auth),
+            metrics or NoMetrics(),
+            strict=strict,
+            allow_parent=allow_parent,
         )
         """The RPCs as the wire has them."""
         self.appends = AppendService(self, drain_timeout=drain_timeout)
@@ -244,6 +251,7 @@ def connect(
     connect_timeout: float = CONNECT_TIMEOUT,
     drain_timeout: float = 30.0,
     strict: bool = False,
+    allow_parent: bool = False,
 ) -> JournalClient:
     """Return a client, to be used as an async context manager. Nothing happens yet.
 
@@ -258,6 +266,8 @@ def connect(
         drain_timeout: Seconds for which closing waits for pending appends.
         strict: Whether to check responses for all rules of the protocol, rather than to put up
             with what brokers of other releases may know.
+        allow_parent: Whether to append to, read and create journals whose names begin with `../`,
+            which reach outside of the root directory of a file store.
 
     Example:
         async with connect("http://localhost:8080") as client:
@@ -277,4 +287,5 @@ def connect(
         connect_timeout=connect_timeout,
         drain_timeout=drain_timeout,
         strict=strict,
+        allow_parent=allow_parent,
     )

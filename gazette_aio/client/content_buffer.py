@@ -9,18 +9,30 @@ while a move is under way: bytes of the file at and behind `filed` don't count, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+SPILL_BYTES: Final = 256 << 10
+"""Bytes in memory from which on content moves to the file."""
+
+CROWDED_BYTES: Final = 1 << 20
+"""Bytes in memory from which on new holders wait for content to move."""
+
+
 class ContentBuffer:
-    """Content which is appended to, cut back to an earlier length, and read as a whole."""
+    """Content which is appended to, cut back to an earlier length, and read as a whole.
 
-    __slots__ = ("filed", "length", "moving", "tail", "tail_bytes")
+    Args:
+        cutoff_bytes: Length beyond which it takes no more content.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_cutoff_bytes", "filed", "length", "moving", "quick_length", "tail")
+
+    def __init__(self, cutoff_bytes: int = 1 << 62) -> None:
+        self._cutoff_bytes = cutoff_bytes
         self.length = 0
         """Length of all content, in bytes."""
         self.filed = 0
@@ -29,7 +41,14 @@ class ContentBuffer:
         """Content next to it, which is being written."""
         self.tail: list[bytes] = []
         """Remaining content."""
-        self.tail_bytes = 0
+        self.quick_length = 0
+        """Length up to which appending takes no more than adding to the tail."""
+        self._set_quick_length()
+
+    @property
+    def tail_bytes(self) -> int:
+        """Length of the tail."""
+        return self.length - self.filed - len(self.moving)
 
     @property
     def memory_bytes(self) -> int:
@@ -39,9 +58,7 @@ class ContentBuffer:
     def append(self, data: bytes) -> None:
         """Add `data` to the end."""
         self.tail.append(data)
-        size = len(data)
-        self.tail_bytes += size
-        self.length += size
+        self.length += len(data)
 
     def truncate(self, length: int) -> None:
         """Drop everything but the first `length` bytes."""
@@ -53,7 +70,6 @@ class ContentBuffer:
             piece = self.tail.pop()
             kept = max(len(piece) - surplus, 0)
             surplus -= len(piece) - kept
-            self.tail_bytes -= len(piece) - kept
             if kept:
                 self.tail.append(piece[:kept])
         if surplus:
@@ -61,13 +77,14 @@ class ContentBuffer:
             surplus -= len(self.moving) - kept
             self.moving = self.moving[:kept]
             self.filed -= surplus
+            self._set_quick_length()
 
     def begin_move(self) -> bytes:
         """Take the tail, and return it as one piece to be written to the file at `filed`."""
         assert not self.moving
         self.moving = b"".join(self.tail)
         self.tail = []
-        self.tail_bytes = 0
+        self._set_quick_length()
         return self.moving
 
     def end_move(self, written: int) -> None:
@@ -77,8 +94,13 @@ class ContentBuffer:
         self.filed += written
         if remainder := self.moving[written:]:
             self.tail.insert(0, remainder)
-            self.tail_bytes += len(remainder)
         self.moving = b""
+        self._set_quick_length()
+
+    def _set_quick_length(self) -> None:
+        # While a move is under way there's nothing to do but to wait for it.
+        room = CROWDED_BYTES if self.moving else SPILL_BYTES
+        self.quick_length = min(self.filed + room, self._cutoff_bytes)
 
     def pieces(self, size: int) -> Iterator[bytes | memoryview]:
         """Yield the content which isn't in the file, in pieces of `size` and a shorter last one."""

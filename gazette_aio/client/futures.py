@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import logging
 import types
 from collections.abc import Callable, Generator
 from typing import Any
+
+_logger = logging.getLogger(__name__)
 
 _PENDING = object()
 
@@ -44,6 +47,10 @@ class OpFuture(abc.ABC):
         """Call `callback` upon completion, which may be at once. It must not raise."""
 
     @abc.abstractmethod
+    def remove_done_callback(self, callback: Callback) -> None:
+        """Forget `callback`, which may have been called."""
+
+    @abc.abstractmethod
     def __await__(self) -> Generator[Any, None, Any]: ...
 
 
@@ -70,7 +77,11 @@ class AsyncOperation(OpFuture):
         self._outcome = error
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback()
+            try:
+                callback()
+            except Exception:
+                # Invariant: whoever waits is woken, whatever others do.
+                _logger.exception("a callback of a completed operation failed")
 
     def done(self) -> bool:
         """Whether the operation completed."""
@@ -95,6 +106,11 @@ class AsyncOperation(OpFuture):
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
+
+    def remove_done_callback(self, callback: Callback) -> None:
+        """Forget `callback`, which may have been called."""
+        if self._callbacks is not None and callback in self._callbacks:
+            self._callbacks.remove(callback)
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._outcome is _PENDING:
@@ -127,7 +143,11 @@ def park(operation: OpFuture) -> Generator[Any, None, None]:
             future.set_result(None)
 
     operation.add_done_callback(wake)
-    yield from future
+    try:
+        yield from future
+    finally:
+        # One who gives up time and again leaves nothing behind.
+        operation.remove_done_callback(wake)
 
 
 @types.coroutine

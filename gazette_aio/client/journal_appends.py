@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.append_batch import Batch, Chain
 from gazette_aio.client.appender import Appender
 from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.content_buffer import SPILL_BYTES
 from gazette_aio.client.fifo_lock import FifoLock
 from gazette_aio.client.futures import OpFuture, parked
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
-from gazette_aio.client.spool import SPILL_BYTES, Spool
+from gazette_aio.client.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -77,21 +79,24 @@ class JournalAppends:
             begin: Length of the batch when the turn began.
             keep: Whether to keep what was written since.
         """
+        buffer = batch.buffer
         if batch.operation.done():
-            keep = False  # It failed while it was held.
+            pass  # It failed while it was held, and has lost its content.
         elif keep:
             batch.kept += 1
-            self.spill(batch)
+            if buffer.length > buffer.quick_length:
+                self.spill(batch)
         else:
-            batch.buffer.truncate(begin)
-        end = batch.buffer.length
+            buffer.truncate(begin)
+        end = buffer.length
         self.unlock()
         return end
 
     def unlock(self) -> None:
         """Let the next in line have the lock, if there is anyone."""
         self.lock.release()
-        self.service.forget_if_idle(self)
+        if not self.chain.batches:
+            self.service.forget_if_idle(self)
 
     def spill(self, batch: Batch) -> None:
         """Begin to move content of `batch` to its file, if there's a lot in memory."""
@@ -103,8 +108,8 @@ class JournalAppends:
 
         Cancellation: safe.
         """
-        spool = self._spool(batch)
         while batch.buffer.memory_bytes >= SPILL_BYTES and not batch.operation.done():
+            spool = self._spool(batch)
             spool.spill()
             await spool.settle()
             if spool.failures:
@@ -168,9 +173,15 @@ class JournalAppends:
         return None
 
     async def _append(self, batch: Batch) -> pb.AppendResponse:
-        attempts = Attempts(Operation.APPEND_SERVICE, self.service.policy, batch.request)
+        request = batch.request
+        if not batch.buffer.length and (
+            request.HasField("union_registers") or request.HasField("subtract_registers")
+        ):
+            # Wire: brokers refuse it by a code which also stands for failures that pass.
+            raise pb.ValidationError("register modification requires non-empty Append")
+        attempts = Attempts(Operation.APPEND_SERVICE, self.service.policy, request)
         while True:
-            appender = Appender(self.service.client, batch.request, claims=self.service.claims)
+            appender = Appender(self.service.client, request, claims=self.service.claims)
             try:
                 async with appender:
                     await self._write(batch, appender)
@@ -186,8 +197,9 @@ class JournalAppends:
                 await appender.write(chunk)
             return
         try:
-            async for chunk in spool.chunks(CHUNK_BYTES):
-                await appender.write(chunk)
+            async with contextlib.aclosing(spool.chunks(CHUNK_BYTES)) as chunks:
+                async for chunk in chunks:
+                    await appender.write(chunk)
         except OSError as error:
             raise pb.StoreError(f"reading a spooled append: {error}") from error
 
@@ -202,6 +214,10 @@ class JournalAppends:
         if not worker.cancelled() and (cause := worker.exception()) is not None:
             _logger.error("appending to %s broke off", self.journal, exc_info=cause)
             error = cause
-        while self.chain.batches:
+        if self.service.cancellation is None and isinstance(error, Exception):
+            # Invariant: nothing is appended behind an append which is missing.
+            self.service.note_error(self.journal, error)
+        # Race: those who hear of a failure may begin anew at once.
+        for _ in range(len(self.chain.batches)):
             self._complete(None, error)
         self.service.forget_if_idle(self)

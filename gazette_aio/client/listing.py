@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.list_fold import ListFold
+from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+    from google.protobuf.message import Message
 
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.stream import ResponseStream
+
+    Request = TypeVar("Request", bound=Message)
+
+T = TypeVar("T")
 
 
 async def read_list_response(
@@ -55,13 +63,17 @@ async def list_all_journals(
         request = pb.ListRequest(selector=request)
     if request.watch:
         raise pb.ValidationError("expected ListRequest.Watch to be false")
-    stream = await client.rpc.list(request)
-    try:
-        listing = await read_list_response(stream, ListFold(request, strict=client.rpc.strict))
-    finally:
-        await stream.aclose()
-    assert listing is not None
-    return listing
+
+    async def attempt(request: pb.ListRequest) -> pb.ListResponse:
+        stream = await client.rpc.list(request)
+        try:
+            listing = await read_list_response(stream, ListFold(request, strict=client.rpc.strict))
+        finally:
+            await stream.aclose()
+        assert listing is not None
+        return listing
+
+    return await _retried(client, request, attempt)
 
 
 async def get_journal(client: JournalClient, name: str) -> pb.ListResponse.Journal:
@@ -97,6 +109,9 @@ async def apply_journals(
 ) -> pb.ApplyResponse:
     """Create, update and delete journals, and return the response to the last batch.
 
+    If the broker becomes unavailable, a transaction is made again only if it expects no revisions
+    (-1). Otherwise whether it was applied is unknown then.
+
     Args:
         client: Client to use.
         request: The changes.
@@ -116,12 +131,19 @@ async def apply_journals(
         raise pb.ConfigurationError("batch_size must not be negative")
     changes = list(request.changes if isinstance(request, pb.ApplyRequest) else request)
     pb.validate(pb.ApplyRequest(changes=changes))
+    for index, change in enumerate(changes):
+        # Journals which have such names already may still be deleted.
+        if change.HasField("upsert"):
+            try:
+                client.rpc.check_journal(change.upsert.name)
+            except pb.ValidationError as error:
+                raise error.extend(f"Changes[{index}].Upsert.Name") from None
     size = batch_size or max(len(changes), 1)
     response = pb.ApplyResponse()
     for begin in range(0, max(len(changes), 1), size):
         try:
             batch = pb.ApplyRequest(changes=changes[begin : begin + size])
-            response = await client.rpc.apply(batch)
+            response = await _retried(client, batch, client.rpc.apply)
             _check(client, response)
         except pb.GazetteError as error:
             error.applied = begin  # type: ignore[attr-defined]
@@ -133,6 +155,8 @@ async def list_all_fragments(
     client: JournalClient, request: pb.FragmentsRequest | str
 ) -> pb.FragmentsResponse:
     """Return all fragments of a journal which a request asks for.
+
+    An error behind the first page has the response merged so far as `partial`.
 
     Args:
         client: Client to use.
@@ -146,11 +170,15 @@ async def list_all_fragments(
         TransportError: The RPC failed, or no broker answers.
     """
     merged: pb.FragmentsResponse | None = None
-    async for page in _fragment_pages(client, request):
-        if merged is None:
-            merged = page
-        else:
-            merged.fragments.extend(page.fragments)
+    try:
+        async for page in _fragment_pages(client, request):
+            if merged is None:
+                merged = page
+            else:
+                merged.fragments.extend(page.fragments)
+    except pb.GazetteError as error:
+        error.partial = merged  # type: ignore[attr-defined]
+        raise
     assert merged is not None
     merged.next_page_token = 0
     return merged
@@ -180,7 +208,7 @@ async def _fragment_pages(
     else:
         paged.CopyFrom(request)
     while True:
-        page = await client.rpc.list_fragments(paged)
+        page = await _retried(client, paged, client.rpc.list_fragments)
         _check(client, page, paged.journal)
         # Wire: a token which doesn't move on would have us ask for ever.
         if page.next_page_token and page.next_page_token <= paged.next_page_token:
@@ -220,10 +248,24 @@ async def fragment_store_health(
         check_delete=check_delete_prefix is not None,
         check_delete_prefix=check_delete_prefix or "",
     )
-    response = await client.rpc.fragment_store_health(request)
+    response = await _retried(client, request, client.rpc.fragment_store_health)
     if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
         _check(client, response)
     return response
+
+
+async def _retried(
+    client: JournalClient, request: Request, attempt: Callable[[Request], Awaitable[T]]
+) -> T:
+    pb.validate(request)
+    attempts = Attempts(Operation.CONTROL, client.retry_policy, request)
+    while True:
+        # That no broker answers in time isn't retried: it has been.
+        await client.rpc.dispatcher.ready()
+        try:
+            return await attempt(request)
+        except pb.TransportError as error:
+            await attempts.pause(error)
 
 
 def _check(

@@ -43,7 +43,7 @@ class Reader:
         on_offset_jump: Literal["raise", "skip"] = "raise",
         claims: pb.Claims | None = None,
     ) -> None:
-        pb.validate(request)
+        client.rpc.check_request(request)
         if request.do_not_proxy and not request.metadata_only:
             raise pb.ConfigurationError("content can't be read with do_not_proxy")
         self._client = client
@@ -81,6 +81,8 @@ class Reader:
             GazetteError: As `read()`.
         """
         state, stream = self._state, self._stream
+        if not limit:
+            return b""  # Not even a response is taken, as its content may remain.
         while not (data := state.take(limit)):
             if (
                 stream is None
@@ -97,7 +99,7 @@ class Reader:
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once.
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
         Cancellation: safe.
 
@@ -107,6 +109,8 @@ class Reader:
             TransportError: The RPC failed.
             ValidationError: A response is invalid.
         """
+        if not limit:
+            return b""
         while not (data := self.read_nowait(limit)):
             if await self.next_response() is None:
                 return b""

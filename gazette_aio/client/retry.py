@@ -28,6 +28,9 @@ LONGEST_DELAY: Final = 5.0
 GRACE_ATTEMPTS: Final = 4
 """Failed attempts which may be a change that hasn't spread to every broker yet."""
 
+CONTROL_ATTEMPTS: Final = 6
+"""Failed attempts, some two seconds of them, within which a broker may restart or hand over."""
+
 PERMANENT_CODES: Final = frozenset(
     {"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "INVALID_ARGUMENT"}
 )
@@ -57,6 +60,8 @@ class Operation(enum.Enum):
     """An Append RPC of `append()`."""
     APPEND_SERVICE = "append service"
     """An Append RPC of an AppendService."""
+    CONTROL = "control"
+    """A List, Apply, ListFragments or FragmentStoreHealth RPC."""
 
 
 class Failure(NamedTuple):
@@ -68,7 +73,7 @@ class Failure(NamedTuple):
     attempt: int
     """Failed attempts since the last success before this one."""
     request: Any
-    """The request: a ReadRequest or AppendRequest."""
+    """The request of the RPC."""
     elapsed: float = 0.0
     """Seconds since the first failure since the last success."""
 
@@ -105,7 +110,7 @@ class RetryPolicy:
         backoff: Seconds to wait by number of the attempt, in place of the built-in schedule.
         jitter: Share of each delay by which it's randomly lengthened or shortened.
         permanent_attempts: Attempts of an AppendService before an error which looks permanent
-            (`PERMANENT_CODES`) ends its batch.
+            (`PERMANENT_CODES`, or an invalid response) ends its batch.
         retry_not_found: Whether `append()` retries JOURNAL_NOT_FOUND for a short grace, as is
             useful right after the journal was created.
         retry_check_registers: Whether an AppendService retries every failure of a request which
@@ -167,6 +172,7 @@ def _is_coded(*codes: str) -> _Predicate:
 
 
 _is_permanent = _is_coded(*PERMANENT_CODES)
+_is_unavailable = _is_coded("UNAVAILABLE")
 _is_ours = _is(pb.AuthorizationError, pb.ConfigurationError)
 
 
@@ -206,7 +212,30 @@ def _stays_permanent(failure: Failure, policy: RetryPolicy) -> bool:
     return _is_permanent(failure, policy) and failure.attempt + 1 >= policy.permanent_attempts
 
 
+def _stays_invalid(failure: Failure, policy: RetryPolicy) -> bool:
+    return (
+        isinstance(failure.error, pb.ValidationError)
+        and failure.attempt + 1 >= policy.permanent_attempts
+    )
+
+
+def _may_return(failure: Failure, policy: RetryPolicy) -> bool:
+    return (
+        _is_unavailable(failure, policy)
+        and failure.attempt < CONTROL_ATTEMPTS
+        and is_repeatable(failure.request)
+    )
+
+
+def is_repeatable(request: Any) -> bool:
+    """Whether making a control RPC once more leads to the same as making it once."""
+    if not isinstance(request, pb.ApplyRequest):
+        return True
+    return all(change.expect_mod_revision == -1 for change in request.changes)
+
+
 _R, _A, _S = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
+_C = Operation.CONTROL
 
 RULES: Final[tuple[Rule, ...]] = (
     # Reads.
@@ -262,7 +291,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         _A,
         "UNAVAILABLE",
-        _is_coded("UNAVAILABLE"),
+        _is_unavailable,
         Course.RETRY,
         "The broker may return. It may also have appended already: at least once.",
     ),
@@ -325,11 +354,28 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         _S,
+        "an invalid request or response, time and again",
+        _stays_invalid,
+        Course.RAISE,
+        "Each attempt may have appended, whatever the broker makes of it.",
+    ),
+    Rule(
+        _S,
         "anything else",
         _any,
         Course.RETRY_QUIET_AT_FIRST,
         "Appends queued behind this one rely on it.",
     ),
+    # Everything else.
+    Rule(
+        _C,
+        "UNAVAILABLE within grace, and the request may be repeated",
+        _may_return,
+        Course.RETRY_QUIET_AT_FIRST,
+        "The broker may return. An Apply may be repeated if it expects no revisions: otherwise a "
+        "second one fails because of what the first one did.",
+    ),
+    Rule(_C, "anything else", _any, Course.RAISE, "The caller waits for the answer."),
 )
 """The table. For each operation its last row matches everything."""
 

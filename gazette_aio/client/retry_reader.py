@@ -88,7 +88,7 @@ class RetryReader:
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once.
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
         Cancellation: safe.
 
@@ -101,7 +101,10 @@ class RetryReader:
         """
         self._enter()
         try:
-            while True:
+            while limit:
+                if self._closed:
+                    # Race: the one who closes it needn't be the one who reads.
+                    raise RuntimeError(f"{self!r} is closed")
                 error: pb.GazetteError | None = None
                 if self._reader is None:
                     self._reader = self._fresh_reader()
@@ -126,6 +129,7 @@ class RetryReader:
             raise
         finally:
             self._task = None
+        return b""
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Continue at another offset, and return it.
@@ -174,7 +178,7 @@ class RetryReader:
         Raises:
             ValidationError: The request is invalid.
         """
-        pb.validate(request)
+        self.client.rpc.check_request(request)
         before, self._reader = self._reader, None
         self._begin(request)
         self._cancelled = self._closed = False

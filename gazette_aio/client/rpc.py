@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
 from gazette_aio.client.rpc_errors import closed_channel_is_an_error, transport_error
-from gazette_aio.client.stream import ResponseStream, sized
+from gazette_aio.client.stream import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
 
-AppendCall = grpc.aio.StreamUnaryCall[Any, pb.AppendResponse]
+AppendCall = grpc.aio.StreamUnaryCall[Any, bytes]
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,18 +52,31 @@ def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
+def _undecoded(data: bytes) -> bytes:
+    return data
+
+
+def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
+    """Return the message of `data`.
+
+    Raises:
+        ValidationError: It isn't one.
+    """
+    # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise pb.ValidationError(f"undecodable response: {error}") from None
+
+
 def _bind(channel: grpc.aio.Channel) -> _Methods:
     return _Methods(
-        list=channel.unary_stream(pb.LIST, _encode, sized(pb.ListResponse.FromString)),
-        apply=channel.unary_unary(pb.APPLY, _encode, pb.ApplyResponse.FromString),
-        read=channel.unary_stream(pb.READ, _encode, sized(pb.ReadResponse.FromString)),
-        append=channel.stream_unary(pb.APPEND, _encode_append, pb.AppendResponse.FromString),
-        list_fragments=channel.unary_unary(
-            pb.LIST_FRAGMENTS, _encode, pb.FragmentsResponse.FromString
-        ),
-        fragment_store_health=channel.unary_unary(
-            pb.FRAGMENT_STORE_HEALTH, _encode, pb.FragmentStoreHealthResponse.FromString
-        ),
+        list=channel.unary_stream(pb.LIST, _encode, _undecoded),
+        apply=channel.unary_unary(pb.APPLY, _encode, _undecoded),
+        read=channel.unary_stream(pb.READ, _encode, _undecoded),
+        append=channel.stream_unary(pb.APPEND, _encode_append, _undecoded),
+        list_fragments=channel.unary_unary(pb.LIST_FRAGMENTS, _encode, _undecoded),
+        fragment_store_health=channel.unary_unary(pb.FRAGMENT_STORE_HEALTH, _encode, _undecoded),
     )
 
 
@@ -78,6 +92,7 @@ class JournalStub:
         metrics: Counts bytes.
         strict: Whether responses are checked for all rules of the protocol. Otherwise brokers of
             other releases may well know names, zones or statuses which this one doesn't.
+        allow_parent: Whether names of journals may begin with `../`.
     """
 
     def __init__(
@@ -87,10 +102,12 @@ class JournalStub:
         metrics: Metrics,
         *,
         strict: bool = False,
+        allow_parent: bool = False,
     ) -> None:
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.strict = strict
+        self.allow_parent = allow_parent
         self.streams: set[ResponseStream[Any]] = set()
         """Read streams which are open."""
         self._authorizer = authorizer
@@ -104,7 +121,7 @@ class JournalStub:
         metadata = await self._authorize(request, claims)
         methods = self._methods(await self.dispatcher.ready())
         call = methods.list(request, metadata=metadata, wait_for_ready=True)
-        return self._stream(call, "")
+        return self._stream(call, pb.ListResponse.FromString, "")
 
     async def apply(
         self, request: pb.ApplyRequest, *, claims: pb.Claims | None = None
@@ -113,7 +130,8 @@ class JournalStub:
         pb.validate(request)
         metadata = await self._authorize(request, claims, _MINUTE)
         methods = self._methods(await self.dispatcher.ready())
-        return await self._unary(methods.apply(request, metadata=metadata, wait_for_ready=True))
+        call = methods.apply(request, metadata=metadata, wait_for_ready=True)
+        return await self._unary(call, pb.ApplyResponse.FromString)
 
     async def read(
         self, request: pb.ReadRequest, *, claims: pb.Claims | None = None
@@ -122,7 +140,7 @@ class JournalStub:
         metadata = await self._authorize(request, claims)
         methods = self._methods(self.dispatcher.channel())
         call = methods.read(request, metadata=metadata)
-        return self._stream(call, request.journal)
+        return self._stream(call, pb.ReadResponse.FromString, request.journal)
 
     async def append(
         self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
@@ -139,9 +157,8 @@ class JournalStub:
         pb.validate(request)
         metadata = await self._authorize(request, claims)
         methods = self._methods(await self.dispatcher.ready())
-        return await self._unary(
-            methods.list_fragments(request, metadata=metadata), request.journal
-        )
+        call = methods.list_fragments(request, metadata=metadata)
+        return await self._unary(call, pb.FragmentsResponse.FromString, request.journal)
 
     async def fragment_store_health(
         self, request: pb.FragmentStoreHealthRequest, *, claims: pb.Claims | None = None
@@ -150,7 +167,29 @@ class JournalStub:
         pb.validate(request)
         metadata = await self._authorize(request, claims)
         methods = self._methods(await self.dispatcher.ready())
-        return await self._unary(methods.fragment_store_health(request, metadata=metadata))
+        call = methods.fragment_store_health(request, metadata=metadata)
+        return await self._unary(call, pb.FragmentStoreHealthResponse.FromString)
+
+    def check_journal(self, name: str) -> None:
+        """Refuse the name of a journal which is outside of the root of a file store.
+
+        Raises:
+            ValidationError: The name begins with `../`, or isn't valid.
+        """
+        if not self.allow_parent:
+            pb.validate_journal(name, allow_parent=False)
+
+    def check_request(self, request: pb.ReadRequest | pb.AppendRequest) -> None:
+        """Check a request, and the name of its journal.
+
+        Raises:
+            ValidationError: It's invalid.
+        """
+        pb.validate(request)
+        try:
+            self.check_journal(request.journal)
+        except pb.ValidationError as error:
+            raise error.extend("Journal") from None
 
     def map_error(self, error: grpc.aio.AioRpcError, journal: str = "") -> pb.TransportError:
         """Return what a failure of an RPC is to users."""
@@ -166,9 +205,10 @@ class JournalStub:
             self._bound = (channel, _bind(channel))
         return self._bound[1]
 
-    def _stream(self, call: Any, journal: str) -> ResponseStream[Any]:
-        stream = ResponseStream[Any](
+    def _stream(self, call: Any, parse: Callable[[bytes], T], journal: str) -> ResponseStream[T]:
+        stream = ResponseStream(
             call,
+            parse,
             max_bytes=STREAM_BUFFER_BYTES,
             endpoint=self.dispatcher.endpoint,
             journal=journal,
@@ -183,9 +223,12 @@ class JournalStub:
         claims = claims or pb.current_claims() or pb.default_claims(request)
         return await self._authorizer.authorize(claims, lifetime)
 
-    async def _unary(self, call: Awaitable[T], journal: str = "") -> T:
+    async def _unary(
+        self, call: Awaitable[bytes], parse: Callable[[bytes], T], journal: str = ""
+    ) -> T:
         try:
             with closed_channel_is_an_error(journal):
-                return await call
+                data = await call
         except grpc.aio.AioRpcError as error:
             raise self.map_error(error, journal) from error
+        return decoded(parse, data)

@@ -7,19 +7,15 @@ import logging
 import tempfile
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.client.content_buffer import SPILL_BYTES
+
 if TYPE_CHECKING:
     import io
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from gazette_aio.client.content_buffer import ContentBuffer
 
 _logger = logging.getLogger(__name__)
-
-SPILL_BYTES: Final = 256 << 10
-"""Bytes in memory from which on content moves to the file."""
-
-CROWDED_BYTES: Final = 1 << 20
-"""Bytes in memory from which on new holders wait for content to move."""
 
 _SLICE_BYTES: Final = 1 << 20
 
@@ -76,7 +72,7 @@ class Spool:
         if self._io is None:
             self._drop()
 
-    async def chunks(self, size: int) -> AsyncIterator[bytes | memoryview]:
+    async def chunks(self, size: int) -> AsyncGenerator[bytes | memoryview]:
         """Yield the content, in chunks of at most `size` bytes. It must not change meanwhile."""
         await self.settle()
         position, filed = 0, self.buffer.filed

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def sized(parse: Callable[[bytes], T]) -> Callable[[bytes], tuple[int, T]]:
-    """Return a deserializer which also tells the size of what it parsed."""
-    return lambda data: (len(data), parse(data))
-
-
 class ResponseStream(Generic[T]):
     """Responses of one RPC, received by a task of its own.
 
     Reading pauses while `max_bytes` of responses are waiting. One task at a time may receive.
 
     Args:
-        call: The RPC, which this stream owns from now on. It deserializes by `sized()`.
+        call: The RPC, which this stream owns from now on. Its responses are bytes.
+        parse: Decodes a response.
         max_bytes: Bytes of waiting responses from which on reading pauses.
         endpoint: The broker called, for error texts.
         journal: Journal of the request, for errors.
@@ -38,7 +34,8 @@ class ResponseStream(Generic[T]):
 
     def __init__(
         self,
-        call: grpc.aio.UnaryStreamCall[Any, tuple[int, T]],
+        call: grpc.aio.UnaryStreamCall[Any, bytes],
+        parse: Callable[[bytes], T],
         *,
         max_bytes: int,
         endpoint: str = "",
@@ -49,6 +46,7 @@ class ResponseStream(Generic[T]):
         self.waiting_bytes = 0
         """Bytes of the responses which wait to be received."""
         self._call = call
+        self._parse = parse
         self._max_bytes = max_bytes
         self._endpoint = endpoint
         self._on_close = on_close
@@ -126,11 +124,12 @@ class ResponseStream(Generic[T]):
         # Invariant: only this task is ever suspended in the call. Cancelling a task which is kills
         # the call, whereas those who receive may come and go.
         # Wire: iterating, unlike `read()`, also hands out what arrived ahead of an error.
-        responses = cast("AsyncGenerator[tuple[int, T], None]", self._call.__aiter__())
+        # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+        responses = cast("AsyncGenerator[bytes, None]", self._call.__aiter__())
         try:
-            async for response in responses:
-                self._waiting.append(response)
-                self.waiting_bytes += response[0]
+            async for data in responses:
+                self._waiting.append((len(data), self._parse(data)))
+                self.waiting_bytes += len(data)
                 self._wake()
                 while self.waiting_bytes >= self._max_bytes and not self._closing:
                     self._room = asyncio.get_running_loop().create_future()
@@ -144,6 +143,7 @@ class ResponseStream(Generic[T]):
             self._error = pb.TransportError(
                 "INTERNAL", f"undecodable response: {error}", journal=self.journal, retryable=True
             )
+            self._call.cancel()
         except asyncio.CancelledError:
             # Race: cancelling the call looks like being cancelled ourselves.
             if not self._closing:

@@ -114,6 +114,13 @@ def refused(status: pb.Status.ValueType, text: str = "") -> pb.AppendResponse:
     )
 
 
+class Garbage:
+    """A response which isn't a message."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        return b"\xff\xff\xff"
+
+
 class MemoryJournals:
     """Answers appends as a broker does, and remembers them.
 

@@ -34,6 +34,9 @@ class ScriptedRpc:
     def check(self) -> None:
         pass
 
+    def check_request(self, request: pb.AppendRequest) -> None:
+        pb.validate(request)
+
     async def aclose(self) -> None:
         pass
 
@@ -68,7 +71,7 @@ class ScriptedCall:
     def __await__(self) -> Any:
         return self._finish().__await__()
 
-    async def _finish(self) -> pb.AppendResponse:
+    async def _finish(self) -> bytes:
         await self.rpc.open.wait()
         if self.rpc.fail_next:
             self.rpc.fail_next -= 1
@@ -82,7 +85,7 @@ class ScriptedCall:
         )
         begin = len(self.rpc.contents[self.journal])
         self.rpc.contents[self.journal] += data
-        return pb.AppendResponse(
+        response = pb.AppendResponse(
             status=pb.Status.OK,
             header=pb.Header(
                 etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=1, raft_term=1),
@@ -97,6 +100,7 @@ class ScriptedCall:
             ),
             registers=pb.LabelSet(),
         )
+        return response.SerializeToString()
 
 
 @dataclasses.dataclass
@@ -173,7 +177,8 @@ class Player:
                     self.model.keep(append, journal, data)
             case ("registers", journal, size):
                 request = pb.AppendRequest(
-                    journal=journal, union_registers=pb.label_set("number", str(size))
+                    journal=journal,
+                    check_registers=pb.LabelSelector(include=pb.label_set("number", str(size))),
                 )
                 data = self.data(size)
                 append = await self.service.start_append(request)
@@ -283,3 +288,4 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
         assert bytes(file[: buffer.filed]) + b"".join(pieces) == model
         assert buffer.tail_bytes == sum(map(len, buffer.tail))
         assert buffer.memory_bytes == len(buffer.moving) + buffer.tail_bytes
+        assert buffer.quick_length >= buffer.filed

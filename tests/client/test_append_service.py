@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import array
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -15,10 +18,11 @@ from gazette_aio.client import (
     JournalClient,
     OpFuture,
     RetryPolicy,
+    connect,
     finished_operation,
 )
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import JOURNAL, MemoryJournals, refused, until
+from tests.client.support import JOURNAL, MemoryJournals, committed, refused, until
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
 OTHER = "b/journal"
@@ -668,3 +672,198 @@ async def test_it_needs_nothing_before_its_first_use() -> None:
         await client.append(JOURNAL, b"content")
     with pytest.raises(RuntimeError, match="closed"):
         await client.appends.start_append(JOURNAL)
+
+
+async def test_invalid_responses_are_not_asked_for_without_end(
+    broker: StubBroker, service: AppendService
+) -> None:
+    rpcs = 0
+
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        nonlocal rpcs
+        rpcs += 1
+        async for _ in requests:
+            pass
+        return committed(100, 107)
+
+    broker.append_handler = answer
+    append = await write(service, JOURNAL, b"foobar")
+    with pytest.raises(pb.ValidationError, match="validating broker response"):
+        await append
+    assert rpcs == 4
+    with pytest.raises(pb.ValidationError, match="validating broker response"):
+        await (await write(service, JOURNAL, b"foobar"))
+    assert rpcs == 4
+
+
+async def test_registers_are_not_modified_by_nothing(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    request = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("name", "1"))
+    append = await write(service, request, b"")
+    with pytest.raises(pb.ValidationError, match="requires non-empty Append"):
+        await append
+    assert journals.begun == 0
+    service.clear_error(JOURNAL)
+    await (await write(service, request, b"content"))
+    assert journals.contents[JOURNAL] == b"content"
+
+
+async def test_a_full_disk_does_not_split_a_journal(
+    journals: MemoryJournals,
+    client: JournalClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One who waits for a full disk may find that the journal had nothing pending meanwhile."""
+    from gazette_aio.client import spool
+
+    def temporary_file(**options: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    policy = RetryPolicy(backoff=lambda attempt: 0.5)
+    async with AppendService(client, retry_policy=policy) as service:
+        dependency = AsyncOperation()
+        await write(service, JOURNAL, bytes(2 << 20), {dependency})
+        lock = service._journals[JOURNAL].lock
+        waiting = asyncio.create_task(service.start_append(JOURNAL))
+        await until(lambda: "No space left" in caplog.text and not lock.locked)
+        dependency.resolve()
+        await until(lambda: service.status().journals == 0)
+        assert not waiting.done()
+        journals.gate.clear()
+        first = service.try_append(JOURNAL, b"first")
+        assert first is not None
+        second = await waiting
+        second.write(b"second")
+        second.release()
+        assert (service.status().journals, service.status().batches) == (1, 2)
+        journals.gate.set()
+        await second
+    assert journals.contents[JOURNAL][-11:] == b"firstsecond"
+
+
+async def test_appends_do_not_keep_what_went_before_them(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    before = await write(service, JOURNAL, b"before")
+    await before
+    append = await write(service, JOURNAL, b"behind", {before})
+    assert append.batch.dependencies == {before}
+    await append
+    assert not append.batch.dependencies
+
+
+async def test_what_is_missing_is_not_appended_behind(
+    journals: MemoryJournals, broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it's missing because of something unforeseen."""
+    tokens: list[Any] = [ZeroDivisionError("no token"), "token"]
+
+    def source() -> str:
+        token = tokens.pop(0)
+        if isinstance(token, Exception):
+            raise token
+        assert isinstance(token, str)
+        return token
+
+    async with connect(broker.endpoint, auth=source) as client:
+        first = await write(client.appends, JOURNAL, b"first")
+        with pytest.raises(ZeroDivisionError):
+            await first
+        with pytest.raises(ZeroDivisionError):
+            await (await write(client.appends, JOURNAL, b"second"))
+        assert isinstance(client.appends.clear_error(JOURNAL), ZeroDivisionError)
+        await (await write(client.appends, JOURNAL, b"third"))
+    assert journals.contents[JOURNAL] == b"third"
+    assert "broke off" in caplog.text
+
+
+async def test_beginning_anew_upon_failure(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    """What a callback appends when the task of a journal died isn't part of that failure."""
+    journals.gate.clear()
+    append = await write(service, JOURNAL, b"first")
+    again: list[AsyncAppend | None] = []
+
+    def begin_anew() -> None:
+        service.clear_error(JOURNAL)
+        again.append(service.try_append(JOURNAL, b"again"))
+
+    append.add_done_callback(begin_anew)
+    await until(lambda: journals.begun)
+    worker = service._journals[JOURNAL].worker
+    assert worker is not None
+    worker.cancel()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await append
+    journals.gate.set()
+    (second,) = again
+    assert second is not None
+    await second
+    assert journals.contents[JOURNAL].endswith(b"again")
+
+
+async def test_contexts_do_not_mask_exceptions(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    async def fail(act: Callable[[AsyncAppend], object]) -> AsyncAppend:
+        append: AsyncAppend | None = None
+        with contextlib.suppress(ZeroDivisionError):
+            async with service.append(JOURNAL) as append:
+                append.write(b"content")
+                act(append)
+                raise ZeroDivisionError
+            raise AssertionError("it was swallowed")
+        assert append is not None
+        return append
+
+    released = await fail(lambda append: append.release())
+    await released
+    other = await fail(lambda append: append.require(pb.StoreError("no")))
+    with pytest.raises(pb.StoreError):
+        await other
+    with pytest.raises(pb.StoreError, match="no"):
+        async with service.append(JOURNAL) as third:
+            third.require(pb.StoreError("no"))
+    await (await write(service, JOURNAL, b", kept"))
+    assert journals.contents[JOURNAL] == b"content, kept"
+
+
+async def test_lengths_are_in_bytes(journals: MemoryJournals, service: AppendService) -> None:
+    async with service.append(JOURNAL) as append:
+        assert append.write(memoryview(array.array("I", [1, 2]))) == 8
+    assert (await append).commit.end == 8
+
+
+async def test_a_closed_service_does_not_warn_of_who_holds_on(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    service = AppendService(client, drain_timeout=0.01)
+    held = await service.start_append(JOURNAL)
+    await service.aclose()
+    service.__del__()
+    held.write(b"late")
+    held.release()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await held
+    assert service.status().journals == 0
+
+
+async def test_it_belongs_to_one_event_loop_also_with_appends_pending(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    journals.gate.clear()
+    append = await write(client.appends, JOURNAL, b"content")
+    await until(lambda: journals.begun)
+    request = pb.AppendRequest(journal=JOURNAL)
+
+    def elsewhere() -> None:
+        asyncio.run(client.appends.start_append(request))  # type: ignore[arg-type]
+
+    with pytest.raises(RuntimeError, match="another event loop"):
+        await asyncio.to_thread(elsewhere)
+    journals.gate.set()
+    await append

@@ -3,15 +3,17 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import Appender, JournalClient, RetryPolicy, append
+from gazette_aio.client import Appender, JournalClient, RetryPolicy, append, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import (
     JOURNAL,
+    Garbage,
     MemoryJournals,
     committed,
     header,
@@ -388,3 +390,81 @@ async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: Journa
     journals.gate.set()
     await until(lambda: broker.open_rpcs == 0)
     assert journals.contents in ({}, {JOURNAL: b"content"})
+
+
+async def test_an_undecodable_response(broker: StubBroker, client: JournalClient) -> None:
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> Any:
+        async for _ in requests:
+            pass
+        return Garbage()
+
+    broker.append_handler = answer
+    with pytest.raises(pb.ValidationError) as raised:
+        await append(client, JOURNAL, b"foobar")
+    assert "undecodable response" in str(raised.value)
+
+
+@pytest.mark.parametrize("length", [0, 5, 7])
+async def test_commits_of_another_length(
+    broker: StubBroker, client: JournalClient, length: int
+) -> None:
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        async for _ in requests:
+            pass
+        return committed(100, 100 + length, b"foobar"[:length])
+
+    broker.append_handler = answer
+    with pytest.raises(pb.ValidationError) as raised:
+        await append(client, JOURNAL, b"foobar")
+    assert str(raised.value).startswith("validating broker response")
+    assert f"invalid length of Commit ({length}; expected 6)" in str(raised.value)
+
+
+async def test_an_early_commit_is_none(broker: StubBroker, client: JournalClient) -> None:
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        await anext(requests)
+        return committed()
+
+    broker.append_handler = answer
+    a = appender(client)
+    with pytest.raises(pb.ValidationError, match="wasn't complete"):
+        await write_until_refused(a)
+
+
+async def test_rolling_back_does_not_wait_for_the_silent(
+    broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gazette_aio.client.appender._ROLLBACK_SECONDS", 0.02)
+    silent = asyncio.Event()
+
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        await silent.wait()
+        return committed()
+
+    broker.append_handler = answer
+
+    def fail() -> Any:
+        yield b"foobar"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await append(client, JOURNAL, fail)
+    await until(lambda: broker.open_rpcs == 0)
+
+
+async def test_names_outside_of_the_root_are_refused(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    text = r"^Request\.Journal: cannot begin with '\.\./' \(\.\./journal\)$"
+    with pytest.raises(pb.ValidationError, match=text):
+        await append(client, "../journal", b"content")
+    with pytest.raises(pb.ValidationError, match=text):
+        await client.appends.start_append("../journal")
+    with pytest.raises(pb.ValidationError, match=text):
+        client.appends.try_append("../journal", b"content")
+    assert client.status().appends.journals == 0
+    journals = MemoryJournals(broker)
+    async with connect(broker.endpoint, allow_parent=True) as permissive:
+        await append(permissive, "../journal", b"content")
+        assert permissive.appends.try_append("../journal", b", more") is not None
+    assert journals.contents == {"../journal": b"content, more"}

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -347,3 +348,13 @@ async def test_closing_waits_for_appends(broker: StubBroker) -> None:
         for number in range(100):
             client.appends.try_append(JOURNAL, b"%02d" % number)
     assert len(journals.contents[JOURNAL]) == 200
+
+
+@pytest.mark.parametrize("token", ["secret\n", "s\u00e9cret", None, b"secret"])
+async def test_what_is_not_a_token_is_not_sent(broker: StubBroker, token: object) -> None:
+    source: Any = lambda: token  # noqa: E731
+    async with connect(broker.endpoint, auth=source) as client:
+        with pytest.raises(pb.ConfigurationError, match="token") as raised:
+            await client.append(JOURNAL, b"content")
+    assert "cret" not in str(raised.value)
+    assert broker.metadata == []

@@ -150,3 +150,32 @@ def test_public_names() -> None:
         "read_list_response",
     ]
     assert all(hasattr(gazette_aio.client, name) for name in gazette_aio.client.__all__)
+
+
+async def test_giving_up_time_and_again_leaves_nothing() -> None:
+    operation = AsyncOperation()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await operation
+    assert not operation._callbacks
+    operation.resolve()
+    await operation
+
+
+async def test_a_failing_callback_concerns_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    operation = AsyncOperation()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    operation.add_done_callback(fail)
+    waiting = asyncio.ensure_future(_await(operation))
+    await asyncio.sleep(0)
+    operation.resolve()
+    await waiting
+    assert "callback" in caplog.text
+
+
+async def _await(operation: AsyncOperation) -> None:
+    await operation

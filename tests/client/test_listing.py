@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -9,6 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import (
     JournalClient,
     ListFold,
+    RetryPolicy,
     apply_journals,
     connect,
     fragment_store_health,
@@ -366,3 +368,90 @@ async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: Journa
     assert client.status().streams == ()
     while broker.open_rpcs:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+# Retries.
+
+
+class Failing:
+    """Fails some calls before it answers."""
+
+    def __init__(self, answer: Any, failures: int) -> None:
+        self.answer = answer
+        self.failures = failures
+        self.calls = 0
+
+    def __call__(self, request: object) -> Any:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise StubError(grpc.StatusCode.UNAVAILABLE, "gone")
+        return self.answer
+
+
+async def test_what_may_be_repeated_is(broker: StubBroker, client: JournalClient) -> None:
+    broker.list_handler = Failing(listing("a/one"), 6)
+    assert names(await client.list()) == ["a/one"]
+    broker.fragments_handler = Failing(page(0, 3, 0), 2)
+    assert len((await client.list_fragments(JOURNAL)).fragments) == 3
+    broker.health_handler = Failing(pb.FragmentStoreHealthResponse(header=header()), 1)
+    await client.fragment_store_health("file:///store/")
+    applying = broker.apply_handler = Failing(pb.ApplyResponse(header=header(101)), 1)
+    upsert = pb.ApplyRequest.Change(upsert=spec("a/one"), expect_mod_revision=-1)
+    assert (await client.apply([upsert])).header.etcd.revision == 101
+    assert applying.calls == 2
+
+
+async def test_what_may_not_be_repeated_is_not(broker: StubBroker, client: JournalClient) -> None:
+    applying = broker.apply_handler = Failing(pb.ApplyResponse(header=header(101)), 1)
+    with pytest.raises(pb.TransportError, match="gone"):
+        await client.apply([pb.ApplyRequest.Change(upsert=spec("a/one"))])
+    assert applying.calls == 1
+
+
+async def test_repeating_has_bounds(broker: StubBroker, client: JournalClient) -> None:
+    listed = broker.list_handler = Failing(listing(), 1000)
+    with pytest.raises(pb.TransportError, match="gone") as raised:
+        await client.list()
+    assert (listed.calls, raised.value.attempt) == (7, 6)
+
+    listed.calls = 0
+    async with connect(broker.endpoint, retry=RetryPolicy(max_attempts=1)) as impatient:
+        with pytest.raises(pb.TransportError, match="gone"):
+            await impatient.list()
+    assert listed.calls == 1
+
+
+async def test_errors_have_the_fragments_before_them(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    pages: list[Any] = [page(0, 3, 30), page(3, 2, 50), AN_ERROR]
+
+    def handle(request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+        answer = pages.pop(0)
+        if isinstance(answer, StubError):
+            raise answer
+        response: pb.FragmentsResponse = answer
+        return response
+
+    broker.fragments_handler = handle
+    with pytest.raises(pb.TransportError, match="an error") as raised:
+        await client.list_fragments(JOURNAL)
+    assert len(raised.value.partial.fragments) == 5  # type: ignore[attr-defined]
+    pages[:] = [AN_ERROR]
+    with pytest.raises(pb.TransportError, match="an error") as raised:
+        await client.list_fragments(JOURNAL)
+    assert raised.value.partial is None  # type: ignore[attr-defined]
+
+
+async def test_names_outside_of_the_root_are_refused(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    applied = Applied(broker)
+    upsert = pb.ApplyRequest.Change(upsert=spec("../journal"))
+    with pytest.raises(pb.ValidationError, match=r"^Changes\[0\]\.Upsert\.Name: cannot begin"):
+        await client.apply([upsert])
+    assert applied.batches == []
+    await client.apply([pb.ApplyRequest.Change(delete="../journal", expect_mod_revision=-1)])
+    async with connect(broker.endpoint, allow_parent=True) as permissive:
+        await permissive.apply([upsert])
+    assert applied.batches == [["../journal"]] * 2

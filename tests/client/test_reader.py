@@ -6,9 +6,18 @@ import grpc
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import JournalClient, Reader
+from gazette_aio.client import JournalClient, Reader, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import JOURNAL, content, header, metadata, refusal, script_read, until
+from tests.client.support import (
+    JOURNAL,
+    Garbage,
+    content,
+    header,
+    metadata,
+    refusal,
+    script_read,
+    until,
+)
 
 OFFSET_NOT_YET_AVAILABLE = pb.Status.OFFSET_NOT_YET_AVAILABLE
 
@@ -158,7 +167,6 @@ async def test_rpc_error_follows_content(broker: StubBroker, client: JournalClie
 
 async def test_a_response_must_not_go_back(broker: StubBroker, client: JournalClient) -> None:
     broker.read_responses.put_nowait(metadata(100))
-    broker.finish()
     async with Reader(client, request(105)) as reader:
         with pytest.raises(pb.ValidationError) as raised:
             await reader.read()
@@ -295,3 +303,46 @@ async def test_reading_ahead_is_bounded(broker: StubBroker, client: JournalClien
         assert sent < 128
         assert (await reader.read())[:1] == b"\0"
     await until(lambda: broker.open_rpcs == 0)
+
+
+async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: JournalClient) -> None:
+    script_read(broker, 100, b"content")
+    async with Reader(client, request(100)) as reader:
+        assert await reader.read(2) == b"co"
+        assert await reader.read(0) == reader.read_nowait(0) == b""
+        assert reader.offset == 102
+        assert await reader.read(1) == b"n"
+        assert await chunks_until_error(reader) == (b"tent", None)
+    await broker.read_requests.get()
+
+
+async def test_an_undecodable_response(broker: StubBroker, client: JournalClient) -> None:
+    broker.read_responses.put_nowait(metadata(100))
+    broker.read_responses.put_nowait(content(100, b"content"))
+    broker.read_responses.put_nowait(Garbage())  # type: ignore[arg-type]
+    async with Reader(client, request(100)) as reader:
+        read, error = await chunks_until_error(reader)
+        assert read == b"content"
+        assert isinstance(error, pb.TransportError)
+        assert error.details.startswith("undecodable response")
+        # The RPC is given up, although the broker didn't end it.
+        await until(lambda: broker.open_rpcs == 0)
+    await broker.read_requests.get()
+
+
+async def test_names_outside_of_the_root_are_refused(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    outside = pb.ReadRequest(journal="../journal")
+    with pytest.raises(pb.ValidationError, match=r"^Journal: cannot begin with '\.\./'"):
+        Reader(client, outside)
+    with pytest.raises(pb.ValidationError, match="cannot begin"):
+        client.read("../journal")
+    reader = client.read(JOURNAL)
+    with pytest.raises(pb.ValidationError, match="cannot begin"):
+        await reader.restart(outside)
+    async with connect(broker.endpoint, allow_parent=True) as permissive:
+        script_read(broker, 0, b"content")
+        async with Reader(permissive, outside) as inside:
+            assert await inside.read() == b"con"
+    assert (await broker.read_requests.get()).journal == "../journal"

@@ -34,7 +34,14 @@ def test_the_schedule() -> None:
     assert backoff(10**6) == 5.0
 
 
+def apply_request(*revisions: int) -> pb.ApplyRequest:
+    return pb.ApplyRequest(
+        changes=[pb.ApplyRequest.Change(expect_mod_revision=revision) for revision in revisions]
+    )
+
+
 R, A, S = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
+C = Operation.CONTROL
 RAISE, RETRY = Course.RAISE, Course.RETRY
 QUIET, SILENT = Course.RETRY_QUIET_AT_FIRST, Course.RETRY_SILENT
 
@@ -84,6 +91,17 @@ QUIET, SILENT = Course.RETRY_QUIET_AT_FIRST, Course.RETRY_SILENT
         (fail(S, "UNAUTHENTICATED", 2, APPEND), QUIET),
         (fail(S, "UNAUTHENTICATED", 3, APPEND), RAISE),
         (fail(S, pb.AuthorizationError("no"), 0, APPEND), RAISE),
+        (fail(S, pb.ValidationError("a response"), 2, APPEND), QUIET),
+        (fail(S, pb.ValidationError("a response"), 3, APPEND), RAISE),
+        (fail(S, MASKED, 1000, APPEND), QUIET),
+        (fail(C, "UNAVAILABLE", 5, pb.ListRequest()), QUIET),
+        (fail(C, "UNAVAILABLE", 6, pb.ListRequest()), RAISE),
+        (fail(C, "UNAVAILABLE", 0, pb.ApplyRequest()), QUIET),
+        (fail(C, "UNAVAILABLE", 0, apply_request(-1, -1)), QUIET),
+        (fail(C, "UNAVAILABLE", 0, apply_request(-1, 0)), RAISE),
+        (fail(C, "UNAVAILABLE", 0, apply_request(7)), RAISE),
+        (fail(C, "UNKNOWN", 0, pb.ListRequest()), RAISE),
+        (fail(C, STATUS.ETCD_TRANSACTION_FAILED, 0, apply_request(-1)), RAISE),
     ],
 )
 def test_the_table(failure: Failure, course: Course) -> None:

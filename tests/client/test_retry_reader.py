@@ -88,7 +88,12 @@ async def test_cancel_leaves_the_task_uncancelled(
     broker: StubBroker, client: JournalClient
 ) -> None:
     reader = client.read(JOURNAL, block=True)
-    asyncio.get_running_loop().call_later(0.01, reader.cancel)
+
+    async def cancel() -> None:
+        await broker.read_requests.get()
+        reader.cancel()
+
+    cancelling = asyncio.create_task(cancel())
     with pytest.raises(asyncio.CancelledError):
         await reader.read()
     task = asyncio.current_task()
@@ -96,7 +101,7 @@ async def test_cancel_leaves_the_task_uncancelled(
     assert task.cancelling() == 0
     await asyncio.sleep(0)
     await reader.aclose()
-    await broker.read_requests.get()
+    await cancelling
 
 
 async def test_cancel_interrupts_a_back_off(broker: StubBroker, client: JournalClient) -> None:
@@ -285,3 +290,20 @@ async def test_repr_shows_the_state(client: JournalClient) -> None:
         reader.cancel()
         assert "cancelled" in repr(reader)
     assert "closed" in repr(reader)
+
+
+async def test_closing_under_a_read_ends_it(broker: StubBroker, client: JournalClient) -> None:
+    reader = client.read(JOURNAL, offset=100, block=True)
+    reading = asyncio.create_task(reader.read())
+    await broker.read_requests.get()
+    await reader.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await reading
+    assert client.status().streams == ()
+    assert broker.read_requests.empty()
+
+
+async def test_reading_no_bytes_does_nothing(client: JournalClient) -> None:
+    async with client.read(JOURNAL, offset=100) as reader:
+        assert await reader.read(0) == b""
+        assert reader.offset == 100
