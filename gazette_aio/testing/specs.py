@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import JournalClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gazette_aio.client import JournalClient
 
 
 def journal_spec(
