@@ -4,104 +4,207 @@ Invariants, checked after every restart and at the end:
     - what was acknowledged is at its offsets, byte for byte;
     - acknowledged ranges don't overlap;
     - an append which wasn't acknowledged is there whole, or not at all;
-    - the write head doesn't go back behind what was acknowledged.
+    - the write head doesn't go back behind what was acknowledged;
+    - registers are those which the content leads to;
+    - fragments cover the journal from its begin to its head, without a hole;
+    - changes of the key space which were acknowledged remain, each whole or not at all, and
+      revisions don't go back;
+    - persisted fragments hold the content which their names tell (at the end).
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import itertools
 import random
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import BrokenInvariantError, require
+from benchmarks.soaks.ledger import ContentCheck, Ledger, record, removes_register
 from gazette_aio import JournalClient, connect
+from gazette_aio.client import Failure, RetryPolicy, list_all_fragments
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 JOURNALS = 3
 WRITERS = 4
-LONGEST_BYTES = 40_000
+LONGEST_PAUSE = 0.01
 FSYNC = ("commit", "interval", "off")
+CODECS = (
+    pb.CompressionCodec.NONE,
+    pb.CompressionCodec.GZIP,
+    pb.CompressionCodec.ZSTANDARD,
+    pb.CompressionCodec.SNAPPY,
+)
+LENGTHS = (1 << 15, 1 << 17, 1 << 20)
+GRACEFUL = 0.1
+"""Share of the rounds which end the broker in order."""
 
 
-@dataclasses.dataclass
-class Ledger:
-    """What writers know of one journal."""
-
-    acknowledged: dict[int, tuple[int, bytes]] = dataclasses.field(default_factory=dict)
-    """By begin: the end of an append, and the digest of its content."""
-    attempted: set[bytes] = dataclasses.field(default_factory=set)
-    """Digests of everything which was ever sent."""
-
-    def head(self) -> int:
-        """Return the end of the last acknowledged append."""
-        return max((end for end, _ in self.acknowledged.values()), default=0)
+def is_of_the_end(failure: Failure) -> bool | None:
+    """Retry what fails because the broker is killed, or ends: it's back in a moment."""
+    return isinstance(failure.error, pb.TransportError) or None
 
 
-def record(name: str, number: int, rng: random.Random) -> bytes:
-    """Return the content of one append: a header with its length, and noise."""
-    noise = rng.randbytes(rng.randrange(1, LONGEST_BYTES)).hex().encode()
-    body = f"{name} {number} ".encode() + noise
-    return b"%08x" % len(body) + body
+RETRY = RetryPolicy(on_error=is_of_the_end, backoff=lambda _: 0.05)
 
 
-async def write(client: JournalClient, journal: str, ledger: Ledger, name: str, seed: int) -> None:
-    """Append records to `journal` until cancelled."""
+async def write(client: JournalClient, ledger: Ledger, writer: str, seed: int) -> None:
+    """Append records until cancelled."""
     rng = random.Random(seed)
     for number in itertools.count():
-        content = record(name, number, rng)
-        digest = hashlib.sha256(content).digest()
-        ledger.attempted.add(digest)
-        response = await client.append(journal, content)
-        begin, end = response.commit.begin, response.commit.end
-        require(end - begin == len(content), f"{journal}: {len(content)} bytes at [{begin}, {end})")
-        require(begin not in ledger.acknowledged, f"{journal}: two appends at {begin}")
-        ledger.acknowledged[begin] = end, digest
+        content = record(writer, number, rng)
+        name = ledger.attempt(content)
+        request = pb.AppendRequest(journal=ledger.journal)
+        if removes_register(number):
+            request.subtract_registers.CopyFrom(pb.label_set(writer, str(number - 1)))
+        else:
+            request.union_registers.CopyFrom(pb.label_set(writer, str(number)))
+        response = await client.append(request, content)
+        commit = response.commit
+        ledger.acknowledge(commit.begin, commit.end, len(content), name)
+        await asyncio.sleep(rng.uniform(0, LONGEST_PAUSE))
 
 
-async def check_heads(client: JournalClient, ledgers: dict[str, Ledger]) -> None:
-    """Require that no write head went back."""
-    for journal, ledger in ledgers.items():
-        acknowledged = ledger.head()
-        response = await client.append(journal)
-        head = response.commit.end
-        require(head >= acknowledged, f"{journal}: head {head}, acknowledged up to {acknowledged}")
+class KeySpaceLedger:
+    """What the only one who changes these journals knows of them."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.mod_revision = 0
+        self.revision = 0
+
+    def changes(self) -> list[pb.ApplyRequest.Change]:
+        """Return the next transaction: it updates a journal, creates one and deletes one."""
+        turn = self.turn + 1
+        spec = journal_spec("soak/spec/kept", labels={"turn": str(turn)})
+        new = journal_spec(f"soak/spec/{turn:08}", labels={"turn": str(turn)})
+        changes = [
+            pb.ApplyRequest.Change(upsert=spec, expect_mod_revision=self.mod_revision),
+            pb.ApplyRequest.Change(upsert=new),
+        ]
+        if self.turn:
+            old = f"soak/spec/{self.turn:08}"
+            changes.append(pb.ApplyRequest.Change(delete=old, expect_mod_revision=-1))
+        return changes
+
+    def saw(self, header: pb.Header) -> int:
+        """Note the revision of an answer."""
+        revision = header.etcd.revision
+        require(revision >= self.revision, f"revision {revision} behind {self.revision}")
+        self.revision = revision
+        return revision
+
+    def check(self, listing: pb.ListResponse) -> None:
+        """Require that a listing shows the last transaction, or the one in doubt behind it."""
+        self.saw(listing.header)
+        turns = {
+            journal.spec.name: int(pb.value_of(journal.spec.labels, "turn"))
+            for journal in listing.journals
+        }
+        turn = turns.pop("soak/spec/kept", 0)
+        require(turn in (self.turn, self.turn + 1), f"turn {turn} of the specs, not {self.turn}")
+        expected = {f"soak/spec/{turn:08}": turn} if turn else {}
+        require(turns == expected, f"turn {turn} of the specs, but there are {sorted(turns)}")
+        newest = max((journal.mod_revision for journal in listing.journals), default=0)
+        if turn == self.turn:
+            require(newest == self.mod_revision, f"mod_revision {newest} in turn {turn}")
+        require(newest >= self.mod_revision, f"mod_revision {newest} after {self.mod_revision}")
+        self.turn, self.mod_revision = turn, newest
 
 
-async def check_content(client: JournalClient, journal: str, ledger: Ledger) -> int:
-    """Read `journal` whole, require all invariants, and return its length."""
-    head = (await client.append(journal)).commit.end
-    if head == 0:
-        return 0
-    content = bytearray()
-    async with client.read(journal, end_offset=head) as reader:
+async def change_specs(client: JournalClient, ledger: KeySpaceLedger, seed: int) -> None:
+    """Change journals until cancelled."""
+    rng = random.Random(seed)
+    while True:
+        try:
+            response = await client.apply(ledger.changes())
+            ledger.mod_revision = ledger.saw(response.header)
+            ledger.turn += 1
+        except pb.GazetteError:
+            # The broker was killed, and may have made the changes: see whether it did.
+            with suppress(pb.TransportError):
+                ledger.check(await client.list("name:prefix=soak/spec/"))
+        await asyncio.sleep(rng.uniform(0, LONGEST_PAUSE * 4))
+
+
+async def check_tail(client: JournalClient, ledger: Ledger, check: ContentCheck) -> None:
+    """Read what a journal has got since the last time, and require all invariants."""
+    acknowledged = {b: e for b, e in ledger.acknowledged.items() if b >= check.offset}
+    before = ledger.head
+    barrier = await client.append(ledger.journal)
+    head = barrier.commit.end
+    require(head >= before, f"{ledger.journal}: head {head}, acknowledged up to {before}")
+    await feed(client, ledger.journal, check, head)
+    check.finish(head, acknowledged)
+    registers = {label.name: label.value for label in barrier.registers.labels}
+    require(
+        registers == check.registers,
+        f"{ledger.journal} at {head}: registers {registers}, not {check.registers}",
+    )
+    end = 0
+    for fragment in (await list_all_fragments(client, ledger.journal)).fragments:
+        begin = fragment.spec.begin
+        require(begin <= end, f"{ledger.journal}: no fragment covers [{end}, {begin})")
+        end = fragment.spec.end
+    require(end >= head, f"{ledger.journal}: fragments end at {end} of {head}")
+
+
+async def feed(
+    client: JournalClient,
+    journal: str,
+    check: ContentCheck,
+    head: int,
+    copy: IO[bytes] | None = None,
+) -> None:
+    """Read a journal on from where `check` is, up to `head`."""
+    if check.offset == head:
+        return
+    async with client.read(journal, offset=check.offset, end_offset=head) as reader:
         async for chunk in reader:
-            content += chunk
-    require(len(content) == head, f"{journal}: read {len(content)} bytes of {head}")
-    seen: dict[int, tuple[int, bytes]] = {}
-    offset = 0
-    while offset < head:
-        end = offset + 8 + int(content[offset : offset + 8], 16)
-        digest = hashlib.sha256(content[offset:end]).digest()
-        require(digest in ledger.attempted, f"{journal}: torn or foreign bytes at {offset}")
-        seen[offset] = end, digest
-        offset = end
-    for begin, expected in ledger.acknowledged.items():
-        require(seen.get(begin) == expected, f"{journal}: acknowledged append at {begin} is lost")
-    return head
+            check.feed(chunk)
+            if copy is not None:
+                copy.write(chunk)
+
+
+async def check_whole(client: JournalClient, ledger: Ledger, files: Path) -> tuple[int, int]:
+    """Read a journal and its persisted fragments whole; return its length and their number."""
+    barrier = await client.append(ledger.journal)
+    head = barrier.commit.end
+    check = ContentCheck(ledger)
+    with tempfile.TemporaryFile() as copy:
+        await feed(client, ledger.journal, check, head, copy)
+        check.finish(head, ledger.acknowledged)
+        registers = {label.name: label.value for label in barrier.registers.labels}
+        require(registers == check.registers, f"{ledger.journal}: registers {registers}")
+        count = 0
+        for path in sorted((files / ledger.journal).glob("*-*")):
+            if not path.name.startswith("."):
+                _check_file(ledger.journal, path, copy)
+                count += 1
+    return head, count
+
+
+def _check_file(journal: str, path: Path, copy: IO[bytes]) -> None:
+    fragment = pb.parse_fragment(journal, path.name)
+    length = fragment.end - fragment.begin
+    codec = fragment.compression_codec
+    content = b"".join(pb.decompress_all(codec, path.read_bytes()))
+    copy.seek(fragment.begin)
+    require(content == copy.read(length), f"{path}: not the content of the journal")
+    digest = hashlib.sha1(content, usedforsecurity=False).digest()
+    require(digest == pb.sum_to_digest(fragment.sum), f"{path}: not the sum of its name")
 
 
 def rolling_journal(name: str, rng: random.Random) -> pb.JournalSpec:
     """Return a journal whose fragments roll often."""
-    codec = rng.choice([pb.CompressionCodec.NONE, pb.CompressionCodec.GZIP,
-                        pb.CompressionCodec.ZSTANDARD, pb.CompressionCodec.SNAPPY])  # fmt: skip
-    length = rng.choice([1 << 18, 1 << 20, 1 << 23])
+    codec, length = rng.choice(CODECS), rng.choice(LENGTHS)
     return journal_spec(name, length=length, codec=codec, stores=["file:///"])
 
 
@@ -109,52 +212,72 @@ async def soak(duration: float, seed: int) -> None:
     """Run the suite for `duration` seconds."""
     rng = random.Random(seed)
     deadline = time.monotonic() + duration
-    ledgers = {f"soak/journal-{number}": Ledger() for number in range(JOURNALS)}
+    ledgers = [Ledger(f"soak/journal-{number}") for number in range(JOURNALS)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="gazette-soak-") as directory:
-        broker = BrokerProcess(Path(directory) / "broker", port=port)
+        files = Path(directory) / "fragments"
+        files.mkdir()
+        broker = BrokerProcess(Path(directory) / "broker", port=port, options=_options(files, rng))
         await broker.start()
         try:
-            async with connect(broker.endpoint) as client:
-                await create_journals(client, *(rolling_journal(name, rng) for name in ledgers))
-                await _rounds(broker, client, ledgers, rng, deadline)
-                for journal, ledger in ledgers.items():
-                    length = await check_content(client, journal, ledger)
-                    print(f"{journal}: {len(ledger.acknowledged)} appends, {length} bytes, intact")
+            async with connect(broker.endpoint, retry=RETRY) as client:
+                specs = [rolling_journal(ledger.journal, rng) for ledger in ledgers]
+                await create_journals(client, *specs)
+                await _rounds(broker, client, ledgers, files, rng, deadline)
+                await broker.stop()
+                await broker.start()
+                for ledger in ledgers:
+                    length, count = await check_whole(client, ledger, files)
+                    print(
+                        f"{ledger.journal}: {len(ledger.acknowledged)} appends, {length} bytes,"
+                        f" {count} persisted fragments, intact"
+                    )
         finally:
             await broker.kill()
+
+
+def _options(files: Path, rng: random.Random) -> tuple[str, ...]:
+    return f"--fsync={rng.choice(FSYNC)}", f"--file-root={files}"
 
 
 async def _rounds(
     broker: BrokerProcess,
     client: JournalClient,
-    ledgers: dict[str, Ledger],
+    ledgers: list[Ledger],
+    files: Path,
     rng: random.Random,
     deadline: float,
 ) -> None:
+    checks = [ContentCheck(ledger) for ledger in ledgers]
+    specs = KeySpaceLedger()
     async with asyncio.TaskGroup() as group:
-        writers = [
-            group.create_task(
-                write(client, journal, ledger, f"writer-{number}", rng.randrange(1 << 32))
-            )
-            for number, (journal, ledger) in itertools.product(range(WRITERS), ledgers.items())
+        tasks = [
+            group.create_task(write(client, ledger, f"writer-{number}", rng.randrange(1 << 32)))
+            for number, ledger in itertools.product(range(WRITERS), ledgers)
         ]
+        tasks.append(group.create_task(change_specs(client, specs, rng.randrange(1 << 32))))
         try:
             for number in itertools.count(1):
-                await asyncio.sleep(rng.uniform(0.1, 1.5))
-                await broker.kill()
-                broker.options = (f"--fsync={rng.choice(FSYNC)}",)
+                await asyncio.sleep(rng.uniform(0.02, 0.5))
+                graceful = rng.random() < GRACEFUL
+                await (broker.stop() if graceful else broker.kill())
+                broker.options = _options(files, rng)
                 await broker.start()
-                await check_heads(client, ledgers)
-                total = sum(len(ledger.acknowledged) for ledger in ledgers.values())
-                print(f"round {number}: killed, {total} appends acknowledged", flush=True)
+                for ledger, check in zip(ledgers, checks, strict=True):
+                    await check_tail(client, ledger, check)
+                total = sum(len(ledger.acknowledged) for ledger in ledgers)
+                print(
+                    f"round {number}: {'stopped' if graceful else 'killed'}, {total} appends and"
+                    f" {specs.turn} changes acknowledged",
+                    flush=True,
+                )
                 if time.monotonic() >= deadline:
                     break
         finally:
-            for writer in writers:
-                writer.cancel()
+            for task in tasks:
+                task.cancel()
 
 
 __all__ = ["BrokenInvariantError", "soak"]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.clock import Deadline, ManualClock
+from gazette_aio.broker.control import BrokerControl
 from gazette_aio.broker.data_directory import ClusterIdentity, DataDirectory
-from gazette_aio.broker.files import FileOps, os_error_text
+from gazette_aio.broker.files import FileOps, make_durable_directory, os_error_text
 from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.meta_log import MetaLog
 from gazette_aio.broker.metrics import Metrics
@@ -27,16 +30,21 @@ from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.broker.workers import Background, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    from obstore.store import ObjectStore as Client
 
     from gazette_aio.broker.keyspace import JournalItem, Transaction
     from gazette_aio.broker.options import BrokerOptions
+    from gazette_aio.broker.stores import Store
 
 logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
 _BULK_THREADS = 4
+_URL_SECONDS = 60.0
+_SIGN_SLICE = 200
 
 
 class BrokerCore:
@@ -48,6 +56,7 @@ class BrokerCore:
         identity: Identity of the key space.
         process_id: Id of the broker.
         verifier: Checks tokens of clients, or None to accept all.
+        control: Control by tests.
     """
 
     store: SpaceStore
@@ -62,8 +71,11 @@ class BrokerCore:
         identity: ClusterIdentity,
         process_id: pb.ProcessSpec.ID,
         verifier: pb.Verifier | None,
+        *,
+        control: BrokerControl,
     ) -> None:
         self.runtime = runtime
+        self.control = control
         self.metrics = runtime.metrics
         self.identity = identity
         self.process_id = process_id
@@ -74,13 +86,22 @@ class BrokerCore:
         return f"<BrokerCore {self.store!r} {self.replicas!r}>"
 
     @classmethod
-    async def open(cls, options: BrokerOptions, path: Path, files: FileOps) -> BrokerCore:
+    async def open(
+        cls,
+        options: BrokerOptions,
+        path: Path,
+        files: FileOps,
+        control: BrokerControl | None = None,
+        object_stores: Callable[[pb.FragmentStoreURL], Client] | None = None,
+    ) -> BrokerCore:
         """Lock and load a data directory.
 
         Args:
             options: Options of the broker.
             path: The directory.
             files: File operations.
+            control: Control by tests, with the clock of the broker.
+            object_stores: Returns clients of object stores; None is `obstore`'s of their scheme.
 
         Raises:
             ConfigurationError: If the directory is in use, or an option is invalid.
@@ -95,26 +116,33 @@ class BrokerCore:
         background = Background()
         metrics = Metrics()
         data = DataDirectory(files, path, sync=syncs)
+        if control is None:
+            control = BrokerControl(ManualClock(follow=options.clock))
+        clock = control.clock
         try:
             identity = await io.run(data.open)
             root = options.file_root
             if root is None:
                 root = path / "fragments"
-                await io.run(files.make_directory, root)
+                await io.run(make_durable_directory, files, root, sync=syncs)
             runtime = Runtime(
-                options=options,
+                options=dataclasses.replace(options, clock=clock),
+                clock=clock,
                 files=files,
                 io=io,
                 bulk=bulk,
                 background=background,
-                scheduler=Scheduler(background),
+                scheduler=Scheduler(background, clock),
                 stores=StoreRegistry(
                     files,
                     root.absolute(),
                     file_only=options.file_only,
                     sync=syncs,
-                    workers=io,
+                    io=io,
+                    bulk=bulk,
                     metrics=metrics,
+                    clock=clock,
+                    open_client=object_stores,
                 ),
                 metrics=metrics,
             )
@@ -123,9 +151,14 @@ class BrokerCore:
             )
             log = MetaLog(files, data.meta, sync=syncs)
             space = await io.run(log.load)
-            core = cls(runtime, data, identity, process_id, verifier)
+            core = cls(runtime, data, identity, process_id, verifier, control=control)
             core.store = SpaceStore(space, log, io, core._adopt)
             core.replicas = Replicas(runtime, space, data)
+            control.attach(runtime)
+        except OSError as error:
+            data.close()
+            io.close()
+            raise pb.ConfigurationError(f"data directory {path}: {os_error_text(error)}") from error
         except BaseException:
             data.close()
             io.close()
@@ -139,7 +172,10 @@ class BrokerCore:
         """
         self.headers = Headers(self.process_id, endpoint, self.identity, self.store.space)
         self.resolver = Resolver(
-            self.store, self.headers, assign_delay=self.runtime.options.assign_delay
+            self.store,
+            self.headers,
+            assign_delay=self.runtime.options.assign_delay,
+            clock=self.runtime.clock,
         )
         await self.replicas.recover_later()
 
@@ -162,15 +198,15 @@ class BrokerCore:
         except pb.AuthorizationError as error:
             raise RpcError(str(error), "UNAUTHENTICATED") from None
 
-    def token_end(self, claims: pb.Claims) -> float | None:
-        """Return the time of the loop's clock at which a token ends, and its RPC has to end.
+    def token_end(self, claims: pb.Claims) -> Deadline | None:
+        """Return the time at which a token ends, and its RPC has to end.
 
         It bounds waits only: an RPC must never be cancelled while it sends.
         """
         if claims.expires_at is None or self._verifier is None:
             return None
-        left = claims.expires_at - self.runtime.options.clock()
-        return asyncio.get_running_loop().time() + max(0.0, left)
+        clock = self.runtime.clock
+        return Deadline(clock, clock.monotonic() + max(0.0, claims.expires_at - clock()))
 
     async def replica(self, item: JournalItem) -> Replica:
         """Return the opened replica of a journal.
@@ -184,13 +220,52 @@ class BrokerCore:
             return await self.replicas.get(item)
         except OSError as error:
             raise RpcError(f"opening {item.name}: {os_error_text(error)}") from error
-        except ReplicaFailedError as error:
+        except (ReplicaFailedError, pb.StoreError) as error:
             raise RpcError(str(error)) from error
 
-    def sign_get(self, fragment: pb.Fragment) -> str:
-        """Return the URL by which clients can fetch a persisted fragment, empty if there's none."""
-        store = self.runtime.stores.get(fragment.backing_store).store
-        return store.sign_get(pb.content_path(fragment)) if store is not None else ""
+    async def sign_get(self, fragment: pb.Fragment) -> str:
+        """Return the URL by which clients can fetch a persisted fragment, empty if there's none.
+
+        Raises:
+            RpcError: If it can't be signed.
+
+        Cancellation: safe.
+        """
+        return (await self.sign_gets([fragment], _URL_SECONDS))[0]
+
+    async def sign_gets(self, fragments: Sequence[pb.Fragment], seconds: float) -> list[str]:
+        """Return URLs by which clients can fetch persisted fragments for some time.
+
+        Raises:
+            RpcError: If one can't be signed.
+
+        Cancellation: safe.
+        """
+        urls = [""] * len(fragments)
+        by_store: dict[str, list[int]] = {}
+        for position, fragment in enumerate(fragments):
+            by_store.setdefault(fragment.backing_store, []).append(position)
+        for store_url, positions in by_store.items():
+            health = self.runtime.stores.get(store_url)
+            if (store := health.store) is None:
+                continue
+            for start in range(0, len(positions), _SIGN_SLICE):
+                part = positions[start : start + _SIGN_SLICE]
+                paths = [pb.content_path(fragments[position]) for position in part]
+                try:
+                    # Signing may have to ask for credentials first.
+                    signed = (
+                        await health.workers.run(_sign, store, paths, seconds)
+                        if health.is_remote
+                        else _sign(store, paths, seconds)
+                    )
+                except pb.StoreError as error:
+                    raise RpcError(str(error)) from None
+                for position, url in zip(part, signed, strict=True):
+                    urls[position] = url
+                if start:
+                    await asyncio.sleep(0)
+        return urls
 
     # For control
 
@@ -207,7 +282,9 @@ class BrokerCore:
         for replica in await self._replicas(journal):
             try:
                 await self.replicas.flush(replica)
-            except (OSError, pb.GazetteError, ReplicaFailedError) as error:
+            except ReplicaFailedError as error:
+                failure = failure or pb.StoreError(f"{replica.name}: {error}")
+            except (OSError, pb.GazetteError) as error:
                 failure = failure or error  # The others are flushed nonetheless.
         if failure is not None:
             raise failure
@@ -249,6 +326,7 @@ class BrokerCore:
 
         Cancellation: safe.
         """
+        self.control.detach()
         self.store.stop()
         await self.replicas.close()
 
@@ -259,12 +337,15 @@ class BrokerCore:
         """
         runtime = self.runtime
         runtime.bulk.stopping.set()
+        runtime.stores.begin_close()
+        await self.replicas.sync_rest()
         await runtime.background.aclose()
         with contextlib.suppress(RpcError):
             await self.store.close()
-        # Threads are between two slices at most: their end is near.
-        runtime.bulk.close()
-        runtime.io.close()
+        # Threads are between two slices at most, but a slice may wait for a slow disk.
+        await asyncio.to_thread(runtime.stores.close)
+        await asyncio.to_thread(runtime.bulk.close)
+        await asyncio.to_thread(runtime.io.close)
         self._data.close()
 
     def _adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
@@ -272,3 +353,7 @@ class BrokerCore:
             if (item := self.store.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)
         self.replicas.adopt(transaction, removed)
+
+
+def _sign(store: Store, paths: Sequence[str], seconds: float) -> list[str]:
+    return [store.sign_get(path, seconds) for path in paths]

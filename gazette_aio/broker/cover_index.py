@@ -95,9 +95,9 @@ class CoverSet(Generic[E]):
         self._members[first:last] = [member]
         return True
 
-    def first_from(self, offset: int) -> int:
-        """Return the index of the first member which begins at `offset` or later."""
-        return bisect_left(self._begins, offset)
+    def members_from(self, offset: int) -> list[E]:
+        """Return the members which begin at `offset` or later."""
+        return self._members[bisect_left(self._begins, offset) :]
 
     def lookup(self, offset: int) -> tuple[int, bool]:
         """Return the index of the member which covers `offset` and reaches furthest, and True.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.files import FileOps, write_durably
+from gazette_aio.broker.files import FileOps, make_durable_directory, write_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ class DataDirectory:
             ConfigurationError: If another broker uses it, or it can't be used.
         """
         try:
-            self._files.make_directory(self.path)
+            make_durable_directory(self._files, self.path, sync=self._sync)
             self._lock = self._files.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,8 +69,13 @@ class DataDirectory:
             self.close()
             raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
         try:
+            # Both names are made durable with that of the identity.
             self._files.make_directory(self.journals)
+            self._files.make_directory(self.meta)
             identity = self._next_identity()
+        except OSError as error:
+            self.close()
+            raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
         except BaseException:
             self.close()
             raise

@@ -7,18 +7,24 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.clock import ManualClock
+from gazette_aio.broker.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.files import FileOps
 from gazette_aio.broker.gateway import HttpGateway
-from gazette_aio.broker.options import BrokerOptions
+from gazette_aio.broker.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
 from gazette_aio.broker.server import GrpcServer
+from gazette_aio.broker.tls import ServerTLS, read_tls
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
     from types import TracebackType
+
+    from obstore.store import ObjectStore as Client
 
 
 class EmbeddedBroker:
@@ -30,6 +36,9 @@ class EmbeddedBroker:
         data_dir: Directory of all durable state; None takes a temporary one, removed at stop.
         options: Options to start from, in place of the defaults.
         files: File operations; tests inject faults here.
+        object_stores: Returns the `obstore` client of a fragment store which isn't a `file://`
+            one, in a worker thread; tests inject stores in memory here. None takes the one of the
+            URL's scheme.
         overrides: Fields of `BrokerOptions` by name.
 
     Example:
@@ -45,13 +54,14 @@ class EmbeddedBroker:
         *,
         options: BrokerOptions | None = None,
         files: FileOps | None = None,
-        **overrides: Any,
+        object_stores: Callable[[pb.FragmentStoreURL], Client] | None = None,
+        **overrides: Unpack[BrokerKeywords],
     ) -> None:
-        fields = dict(options.__dict__) if options is not None else {}
+        fields: dict[str, Any] = dict(options.__dict__) if options is not None else {}
         fields.update(overrides)
         if data_dir is not None:
             fields["data_dir"] = data_dir
-        for name in ("data_dir", "file_root"):
+        for name in PATH_OPTIONS:
             if fields.get(name) is not None:
                 fields[name] = Path(cast("str", fields[name]))
         if fields.get("clock", ...) is None:
@@ -60,7 +70,12 @@ class EmbeddedBroker:
             self.options = BrokerOptions(**fields)
         except TypeError as error:
             raise pb.ConfigurationError(f"unknown option: {error}") from None
+        clock = self.options.clock
+        self._control = BrokerControl(
+            clock if isinstance(clock, ManualClock) else ManualClock(follow=clock)
+        )
         self._files = files or FileOps()
+        self._object_stores = object_stores
         self._core: BrokerCore | None = None
         self._server: GrpcServer | None = None
         self._gateway: HttpGateway | None = None
@@ -91,24 +106,28 @@ class EmbeddedBroker:
         """Load the data directory, and begin to answer.
 
         Raises:
-            ConfigurationError: If the directory or a port is in use, or an option is invalid.
+            ConfigurationError: If the directory, a port or the socket is in use, an option is
+                invalid, or a file of certificates can't be used.
             StoreError: If the key space is damaged, naming file and offset.
 
         Cancellation: safe — the broker is stopped again.
         """
         if self._core is not None:
             raise RuntimeError("the broker is running already")
+        tls = None
+        if self.options.server_cert_file is not None:
+            tls = await asyncio.to_thread(read_tls, self.options)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")
             path = Path(self._temporary)
         try:
-            core = self._core = await BrokerCore.open(self.options, path, self._files)
+            core = self._core = await BrokerCore.open(
+                self.options, path, self._files, self._control, self._object_stores
+            )
             server = self._server = GrpcServer(core)
-            host = self.options.host
-            port = await server.bind(host, self.options.port)
-            shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104
-            endpoint = self.options.advertise or f"http://{shown}:{port}"
+            bound = await self._bind(server, tls)
+            endpoint = self.options.advertise or bound
             http_endpoint = ""
             if self.options.http_port is not None:
                 gateway = self._gateway = HttpGateway(
@@ -116,8 +135,10 @@ class EmbeddedBroker:
                     allow_origins=self.options.allow_origin,
                     allow_unauthenticated=self.options.http_allow_unauthenticated,
                 )
-                http_port = await gateway.bind(host, self.options.http_port)
-                http_endpoint = f"http://{shown}:{http_port}"
+                http_port = await gateway.bind(
+                    self.options.host, self.options.http_port, tls.context if tls else None
+                )
+                http_endpoint = f"{_scheme(tls)}://{_shown(self.options.host)}:{http_port}"
             await core.serve_at(endpoint)
             await server.start()
             if self._gateway is not None:
@@ -127,6 +148,14 @@ class EmbeddedBroker:
         except BaseException:
             await self.stop(0.0)
             raise
+
+    async def _bind(self, server: GrpcServer, tls: ServerTLS | None) -> str:
+        host = self.options.host
+        if (path := self.options.socket) is not None:
+            await server.bind_socket(path, self.options.socket_mode)
+            return f"unix://{_shown(host)}{path}"
+        port = await server.bind(host, self.options.port, tls.grpc_credentials() if tls else None)
+        return f"{_scheme(tls)}://{_shown(host)}:{port}"
 
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
@@ -165,6 +194,11 @@ class EmbeddedBroker:
     def process_id(self) -> pb.ProcessSpec.ID:
         """Process id of the running broker."""
         return self._running().process_id
+
+    @property
+    def control(self) -> BrokerControl:
+        """What tests do to the broker: interfere with requests, fail stores, move time."""
+        return self._control
 
     @property
     def core(self) -> BrokerCore:
@@ -213,6 +247,16 @@ class EmbeddedBroker:
         if self._core is None:
             raise RuntimeError("the broker isn't running")
         return self._core
+
+
+def _scheme(tls: ServerTLS | None) -> str:
+    return "http" if tls is None else "https"
+
+
+def _shown(host: str) -> str:
+    """Return the host of a URL by which clients get to an address that's listened on."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+    return f"[{shown}]" if ":" in shown else shown
 
 
 async def _finish(work: Any) -> None:

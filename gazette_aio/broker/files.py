@@ -6,6 +6,7 @@ which may take long are called in worker threads.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -87,6 +88,19 @@ class FileOps:
         return os.fstat(descriptor).st_size
 
 
+def make_durable_directory(files: FileOps, path: Path, *, sync: bool) -> None:
+    """Make a directory and its parents, if they're missing, and their names durable."""
+    missing: list[Path] = []
+    for directory in (path, *path.parents):
+        if directory.exists():
+            break
+        missing.append(directory)
+    files.make_directory(path)
+    if sync:
+        for directory in missing:
+            files.sync_directory(directory.parent)
+
+
 def os_error_text(error: OSError, operation: str = "", path: str | Path = "") -> str:
     """Return the text of an operating system error in the form which clients know."""
     reason = (error.strerror or str(error) or type(error).__name__).lower()
@@ -98,11 +112,16 @@ def write_durably(files: FileOps, path: Path, data: bytes, *, sync: bool) -> Non
     temporary = path.with_name(path.name + ".tmp")
     descriptor = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        files.pwrite(descriptor, data, 0)
-        if sync:
-            files.datasync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(temporary, path)
+        try:
+            files.pwrite(descriptor, data, 0)
+            if sync:
+                files.datasync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
     if sync:
         files.sync_directory(path.parent)

@@ -6,7 +6,7 @@ adopted (`commit`) afterwards; in between nobody may decide another one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -123,20 +123,18 @@ class KeySpace:
 
     def commit(self, transaction: Transaction) -> None:
         """Adopt a transaction, which was decided on the present revision."""
-        created: list[str] = []
         for spec in transaction.puts:
             item = self._items.get(spec.name)
             created_at = item.create_revision if item else transaction.revision
             if item is None:
-                created.append(spec.name)
+                insort(self._names, spec.name)
             stored = pb.JournalSpec()
             stored.CopyFrom(spec)
             fill_presence(stored)
             self._items[spec.name] = JournalItem(stored, created_at, transaction.revision)
         for name in transaction.deletes:
-            self._items.pop(name, None)
-        if created or transaction.deletes:
-            self._names = sorted(self._items)
+            if self._items.pop(name, None) is not None:
+                del self._names[bisect_left(self._names, name)]
         self.revision = max(self.revision, transaction.revision)
 
     def restore(self, items: Sequence[JournalItem], revision: int) -> None:

@@ -40,21 +40,18 @@ async def _refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
             if health.store is None:
                 raise pb.StoreError(await health.check())
             skip = _nested(runtime, space, replica.name, url)
-            entries = await runtime.bulk.run(_list, health.store, replica.name, skip)
-            runtime.metrics.store_list_items += len(entries)
-            for entry in entries:
-                listed.add(entry)
+            # The set is made in the thread as well: a journal may have very many fragments.
+            count = await health.workers.run(_list, health.store, replica.name, skip, listed)
+            runtime.metrics.store_list_items += count
     except (OSError, pb.GazetteError) as error:
         text = os_error_text(error) if isinstance(error, OSError) else str(error)
         replica.listing_error = text
         logger.warning("unable to list fragments", extra={"journal": replica.name, "error": text})
         return
-    before = [(entry.begin, entry.end, entry.mod_time) for entry in replica.index.cover]
     replica.index.replace_listed(listed, token)
     replica.listing_error = ""
     replica.listed = True
-    if before != [(entry.begin, entry.end, entry.mod_time) for entry in replica.index.cover]:
-        replica.wake()
+    replica.wake()  # Readers look again, and find out whether anything has changed.
 
 
 def _nested(runtime: Runtime, space: KeySpace, name: str, url: str) -> frozenset[str]:
@@ -69,7 +66,7 @@ def _nested(runtime: Runtime, space: KeySpace, name: str, url: str) -> frozenset
     )
 
 
-def _list(store: Store, journal: str, skip: frozenset[str]) -> list[IndexEntry]:
+def _list(store: Store, journal: str, skip: frozenset[str], listed: CoverSet[IndexEntry]) -> int:
     entries: list[IndexEntry] = []
     for path, mod_time in store.list(journal + "/", skip=skip):
         try:
@@ -85,4 +82,6 @@ def _list(store: Store, journal: str, skip: frozenset[str]) -> list[IndexEntry]:
         entries.append(IndexEntry(fragment))
     # Longest first among those which begin together, so that none is added only to be dropped.
     entries.sort(key=lambda entry: (entry.begin, -entry.end))
-    return entries
+    for entry in entries:
+        listed.add(entry)
+    return len(entries)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.files import FileOps, write_durably
+from gazette_aio.broker.files import FileOps, make_durable_directory, write_durably
 from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
 from gazette_aio.broker.records import encode_record, find_tagged_record, scan_records
 
@@ -122,6 +122,7 @@ class MetaLog:
         self._descriptor = -1
         self._number = 0
         self._length = 0
+        self._snapshot_at = 0
 
     def __repr__(self) -> str:
         return f"<MetaLog number={self._number} bytes={self._length}>"
@@ -129,28 +130,38 @@ class MetaLog:
     @property
     def snapshot_is_due(self) -> bool:
         """Whether the log has grown long."""
-        return self._length > SNAPSHOT_BYTES
+        return self._length > max(SNAPSHOT_BYTES, self._snapshot_at)
 
     def load(self) -> KeySpace:
         """Read the key space, and open the log for further transactions.
 
         Raises:
             StoreError: If a file is damaged other than at its end, naming file and offset.
+            OSError: If it can't be read, or made durable.
         """
-        self._files.make_directory(self._directory)
+        make_durable_directory(self._files, self._directory, sync=self._sync)
         space = KeySpace()
         snapshots, logs = self._list()
         for path in reversed(snapshots):
             if (loaded := self._load_snapshot(path)) is not None:
                 space.restore(*loaded)
                 break
-        for path in logs:
-            self._replay(path, space, is_last=path == logs[-1])
+        # A snapshot which failed leaves a log without content behind the one which is in use.
+        written = [path for path in logs if path.stat().st_size]
+        for path in written:
+            self._replay(path, space, is_last=path == written[-1])
         self._number = int(logs[-1].stem) if logs else 1
         self._descriptor = self._files.open(self._log_path(), os.O_RDWR | os.O_CREAT)
-        self._length = self._files.size(self._descriptor)
-        if not logs and self._sync:
-            self._files.sync_directory(self._directory)
+        try:
+            self._length = self._files.size(self._descriptor)
+            if self._sync:
+                # What was found may be in the page cache only, and is about to be shown.
+                for path in (*snapshots, *written):
+                    _sync_file(self._files, path)
+                self._files.sync_directory(self._directory)
+        except BaseException:
+            self.close()
+            raise
         return space
 
     def append(self, transaction: Transaction) -> None:
@@ -166,16 +177,29 @@ class MetaLog:
         self._length += len(record)
 
     def snapshot(self, payload: bytes, revision: int) -> None:
-        """Write a snapshot, begin a new log, and remove what they replace."""
+        """Write a snapshot, begin a new log, and remove what they replace. Blocks.
+
+        Raises:
+            OSError: If that fails; the present log remains in use, and it's tried again later.
+        """
+        if not self._length:
+            return
+        self._snapshot_at = self._length + SNAPSHOT_BYTES
         snapshots, logs = self._list()
         target = self._directory / f"snapshot-{revision:016x}.bin"
         write_durably(self._files, target, encode_record(payload), sync=self._sync)
-        self._files.close(self._descriptor)
+        following = self._log_path(self._number + 1)
+        descriptor = self._files.open(following, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if self._sync:
+                self._files.sync_directory(self._directory)
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        previous, self._descriptor = self._descriptor, descriptor
         self._number += 1
-        self._length = 0
-        self._descriptor = self._files.open(self._log_path(), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        if self._sync:
-            self._files.sync_directory(self._directory)
+        self._length = self._snapshot_at = 0
+        self._files.close(previous)
         for path in [*logs, *snapshots]:
             if path != target:
                 self._files.unlink(path)
@@ -186,11 +210,11 @@ class MetaLog:
             descriptor, self._descriptor = self._descriptor, -1
             self._files.close(descriptor)
 
-    def _log_path(self) -> Path:
-        return self._directory / f"{self._number:06d}.log"
+    def _log_path(self, number: int | None = None) -> Path:
+        return self._directory / f"{number or self._number:06d}.log"
 
     def _list(self) -> tuple[list[Path], list[Path]]:
-        paths = sorted(self._directory.iterdir())
+        paths = sorted(self._directory.iterdir(), key=lambda path: (len(path.name), path.name))
         snapshots = [p for p in paths if p.suffix == ".bin" and p.stem.startswith("snapshot-")]
         return snapshots, [p for p in paths if p.suffix == ".log" and p.stem.isdecimal()]
 
@@ -224,3 +248,11 @@ class MetaLog:
             self._files.truncate(descriptor, end)
         finally:
             self._files.close(descriptor)
+
+
+def _sync_file(files: FileOps, path: Path) -> None:
+    descriptor = files.open(path, os.O_RDWR)
+    try:
+        files.datasync(descriptor)
+    finally:
+        files.close(descriptor)

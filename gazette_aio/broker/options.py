@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 import gazette_aio.protocol as pb
 
@@ -14,6 +16,19 @@ FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
 
 MAX_PROTOCOL_REPLICATION = 5
+
+PATH_OPTIONS = (
+    "data_dir",
+    "file_root",
+    "socket",
+    "server_cert_file",
+    "server_cert_key_file",
+    "server_ca_file",
+)
+"""Options which are paths."""
+
+# Bytes of a socket's address which are its path, without the zero at the end.
+_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +41,18 @@ class BrokerOptions:
     """Address to listen on."""
     port: int = 0
     """Port to listen on; zero takes any free one."""
+    socket: Path | None = None
+    """Absolute path of a Unix socket to serve gRPC on, in place of `port`, and without TLS."""
+    socket_mode: int = 0o600
+    """Permissions of the socket's file: who may write to it may connect."""
+    server_cert_file: Path | None = None
+    """File in PEM format of the certificate, which turns TLS on for gRPC and the gateway."""
+    server_cert_key_file: Path | None = None
+    """File in PEM format of the certificate's private key."""
+    server_ca_file: Path | None = None
+    """File in PEM format of authorities one of which must have certified each client."""
+    grpc_extras: bool = False
+    """Whether the gRPC services of health checks and of reflection are served, to everybody."""
     http_port: int | None = 0
     """Port of the HTTP gateway; zero takes any free one, None runs no gateway."""
     http_allow_unauthenticated: bool = False
@@ -33,7 +60,7 @@ class BrokerOptions:
     allow_origin: Sequence[str] = ()
     """Origins whose scripts may use the gateway's JSON form from a browser."""
     advertise: str | None = None
-    """Endpoint URL which clients are told, if it isn't `http://HOST:PORT`."""
+    """Endpoint URL which clients are told, if it isn't where the broker listens."""
     zone: str = "local"
     suffix: str | None = None
     """Id of the broker within its zone; None keeps the one of the data directory."""
@@ -70,7 +97,7 @@ class BrokerOptions:
     drain_seconds: float = 10.0
     """How long `serve` may take at its end to persist what's complete."""
     clock: Callable[[], float] = time.time
-    """Source of Unix time."""
+    """Source of Unix time; a `ManualClock` also moves all timers of the broker."""
 
     def __post_init__(self) -> None:
         if self.fsync not in get_args(FsyncMode):
@@ -85,6 +112,14 @@ class BrokerOptions:
             raise pb.ConfigurationError("allow_origin must be several origins, not a string")
         if self.chunk_size < 1:
             raise pb.ConfigurationError("chunk_size must be at least 1")
+        if (self.server_cert_file is None) != (self.server_cert_key_file is None):
+            raise pb.ConfigurationError(
+                "server_cert_file and server_cert_key_file must be given together"
+            )
+        if self.server_ca_file is not None and self.server_cert_file is None:
+            raise pb.ConfigurationError("server_ca_file needs a server_cert_file")
+        if self.socket is not None:
+            _check_socket(os.fspath(self.socket))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> BrokerOptions:
@@ -101,8 +136,76 @@ class BrokerOptions:
                 values[option] = parse(text)
             except ValueError as error:
                 raise pb.ConfigurationError(f"invalid {name} ({text!r}): {error}") from error
+        if overrides.get("port") is None and isinstance(values.get("port"), Path):
+            values["socket"] = values.pop("port")
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
+
+
+class BrokerKeywords(TypedDict, total=False):
+    """The options of `BrokerOptions` but for `data_dir`, as keywords of an `EmbeddedBroker`."""
+
+    host: str
+    port: int
+    socket: str | os.PathLike[str] | None
+    socket_mode: int
+    server_cert_file: str | os.PathLike[str] | None
+    server_cert_key_file: str | os.PathLike[str] | None
+    server_ca_file: str | os.PathLike[str] | None
+    grpc_extras: bool
+    http_port: int | None
+    http_allow_unauthenticated: bool
+    allow_origin: Sequence[str]
+    advertise: str | None
+    zone: str
+    suffix: str | None
+    file_root: str | os.PathLike[str] | None
+    file_only: bool
+    auth_keys: str | None
+    assign_delay: float
+    nested_journals: NestedJournals
+    max_replication: int
+    min_append_rate: int
+    max_append_rate: int
+    max_recv_size: int
+    chunk_size: int
+    fsync: FsyncMode
+    sync_interval: float
+    pulse_interval: float
+    persist_delay: float
+    persist_retry: float
+    store_wait: float
+    drain_seconds: float
+    clock: Callable[[], float] | None
+
+
+def parse_port(text: str) -> int | Path:
+    """Return the port, or the path of the Unix socket, of `8080` or `unix:///path`.
+
+    Raises:
+        ValueError: If it's neither.
+    """
+    if text.startswith("unix://"):
+        path = text.removeprefix("unix://")
+        if not path.startswith("/"):
+            raise ValueError("expected unix:///path")
+        return Path(path)
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError("expected a port of 0 to 65535")
+    return port
+
+
+def _check_socket(path: str) -> None:
+    if not path.startswith("/"):
+        raise pb.ConfigurationError(f"socket must be an absolute path (not {path})")
+    # Wire: it's part of the endpoint, as it is, of which clients make the address to dial.
+    if not path.isprintable() or any(char in path for char in "%?#,"):
+        raise pb.ConfigurationError(f"socket can't be told in a URL: {path!r}")
+    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+        raise pb.ConfigurationError(
+            f"socket is longer than the {_SOCKET_PATH_BYTES} bytes of such paths: {path}"
+        )
 
 
 def _flag(text: str) -> bool:
@@ -121,7 +224,11 @@ _Parse = Callable[[str], object]
 _ENVIRONMENT: dict[str, tuple[str, _Parse]] = {
     "BROKER_DATA_DIR": ("data_dir", Path),
     "BROKER_HOST": ("host", str),
-    "BROKER_PORT": ("port", int),
+    "BROKER_PORT": ("port", parse_port),
+    "BROKER_SERVER_CERT_FILE": ("server_cert_file", Path),
+    "BROKER_SERVER_CERT_KEY_FILE": ("server_cert_key_file", Path),
+    "BROKER_SERVER_CA_FILE": ("server_ca_file", Path),
+    "BROKER_GRPC_EXTRAS": ("grpc_extras", _flag),
     "BROKER_HTTP_PORT": ("http_port", int),
     "BROKER_ALLOW_ORIGIN": ("allow_origin", _words),
     "BROKER_ZONE": ("zone", str),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.commit_log import Kind, Mark, encode_entry
 from gazette_aio.broker.index_entry import IndexEntry
-from gazette_aio.broker.records import encode_record
+from gazette_aio.broker.records import encode_record, scan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_RETRY_SECONDS = 150.0
+_MAX_POSTFIX_LENGTH = 512
 
 
 class Persister:
@@ -89,14 +90,19 @@ class Persister:
                 registers=local.registers,
                 spec=spec,
             )
+            _check_postfix(fragment.path_postfix)
         path = pb.content_path(fragment)
         local.content.acquire()
         try:
-            mod_time, written = await self._runtime.bulk.run(
-                _write, health.store, path, local, self._runtime.bulk
+            mod_time, written = await health.workers.run(
+                _write, health.store, path, local, health.workers
             )
         finally:
             local.content.release()
+        # Invariant: fragments are marked in order, each before it counts as persisted. A restart
+        # would else miss what's behind one without a mark, and take all that follows for lost.
+        files = self._runtime.files
+        await self._runtime.io.run(_mark, files, local, sync=self._runtime.syncs)
         self._runtime.metrics.spool_persisted += 1
         self._runtime.metrics.store_put_bytes += written
         fragment.backing_store = url
@@ -104,11 +110,21 @@ class Persister:
         replica.complete.remove(local)
         replica.index.add_persisted(IndexEntry(fragment))
         replica.wake()
-        await self._runtime.io.run(_release, self._runtime.files, local, sync=self._runtime.syncs)
+        await self._runtime.io.run(_remove, files, local)
 
 
 def _stores(replica: Replica) -> list[str]:
     return list(replica.item.spec.fragment.stores)
+
+
+def _check_postfix(postfix: str) -> None:
+    """Raise StoreError unless fragments of a postfix are found again, below their journal."""
+    try:
+        pb.validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
+    except pb.ValidationError as error:
+        raise pb.StoreError(f"rendered path postfix: {error}") from None
+    if postfix == ".." or postfix.startswith("../"):
+        raise pb.StoreError(f"rendered path postfix leads out of the journal ({postfix})")
 
 
 def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> tuple[int, int]:
@@ -124,30 +140,35 @@ def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> t
             yield piece
 
     mod_time = store.stat(path)
-    if mod_time is None:
-        store.put(path, pieces())
+    if mod_time is not None:
+        store.make_durable(path)  # A crash may have come between its write and its sync.
+    else:
+        gzipped = (
+            local.fragment.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+        )
+        store.put(path, pieces(), gzipped=gzipped)
         mod_time = store.stat(path)
         if mod_time is None:
             raise pb.StoreError(f"{path} vanished after it was written")
     return mod_time, written
 
 
-def _release(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
-    # Invariant: content may be missing only once the log says that it's persisted. A restart would
-    # else take it for lost, and with it all fragments behind it.
+def _remove(files: FileOps, local: LocalFragment) -> None:
     try:
-        record = encode_record(encode_entry(Mark(Kind.PERSISTED, local.fragment.end)))
-        _append(files, local, record, sync=sync)
         files.unlink(local.log_path)
         local.content.remove()
     except OSError as error:
+        # The next start removes it, as it's marked.
         logger.warning("unable to remove a persisted fragment", exc_info=error)
 
 
-def _append(files: FileOps, local: LocalFragment, record: bytes, *, sync: bool) -> None:
+def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
+    record = encode_record(encode_entry(Mark(Kind.PERSISTED, local.fragment.end)))
+    # A mark which couldn't be written in full would hide a record behind it.
+    _, end = scan_records(files.read_file(local.log_path))
     descriptor = files.open(local.log_path, os.O_RDWR)
     try:
-        files.pwrite(descriptor, record, files.size(descriptor))
+        files.pwrite(descriptor, record, end)
         if sync:
             files.datasync(descriptor)
     finally:

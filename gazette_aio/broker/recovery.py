@@ -2,7 +2,8 @@
 
 Each log is believed up to its first record which isn't whole, and each of its commits only if the
 content file holds what it says. Both files are then cut there, so that what was never acknowledged
-can't come back. A fragment which doesn't continue the one before it is put aside.
+can't come back. A fragment which doesn't continue the one before it is put aside. Records which are
+whole and yet unknown are of a later version: such a journal isn't touched.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.commit_log import Begin, Commit, Entry, Kind, Mark, decode_entry
 from gazette_aio.broker.hashing import Hash, new_sha1
-from gazette_aio.broker.records import scan_records
+from gazette_aio.broker.records import Record, scan_records
 from gazette_aio.broker.spool import Spool, spool_paths
 
 if TYPE_CHECKING:
@@ -53,42 +54,27 @@ class RecoveredJournal:
     spool: Spool | None = None
 
 
-def recover_journal(files: FileOps, directory: Path, journal: str) -> RecoveredJournal:
+def recover_journal(
+    files: FileOps, directory: Path, journal: str, *, sync: bool = False
+) -> RecoveredJournal:
     """Recover a journal from its directory, cutting off what was never acknowledged. Blocks.
 
+    Args:
+        files: File operations.
+        directory: Directory of the journal.
+        journal: Its name.
+        sync: Whether to make durable what's found, which may be in the page cache only.
+
     Raises:
-        OSError: If the files can't be read or cut.
+        OSError: If the files can't be read, cut, or made durable.
+        StoreError: If a log is of a later version.
     """
     recovered = RecoveredJournal()
-    begins = sorted(_begins(directory, "log"))
-    if begins:
-        # Content before the first log is that of a persisted fragment, half removed.
-        for begin in _begins(directory, "spool"):
-            if begin < begins[0]:
-                _remove(files, directory, begin)
-    fragments: list[RecoveredFragment] = []
-    for position, begin in enumerate(begins):
-        fragment = _recover_fragment(files, directory, begin, journal)
-        if fragment is None:
-            # A log without an opening: the journal was about to roll, or the file is damaged.
-            _put_aside(files, directory, begin, reason="no opening record")
-            continue
-        if fragments and fragments[-1].end != fragment.previous_end:
-            if fragment.end == begin and position + 1 < len(begins):
-                # A roll failed after it had made its files, and the fragment before it went on.
-                _put_aside(files, directory, begin, reason="a roll which failed")
-                continue
-            for later in begins[position:]:
-                _put_aside(files, directory, later, reason="content before it was lost")
-            break
-        fragments.append(fragment)
+    fragments = _recover_chain(files, directory, journal, sync=sync)
     if not fragments:
         return recovered
-    for fragment in fragments:
-        if fragment.persisted:
-            _remove(files, directory, fragment.begin)
-    last = fragments.pop()
-    recovered.complete = [f for f in fragments if f.end > f.begin and not f.persisted]
+    last = fragments[-1]
+    recovered.complete = [f for f in fragments[:-1] if f.end > f.begin and not f.persisted]
     if last.persisted:
         # The fragment behind it was lost: the journal goes on where this one ended.
         last = _open_fragment(
@@ -110,8 +96,58 @@ def recover_journal(files: FileOps, directory: Path, journal: str) -> RecoveredJ
             committed=last.committed,
             log_length=last.log_length,
         )
+    try:
+        if not spool.exists:
+            # Invariant: the newest log stays, as it has the head and the registers.
+            spool.create()
+        if sync:
+            spool.open()
+            spool.sync()
+        kept = {last.begin, *(fragment.begin for fragment in recovered.complete)}
+        first = min(kept)
+        for begin in {fragment.begin for fragment in fragments} - kept:
+            _remove(files, directory, begin)
+        for begin in _begins(directory, "spool"):
+            if begin < first:  # Content of a persisted fragment, half removed.
+                _remove(files, directory, begin)
+    finally:
+        spool.close()
     recovered.spool = spool
     return recovered
+
+
+def _recover_chain(
+    files: FileOps, directory: Path, journal: str, *, sync: bool
+) -> list[RecoveredFragment]:
+    """Return fragments which continue one another; others are put aside."""
+    begins = sorted(_begins(directory, "log"))
+    fragments: list[RecoveredFragment] = []
+    for position, begin in enumerate(begins):
+        fragment = _recover_fragment(files, directory, begin, journal, sync=sync)
+        if fragment is None:
+            # A log without an opening: the journal was about to roll, or the file is damaged.
+            _put_aside(files, directory, begin, reason="no opening record")
+            continue
+        if fragments and not _continues(fragment, fragments[-1]):
+            if fragment.end == begin and position + 1 < len(begins):
+                # A roll failed after it had made its files, and the fragment before it went on.
+                _put_aside(files, directory, begin, reason="a roll which failed")
+                continue
+            for later in begins[position:]:
+                _put_aside(files, directory, later, reason="content before it was lost")
+            break
+        fragments.append(fragment)
+    return fragments
+
+
+def _continues(fragment: RecoveredFragment, before: RecoveredFragment) -> bool:
+    if before.persisted:
+        # Those between may be persisted too, and removed, in any order as far as the disk goes.
+        return fragment.previous_end >= before.end
+    if before.end == before.begin:
+        # It was begun, and left in favour of a further offset before it had content.
+        return fragment.previous_end in (before.previous_end, before.end)
+    return fragment.previous_end == before.end
 
 
 def _begins(directory: Path, wanted: str) -> list[int]:
@@ -131,18 +167,18 @@ def _begins(directory: Path, wanted: str) -> list[int]:
 
 
 def _recover_fragment(
-    files: FileOps, directory: Path, begin: int, journal: str
+    files: FileOps, directory: Path, begin: int, journal: str, *, sync: bool
 ) -> RecoveredFragment | None:
     content_path, log_path = spool_paths(directory, begin)
     records, log_end = scan_records(files.read_file(log_path))
-    fragment = _persisted_fragment([decode_entry(record.payload) for record in records])
+    entries = _decode(records, log_path)
+    fragment = _persisted_fragment(entries)
     if fragment is not None:
         return fragment
     content = files.open(content_path, os.O_RDWR | os.O_CREAT)
     try:
-        for record in records:
-            entry = decode_entry(record.payload)
-            sound = entry is not None
+        for record, entry in zip(records, entries, strict=True):
+            sound = True
             match entry:
                 case Begin() if fragment is None or fragment.end == fragment.begin:
                     if entry.begin != begin or entry.journal != journal:
@@ -161,11 +197,15 @@ def _recover_fragment(
         if fragment is None:
             return None
         _cut(files, content, fragment.end - begin, content_path)
+        if sync:
+            files.datasync(content)
     finally:
         files.close(content)
     log = files.open(log_path, os.O_RDWR)
     try:
         _cut(files, log, log_end, log_path)
+        if sync:
+            files.datasync(log)
     finally:
         files.close(log)
     fragment.log_length = log_end
@@ -174,7 +214,16 @@ def _recover_fragment(
     return fragment
 
 
-def _persisted_fragment(entries: list[Entry | None]) -> RecoveredFragment | None:
+def _decode(records: list[Record], path: Path) -> list[Entry]:
+    entries: list[Entry] = []
+    for record in records:
+        if (entry := decode_entry(record.payload)) is None:
+            raise pb.StoreError(f"{path}: unknown record at offset {record.offset}")
+        entries.append(entry)
+    return entries
+
+
+def _persisted_fragment(entries: list[Entry]) -> RecoveredFragment | None:
     """Return the fragment of a log which says that it's persisted: its content may be removed."""
     if not entries or not isinstance(entries[0], Begin):
         return None

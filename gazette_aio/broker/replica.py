@@ -57,6 +57,8 @@ class Replica:
         """Readers which wait for a change."""
         self.idle = False
         """Whether its stores aren't listed periodically, for want of users."""
+        self.refreshes = 0
+        """How often the periodic listing was begun; only the latest one goes on."""
         self.pulse_armed = False
         self.persist_armed = False
         self.persist_lock = asyncio.Lock()
@@ -91,6 +93,11 @@ class Replica:
         """Whether an append holds the journal, or its files are being synced."""
         return self._lock.locked() or self._sync_task is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody uses its files, other than to read them."""
+        return not self.is_busy and not self.persist_lock.locked()
+
     # Recovery
 
     async def recover(self) -> None:
@@ -98,16 +105,17 @@ class Replica:
 
         Raises:
             OSError: If it can't be read.
+            StoreError: If it's of a later version.
         """
         if not self.directory.exists():
             return
         recovered = await self._runtime.io.run(
-            recover_journal, self._runtime.files, self.directory, self.name
+            recover_journal,
+            self._runtime.files,
+            self.directory,
+            self.name,
+            sync=self._runtime.syncs,
         )
-        if recovered.spool is not None and self._runtime.syncs:
-            # What was found may be in the page cache only, and is about to be shown to readers.
-            recovered.spool.open()
-            await self._runtime.io.run(recovered.spool.sync_all)
         self._adopt(recovered)
 
     def _adopt(self, recovered: RecoveredJournal) -> None:
@@ -148,9 +156,10 @@ class Replica:
         await self.synced()
         old = self.spool
         codec = self.item.spec.fragment.compression_codec
-        self.roll_pending = False
-        if offset == old.end == old.begin:
+        is_empty = old.end == old.begin
+        if is_empty and offset == old.end:
             old.recode(codec)
+            self.roll_pending = False
             return
         new = Spool(
             self._runtime.files,
@@ -159,31 +168,34 @@ class Replica:
             begin=offset,
             codec=codec,
             registers=old.registers,
-            previous_end=old.end,
+            # An empty fragment leaves nothing which the next one could continue.
+            previous_end=old.previous_end if is_empty else old.end,
         )
         try:
             new.create()
             if self._runtime.syncs:
                 if old.exists:
                     old.open()
-                    await self._runtime.io.run(old.sync_all)
-                await self._runtime.io.run(new.sync_all)
-        except OSError:
+                    await self._runtime.io.run(old.sync)
+                await self._runtime.io.run(new.sync)
+        except BaseException:
             _discard(new)
             raise
         self.spool = new
+        self.roll_pending = False
         self._published_end = offset
-        if old.end == old.begin:
+        if is_empty:
             _discard(old)
             return
+        self.complete.append(LocalFragment.of_spool(old, self._fragment(old)))
+        self._runtime.metrics.spool_completed += 1
         try:
             old.mark(Kind.COMPLETE)
         except OSError as error:
             # The next log exists already, which says the same.
             logger.warning("unable to mark a fragment complete", exc_info=error)
-        old.close()
-        self._runtime.metrics.spool_completed += 1
-        self.complete.append(LocalFragment.of_spool(old, self._fragment(old)))
+        finally:
+            old.close()
 
     def commit(self, registers: pb.LabelSet | None) -> bytes:
         """Make the append in progress part of the journal; return the SHA-1 of its content.
@@ -193,6 +205,8 @@ class Replica:
         Raises:
             ReplicaFailedError: If the log can't be written.
         """
+        # A sync may have failed since the append began to stream.
+        self.check()
         length = self.spool.delta
         try:
             digest = self.spool.commit(registers, self._runtime.options.clock())
@@ -226,43 +240,73 @@ class Replica:
 
     async def _sync(self) -> None:
         # One sync serves all commits which were made before it began.
-        io = self._runtime.io
+        requests: list[asyncio.Future[None]] = []
         try:
             while self._sync_requests:
                 requests, self._sync_requests = self._sync_requests, []
-                spool = self.spool
-                entry = self._spool_entry()
+                failure: Exception | None = None
                 try:
-                    await io.run(spool.sync_files)
-                except OSError as error:
-                    failure = self._fail(error)
-                    for request in requests:
-                        _resolve(request, failure)
-                    continue
-                self._publish(entry)
+                    await self._sync_once()
+                except ReplicaFailedError as error:
+                    failure = error
                 for request in requests:
-                    _resolve(request, None)
+                    _resolve(request, failure)
         finally:
             self._sync_task = None
             if self.closed:
                 self.close_files()
             stopped = ReplicaFailedError(self._failure or "broker is stopping")
-            for request in self._sync_requests:
+            requests, self._sync_requests = [*requests, *self._sync_requests], []
+            for request in requests:
                 _resolve(request, stopped)
-            self._sync_requests = []
+
+    async def _sync_once(self) -> None:
+        # Invariant: after a failure nothing is synced again, as that could succeed without having
+        # written what the failed one lost. And files of which all is published are left alone: a
+        # roll may be closing them.
+        self.check()
+        spool = self.spool
+        if self._published_end >= spool.end:
+            return
+        entry = self._spool_entry()
+        try:
+            await self._runtime.io.run(spool.sync)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._publish(entry)
+
+    async def settled(self) -> None:
+        """Wait until nobody uses the files: no append, no sync, and no write to a store.
+
+        Cancellation: safe.
+        """
+        async with self.persist_lock, self.exclusive():
+            while self._sync_task is not None:
+                await asyncio.wait([self._sync_task])
+        self.close_files()
 
     async def sync_unacknowledged(self) -> None:
         """Make content durable which was acknowledged already.
 
         Cancellation: safe.
         """
-        if self.closed or self._failure or not self.spool.is_open:
+        spool = self.spool
+        if self._failure or not spool.exists:
             return
-        # A roll may close the files meanwhile, but not their duplicates.
-        descriptors = self.spool.duplicate()
+        descriptors: tuple[int, ...] = ()
         try:
+            # A roll may close the files meanwhile, but not their duplicates.
+            was_open = spool.is_open
+            spool.open()
+            descriptors = spool.duplicate()
+            if not was_open:
+                spool.close()
             for descriptor in descriptors:
                 await self._runtime.io.run(self._runtime.files.datasync, descriptor)
+            await self._runtime.io.run(spool.sync_names)
+        except FileNotFoundError as error:
+            if not self.closed:  # Else it was deleted.
+                self._fail(error)
         except OSError as error:
             self._fail(error)
         finally:

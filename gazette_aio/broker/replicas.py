@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from gazette_aio.broker.rolling import roll_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from gazette_aio.broker.data_directory import DataDirectory
     from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
@@ -26,6 +28,7 @@ _STOPPED = "resolver has stopped serving local replicas"
 logger = logging.getLogger(__name__)
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
+_ORPHAN_SUFFIX = ".orphan"
 
 
 class Replicas:
@@ -44,6 +47,7 @@ class Replicas:
         self._data = data
         self._replicas: dict[str, Replica] = {}
         self._opening: dict[Replica, asyncio.Task[None]] = {}
+        self._leaving: dict[Path, asyncio.Task[None]] = {}
         self._recent: OrderedDict[Replica, None] = OrderedDict()
         self._max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._unsynced: set[Replica] = set()
@@ -66,6 +70,7 @@ class Replicas:
 
         Raises:
             OSError: If its files can't be read.
+            StoreError: If they're of a later version.
             ReplicaFailedError: If the broker is stopping.
 
         Cancellation: safe.
@@ -76,7 +81,8 @@ class Replicas:
                 raise ReplicaFailedError(_STOPPED)
             directory = self._data.journal(item)
             replica = Replica(self._runtime, item, directory)
-            if not directory.exists() and not item.spec.fragment.stores:
+            is_fresh = directory not in self._leaving and not directory.exists()
+            if is_fresh and not item.spec.fragment.stores:
                 replica.listed = True
                 self._replicas[item.name] = replica
                 return replica
@@ -99,6 +105,9 @@ class Replicas:
 
     async def _open(self, replica: Replica) -> None:
         try:
+            # Race: an append to the replica which was dropped may still be about to commit.
+            if (leaving := self._leaving.get(replica.directory)) is not None:
+                await asyncio.wait([leaving])
             await replica.recover()
             await self._refresh(replica)
         except BaseException:
@@ -130,7 +139,9 @@ class Replicas:
 
     def _directories(self) -> tuple[list[str], set[str]]:
         """Return journals with stores which have a directory, and directories without a journal."""
-        names = {path.name for path in self._data.journals.iterdir()}
+        names = {
+            path.name for path in self._data.journals.iterdir() if path.suffix != _ORPHAN_SUFFIX
+        }
         kept: list[str] = []
         for item in self._space if names else ():
             directory = self._data.journal(item).name
@@ -138,6 +149,14 @@ class Replicas:
                 names.remove(directory)
                 if item.spec.fragment.stores:
                     kept.append(item.name)
+        for name in list(names):
+            # A journal which the key space can't have deleted, as it has never known it.
+            revision = name.partition("-")[0]
+            if not revision.isdecimal() or int(revision) > self._space.revision:
+                path = self._data.journals / name
+                logger.warning("put aside an unknown journal", extra={"path": str(path)})
+                self._runtime.files.rename(path, path.with_name(name + _ORPHAN_SUFFIX))
+                names.remove(name)
         return kept, names
 
     def _open_later(self, name: str) -> None:
@@ -172,7 +191,7 @@ class Replicas:
             replica = self._replicas.get(item.name)
             if replica is not None:
                 self._drop(replica)
-            self._runtime.background.start(self._remove(item, replica), f"remove {item.name}")
+            self._runtime.background.start(self._remove(item), f"remove {item.name}")
 
     def _drop(self, replica: Replica) -> None:
         replica.close()
@@ -180,15 +199,33 @@ class Replicas:
         self._unsynced.discard(replica)
         if self._replicas.get(replica.name) is replica:
             del self._replicas[replica.name]
+        opening = self._opening.get(replica)
+        if self._stopping or (opening is None and replica.is_settled):
+            return
+        directory = replica.directory
+        leave = self._leave(replica, self._leaving.get(directory), opening)
+        task = self._runtime.background.start(leave, f"leave {replica.name}")
+        if task is not None:
+            self._leaving[directory] = task
 
-    async def _remove(self, item: JournalItem, replica: Replica | None) -> None:
-        if replica is not None:
-            if (opening := self._opening.get(replica)) is not None:
-                await asyncio.wait([opening])
-            async with replica.exclusive():  # An append which holds the journal still commits.
-                pass
-            replica.close_files()
+    async def _leave(
+        self,
+        replica: Replica,
+        before: asyncio.Task[None] | None,
+        opening: asyncio.Task[None] | None,
+    ) -> None:
+        """Wait until a replica which was dropped has let go of its files."""
+        waiting = [task for task in (before, opening) if task is not None]
+        if waiting:
+            await asyncio.wait(waiting)
+        await replica.settled()  # An append which holds the journal still commits.
+        if self._leaving.get(replica.directory) is asyncio.current_task():
+            del self._leaving[replica.directory]
+
+    async def _remove(self, item: JournalItem) -> None:
         directory = self._data.journal(item)
+        if (leaving := self._leaving.get(directory)) is not None:
+            await asyncio.wait([leaving])
         await self._runtime.bulk.run(self._runtime.files.remove_tree, directory)
 
     # Periodic work
@@ -199,9 +236,11 @@ class Replicas:
             return
         self._recent[replica] = None
         self._recent.move_to_end(replica)
-        while len(self._recent) > self._max_open:
+        for _ in range(len(self._recent) - self._max_open):
             oldest, _ = self._recent.popitem(last=False)
             oldest.close_files()
+            if oldest.spool.is_open:
+                self._recent[oldest] = None  # It's busy: its turn comes again.
 
     def appended(self, replica: Replica) -> None:
         """Note that a replica has new content."""
@@ -287,15 +326,19 @@ class Replicas:
 
     async def _refresh(self, replica: Replica) -> None:
         replica.idle = False
+        replica.refreshes += 1
         if not replica.item.spec.fragment.stores:
             replica.listed = True
             return
         await self.refresh(replica)
         interval = replica.item.spec.fragment.refresh_interval
         seconds = interval.seconds + interval.nanos / 1e9
+        # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
+        reference, turn = weakref.ref(replica), replica.refreshes
 
         async def work() -> None:
-            if replica.closed or replica.idle:
+            replica = reference()
+            if replica is None or replica.closed or replica.idle or replica.refreshes != turn:
                 return
             if not replica.accessed and not replica.waiters and replica.listed:
                 # Nobody looks: the next one who does lists the stores first.
@@ -306,11 +349,20 @@ class Replicas:
 
         self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work)
 
+    async def sync_rest(self) -> None:
+        """Make durable what was acknowledged and isn't yet, as the broker ends.
+
+        Cancellation: safe.
+        """
+        await self._sync_interval()
+
     async def _sync_interval(self) -> None:
         self._interval_armed = False
         replicas, self._unsynced = self._unsynced, set()
         for replica in replicas:
             await replica.sync_unacknowledged()
+            if replica.closed:
+                replica.close_files()
 
     # End
 

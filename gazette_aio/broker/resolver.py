@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
@@ -11,6 +10,7 @@ from gazette_aio.broker.rpc_error import RpcError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gazette_aio.broker.clock import Deadline, ManualClock
     from gazette_aio.broker.headers import Headers
     from gazette_aio.broker.keyspace import JournalItem
     from gazette_aio.broker.space_store import SpaceStore
@@ -35,10 +35,14 @@ class Resolver:
         headers: Headers of the broker.
         assign_delay: Seconds for which a new journal, or one which isn't suspended any more, has
             no broker.
+        clock: Clock of that delay.
     """
 
-    def __init__(self, store: SpaceStore, headers: Headers, *, assign_delay: float) -> None:
+    def __init__(
+        self, store: SpaceStore, headers: Headers, *, assign_delay: float, clock: ManualClock
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._headers = headers
         self._assign_delay = assign_delay
         self._assigned_at: dict[str, tuple[int, float]] = {}
@@ -51,6 +55,7 @@ class Resolver:
         require_primary: bool,
         proxy_header: pb.Header | None,
         min_revision: int = 0,
+        until: Deadline | None = None,
     ) -> Resolution:
         """Resolve a journal as of a revision of the key space.
 
@@ -60,9 +65,10 @@ class Resolver:
             require_primary: Whether the request is for the primary broker.
             proxy_header: Header of a request which a peer forwards.
             min_revision: Revision to wait for.
+            until: Time up to which to wait, at which the client's token ends.
 
         Raises:
-            RpcError: If the peer meant another broker.
+            RpcError: If the peer meant another broker, or the revision isn't reached.
 
         Cancellation: safe.
         """
@@ -70,9 +76,11 @@ class Resolver:
             self._check_peer(proxy_header)
             min_revision = max(min_revision, proxy_header.etcd.revision)
         if self._store.space.revision < min_revision and not await self._store.wait_for(
-            min_revision
+            min_revision, until
         ):
-            raise RpcError("resolver has stopped serving local replicas")
+            if self._store.stopping:
+                raise RpcError("resolver has stopped serving local replicas")
+            raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
         item = self._store.space.get(pb.strip_meta(journal))
         if item is None or not _is_visible(item, claims):
             return Resolution(pb.Status.JOURNAL_NOT_FOUND, self._headers.unrouted(), None)
@@ -98,7 +106,7 @@ class Resolver:
         if not self._assign_delay:
             return True
         known = self._assigned_at.get(item.name)
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if known is None or known[0] != item.create_revision:
             known = (item.create_revision, now + self._assign_delay)
             self._assigned_at[item.name] = known

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gazette_aio.broker.clock import ManualClock
     from gazette_aio.broker.files import FileOps
     from gazette_aio.broker.metrics import Metrics
     from gazette_aio.broker.options import BrokerOptions
@@ -19,6 +20,7 @@ class Runtime:
     """Services of a running broker."""
 
     options: BrokerOptions
+    clock: ManualClock
     files: FileOps
     io: Workers
     """Threads for short work which somebody waits for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,19 +13,26 @@ from google.protobuf.message import DecodeError, Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.append_machine import content_of
+from gazette_aio.broker.controlled import (
+    serve_append,
+    serve_apply,
+    serve_fragments,
+    serve_health,
+    serve_list,
+    serve_read,
+    serve_replicate,
+)
 from gazette_aio.broker.rpc_error import RpcError
-from gazette_aio.broker.service.append import AppendMessage, serve_append
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.fragments import serve_fragments
-from gazette_aio.broker.service.health import serve_health
-from gazette_aio.broker.service.list import serve_list
-from gazette_aio.broker.service.read import ContentChunk, serve_read
-from gazette_aio.broker.service.replicate import serve_replicate
+from gazette_aio.broker.unix_socket import UnixSocket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.extras import Health
+    from gazette_aio.broker.service.append import AppendMessage
+    from gazette_aio.broker.service.read import ContentChunk
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +41,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 _SERVICE = "protocol.Journal"
+_EXTRAS = "gazette_aio.broker.extras"
 
 
 class GrpcServer:
@@ -45,19 +54,60 @@ class GrpcServer:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._server: grpc.aio.Server | None = None
+        self._socket: UnixSocket | None = None
+        self._watched: Health | None = None
 
     def __repr__(self) -> str:
         return f"<GrpcServer {'running' if self._server else 'stopped'}>"
 
-    async def bind(self, host: str, port: int) -> int:
+    async def bind(
+        self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
+    ) -> int:
         """Listen on an address, and return the port.
+
+        Args:
+            host: The address.
+            port: The port; zero takes any free one.
+            credentials: What makes it TLS.
 
         Raises:
             ConfigurationError: If the address can't be listened on.
 
         Cancellation: safe.
         """
-        server = grpc.aio.server(
+        server = await self._new_server()
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if credentials is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+        return bound
+
+    async def bind_socket(self, path: Path, mode: int) -> None:
+        """Listen on a Unix socket.
+
+        Args:
+            path: Absolute path of the socket.
+            mode: Permissions of its file.
+
+        Raises:
+            ConfigurationError: If it can't be listened on.
+
+        Cancellation: safe.
+        """
+        server = await self._new_server()
+        # Set first: the library leaves the file behind of a server which was never started.
+        socket = self._socket = UnixSocket(path, mode)
+        try:
+            await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
+        except RuntimeError as error:
+            raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+
+    async def _new_server(self) -> grpc.aio.Server:
+        server = self._server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", self._core.runtime.options.max_recv_size),
                 ("grpc.max_send_message_length", -1),
@@ -65,14 +115,17 @@ class GrpcServer:
             )
         )
         server.add_generic_rpc_handlers((self._handlers(),))
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            bound = server.add_insecure_port(address)
-        except RuntimeError as error:
-            await server.stop(None)
-            raise pb.ConfigurationError(f"unable to listen on {address}") from error
-        self._server = server
-        return bound
+        if self._core.runtime.options.grpc_extras:
+            # Descriptors take a while to build, which the event loop doesn't have.
+            extras = await self._core.runtime.io.run(self._extras)
+            server.add_generic_rpc_handlers(extras)
+        return server
+
+    def _extras(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        extras = importlib.import_module(_EXTRAS)
+        health: Health = extras.Health([_SERVICE])
+        self._watched = health
+        return (health.handlers(), *extras.reflection_handlers([pb.ReadRequest.DESCRIPTOR.file]))
 
     async def start(self) -> None:
         """Begin to answer.
@@ -88,8 +141,13 @@ class GrpcServer:
         Cancellation: safe.
         """
         server, self._server = self._server, None
+        socket, self._socket = self._socket, None
+        if self._watched is not None:
+            self._watched.end()
         if server is not None:
             await server.stop(grace)
+        if socket is not None:
+            socket.remove()
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         # Requests are parsed here, and messages with content also serialized: gRPC would answer

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.files import os_error_text
 from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
 from gazette_aio.broker.meta_log import MetaLog, encode_snapshot
 from gazette_aio.broker.rpc_error import RpcError
-from gazette_aio.broker.workers import Workers, wait_until
+from gazette_aio.broker.workers import Workers, settle, wait_until
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.clock import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +59,13 @@ class SpaceStore:
             if transaction is None:
                 return False
             if transaction.revision > self.space.revision:
-                await self._commit(transaction)
+                await self._settle(transaction)
             return True
 
     async def suspend(
-        self, name: str, level: pb.JournalSpec.Suspend.Level.ValueType, offset: int
+        self, item: JournalItem, level: pb.JournalSpec.Suspend.Level.ValueType, offset: int
     ) -> None:
-        """Write a suspension to the spec of a journal, if that exists.
+        """Write a suspension to the spec of a journal, unless that has changed meanwhile.
 
         Raises:
             RpcError: If it can't be made durable.
@@ -69,8 +73,6 @@ class SpaceStore:
         Cancellation: safe — the suspension may have been written.
         """
         async with self._lock:
-            if (item := self.space.get(name)) is None:
-                return
             spec = pb.JournalSpec()
             spec.CopyFrom(item.spec)
             spec.suspend.Clear()
@@ -78,14 +80,14 @@ class SpaceStore:
             spec.suspend.level = level
             spec.suspend.offset = offset
             if (transaction := self.space.decide_spec(item, spec)) is not None:
-                await self._commit(transaction)
+                await self._settle(transaction)
 
-    async def wait_for(self, revision: int, until: float | None = None) -> bool:
+    async def wait_for(self, revision: int, until: Deadline | None = None) -> bool:
         """Wait until the key space has reached a revision.
 
         Args:
             revision: The revision.
-            until: Time of the loop's clock at which to give up.
+            until: Time at which to give up.
 
         Returns:
             Whether it has; if not, the broker is stopping, or the time has come.
@@ -112,6 +114,11 @@ class SpaceStore:
                 await self._snapshot()
             await self._workers.run(self._log.close)
 
+    async def _settle(self, transaction: Transaction) -> None:
+        # Invariant: what's in the log is adopted, also if the one who asked has gone. The next
+        # transaction would else take the same revision, and be lost at the next start.
+        await settle(asyncio.ensure_future(self._commit(transaction)))
+
     async def _commit(self, transaction: Transaction) -> None:
         if self._failure:
             raise RpcError(self._failure)
@@ -136,8 +143,8 @@ class SpaceStore:
             payload = await self._workers.run(encode_snapshot, self.space)
             await self._workers.run(self._log.snapshot, payload, self.space.revision)
         except OSError as error:
-            self._failure = f"key space: {os_error_text(error)}"
-            logger.exception("key space failed")
+            # The log goes on, and has it all.
+            logger.warning("unable to write a snapshot of the key space", exc_info=error)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -73,6 +73,7 @@ class Spool:
         self._log = -1
         self._log_length = 0
         self._created = False
+        self._names_durable = False
         self._committed = _EMPTY_SHA1.copy()
         self._fragment_hash = self._committed
         self._append_hash = _EMPTY_SHA1.copy()
@@ -96,7 +97,13 @@ class Spool:
         return self._committed.digest() if self.end > self.begin else bytes(20)
 
     def adopt(
-        self, *, end: int, first_append_seconds: float, committed: Hash, log_length: int
+        self,
+        *,
+        end: int,
+        first_append_seconds: float,
+        committed: Hash,
+        log_length: int,
+        names_durable: bool = False,
     ) -> None:
         """Continue a fragment whose files were recovered."""
         self.end = end
@@ -104,6 +111,7 @@ class Spool:
         self._committed = self._fragment_hash = committed
         self._log_length = log_length
         self._created = True
+        self._names_durable = names_durable
 
     def recode(self, codec: int) -> None:
         """Change the codec of the fragment, which is empty.
@@ -113,9 +121,13 @@ class Spool:
         """
         assert self.end == self.begin, "only an empty fragment changes its codec"
         if codec != self.codec:
-            self.codec = codec
-            if self._created:
-                self.create()
+            previous, self.codec = self.codec, codec
+            try:
+                if self._created:
+                    self.create()
+            except OSError:
+                self.codec = previous
+                raise
 
     def create(self) -> None:
         """Make the files, and write the log's opening entry.
@@ -158,6 +170,7 @@ class Spool:
         self.content.remove()
         self._files.unlink(self.log_path)
         self._created = False
+        self._names_durable = False
         self._log_length = 0
 
     def begin_append(self) -> None:
@@ -221,20 +234,22 @@ class Spool:
         """
         self._append_log(encode_record(encode_entry(Mark(kind, self.end))))
 
-    def sync_files(self) -> None:
-        """Make content and log durable; the files are open."""
+    def sync(self) -> None:
+        """Make content, log and the names of the files durable; the files are open."""
         self._files.datasync(self._descriptor)
         self._files.datasync(self._log)
+        self.sync_names()
 
     def duplicate(self) -> tuple[int, int]:
         """Return duplicates of the descriptors of content and log, for the caller to close."""
         return self._files.duplicate(self._descriptor), self._files.duplicate(self._log)
 
-    def sync_all(self) -> None:
-        """Make content, log and the names of the files durable; the files are open."""
-        self.sync_files()
-        self._files.sync_directory(self._directory)
-        self._files.sync_directory(self._directory.parent)
+    def sync_names(self) -> None:
+        """Make the names of the files durable, if they aren't."""
+        if not self._names_durable:
+            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self._directory.parent)
+            self._names_durable = True
 
     @property
     def exists(self) -> bool:

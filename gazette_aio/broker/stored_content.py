@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.stores import Store
+    from gazette_aio.broker.stores import Store, StoredFile
 
 _INPUT_BYTES = 256 << 10
 
@@ -28,7 +28,7 @@ class StoredContent:
         self._skip = begin - fragment.begin
         self._remaining = end - begin
         self._decompressor = pb.decompressor(fragment.compression_codec)
-        self._file: BinaryIO | None = None
+        self._file: StoredFile | None = None
 
     def open(self) -> None:
         """Open the file.
@@ -37,9 +37,12 @@ class StoredContent:
             StoreError, OSError: If it can't be opened.
         """
         self._file = self._store.open(pb.content_path(self._fragment))
-        if self._fragment.compression_codec == pb.CompressionCodec.NONE and self._skip:
+        codec = self._fragment.compression_codec
+        if codec == pb.CompressionCodec.NONE and self._skip:
             self._file.seek(self._skip)
             self._skip = 0
+        elif codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
+            self._decompressor = pb.decompressor(codec, content_encoded=self._file.gzipped)
 
     def read(self, limit: int) -> bytes:
         """Return up to about `limit` bytes of content, none at its end.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from gazette_aio.broker.clock import Deadline
+
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -29,6 +31,7 @@ class Workers:
         self._threads = threads
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
         self.stopping = threading.Event()
         """Set when long work should give up between two slices."""
 
@@ -36,6 +39,8 @@ class Workers:
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
         """Start a call in a thread, and return the future of its result."""
+        if self._closed:
+            raise RuntimeError("the threads have ended")
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
@@ -50,6 +55,7 @@ class Workers:
     def close(self) -> None:
         """Wait for running calls, and end the threads. Blocks for as long as a slice of work."""
         self.stopping.set()
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -73,18 +79,14 @@ async def settle(future: asyncio.Future[T]) -> T:
         raise
 
 
-async def wait_until(event: asyncio.Event, until: float | None) -> bool:
-    """Wait for an event up to a time of the loop's clock; return whether it came.
+async def wait_until(event: asyncio.Event, until: Deadline | None) -> bool:
+    """Wait for an event up to a time; return whether it came.
 
     Cancellation: safe.
     """
     if until is None:
         return await event.wait()
-    try:
-        async with asyncio.timeout_at(until):
-            return await event.wait()
-    except TimeoutError:
-        return False
+    return await until.wait(event)
 
 
 class Background:

@@ -10,6 +10,7 @@ import click
 
 from gazette_aio.broker import BrokerOptions
 from gazette_aio.broker import serve as run_broker
+from gazette_aio.broker.options import parse_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,13 +54,27 @@ def _option(
     )
 
 
+def _port_or_socket(_ctx: click.Context, _param: click.Parameter, text: str) -> int | Path:
+    try:
+        return parse_port(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a port nor unix:///path") from None
+
+
 _PORT = click.IntRange(0, 65535)
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command()
 @_option("host", default="127.0.0.1", help="Address to listen on.")
-@_option("port", type=_PORT, default=DEFAULT_PORT, help="gRPC port; 0 takes any free one.")
+@_option(
+    "port",
+    callback=_port_or_socket,
+    metavar="PORT",
+    default=str(DEFAULT_PORT),
+    help="gRPC port, or unix:///path of a Unix socket; 0 takes any free port.",
+)
 @_option(
     "http-port",
     type=_PORT,
@@ -81,6 +96,29 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     "file-root",
     type=_DIRECTORY,
     help="Root of file:// fragment stores. [default: `fragments` in the data directory]",
+)
+@_option(
+    "file-only",
+    is_flag=True,
+    default=None,
+    help="Keep fragments of all stores below the file root, whatever their scheme is.",
+)
+@_option(
+    "server-cert-file",
+    type=_FILE,
+    help="Certificate in PEM format, which turns TLS on for gRPC and the gateway.",
+)
+@_option("server-cert-key-file", type=_FILE, help="Private key of the certificate, in PEM format.")
+@_option(
+    "server-ca-file",
+    type=_FILE,
+    help="Authorities in PEM format, one of which must have certified each client.",
+)
+@_option(
+    "grpc-extras",
+    is_flag=True,
+    default=None,
+    help="Also serve the gRPC services of health checks and reflection.",
 )
 @_option("zone", default="local", help="Zone of this broker.")
 @_option("id", help="Name of this broker in its zone. [default: that of the data directory]")
@@ -121,6 +159,8 @@ _RENAMED = {"id": "suffix", "max_grpc_recv_size": "max_recv_size"}
 
 def _broker_options(given: dict[str, Any]) -> BrokerOptions:
     values = {_RENAMED.get(name, name): value for name, value in given.items()}
+    if isinstance(values["port"], Path):
+        values["socket"] = values.pop("port")
     return BrokerOptions(**{name: value for name, value in values.items() if value is not None})
 
 

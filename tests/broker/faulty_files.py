@@ -15,6 +15,7 @@ class FaultyFiles(FileOps):
 
     def __init__(self) -> None:
         self._faults: list[tuple[str, str, int]] = []
+        self._once: tuple[str, str, int] | None = None
         self._paths: dict[int, Path] = {}
         self.failed = 0
 
@@ -22,13 +23,19 @@ class FaultyFiles(FileOps):
         """Let `operation` fail from now on for files whose names contain `part`."""
         self._faults.append((operation, part, error))
 
+    def fail_once(self, operation: str, part: str, error: int) -> None:
+        """Let `operation` fail the next time."""
+        self._once = (operation, part, error)
+
     def heal(self) -> None:
         """Let all operations succeed again."""
         self._faults.clear()
 
     def _check(self, operation: str, path: Path) -> None:
-        for failing, part, error in self._faults:
+        for fault in [*self._faults, *([self._once] if self._once else [])]:
+            failing, part, error = fault
             if failing == operation and part in str(path):
+                self._once = None
                 self.failed += 1
                 raise OSError(error, os.strerror(error))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import gc
 import hashlib
 import json
@@ -19,6 +20,7 @@ import time
 import tracemalloc
 from datetime import timedelta
 from pathlib import Path
+from typing import get_type_hints
 
 import grpc
 import grpc.aio
@@ -27,6 +29,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
 from gazette_aio.broker.files import FileOps
+from gazette_aio.broker.options import PATH_OPTIONS, BrokerKeywords
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
@@ -108,17 +111,28 @@ def test_options_are_checked() -> None:
         BrokerOptions.from_env({"BROKER_PORT": "eighty"})
 
 
+def test_keywords_are_the_options() -> None:
+    names = {field.name for field in dataclasses.fields(BrokerOptions)} - {"data_dir"}
+    assert BrokerKeywords.__optional_keys__ == names
+    hints, keywords = get_type_hints(BrokerOptions), get_type_hints(BrokerKeywords)
+    path = str | os.PathLike[str] | None
+    for name in names - {"clock"}:
+        assert keywords[name] == (path if name in PATH_OPTIONS else hints[name]), name
+
+
 async def test_a_leaked_broker_warns(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path, fsync="off")
     await broker.start()
-    core, server = broker._core, broker._server
+    core, server, gateway = broker._core, broker._server, broker._gateway
     with pytest.warns(ResourceWarning, match="was not stopped"):  # noqa: PT031
         del broker
         gc.collect()
     assert core is not None
     assert server is not None
+    assert gateway is not None
     await core.stop_serving()
     await server.stop(0)
+    await gateway.stop(0)
     await core.aclose()
 
 
@@ -291,7 +305,7 @@ async def test_names_never_lead_out_of_the_directories(tmp_path: Path) -> None:
             for name in ("../../escape/stored", "test/fine"):
                 response = await caller.append(b"stored", name)
                 assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
-                assert "out of the file root" in response.store_health_error
+                assert "leads out of its root" in response.store_health_error
     assert os.listdir(tmp_path) == ["inner"]
     assert os.listdir(tmp_path / "inner") == ["data"]
 
@@ -334,11 +348,15 @@ async def test_an_unhealthy_store_recovers(tmp_path: Path) -> None:
             await eventually(accepted)
 
 
-async def test_unsupported_stores_are_unhealthy(broker: EmbeddedBroker, caller: Caller) -> None:
+async def test_stores_without_a_client_are_unhealthy(
+    broker: EmbeddedBroker, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
     request = pb.FragmentStoreHealthRequest(fragment_store="s3://bucket/prefix/")
     response = await caller.health_call(request)
     assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
-    assert response.store_health_error == "unsupported fragment store scheme: s3"
+    expected = "fragment stores of scheme s3 need gazette-aio[server] to be installed"
+    assert response.store_health_error == expected
 
 
 # Reads and appends

@@ -97,7 +97,7 @@ async def _verify(caller: Caller, journal: Journal) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120 + 5 * ROUNDS)
 @pytest.mark.parametrize("fsync", ["off", "commit"])
 async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
     seed = int(os.environ.get("GAZETTE_SEED", random.randrange(1 << 30)))
@@ -105,7 +105,7 @@ async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
     rng = random.Random(seed)
     journals = [Journal(f"test/journal-{number}") for number in range(WRITERS)]
     revision = 0
-    for turn in range(ROUNDS if fsync == "off" else 2):
+    for turn in range(ROUNDS if fsync == "off" else max(2, ROUNDS // 3)):
         process, endpoint = await _start(tmp_path, fsync)
         try:
             async with calling(endpoint) as caller:

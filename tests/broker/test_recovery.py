@@ -278,4 +278,8 @@ def test_without_the_log_behind_a_persisted_fragment(tmp_path: Path) -> None:
     recovered = recover_journal(FILES, tmp_path, NAME)
     assert recovered.spool is not None
     assert (recovered.spool.begin, recovered.spool.end) == (10, 10)
-    assert not recovered.spool.exists
+    # Head and registers aren't lost by a further restart before the next append.
+    again = recover_journal(FILES, tmp_path, NAME)
+    assert again.spool is not None
+    assert again.spool.begin == 10
+    assert again.spool.registers == recovered.spool.registers == pb.label_set("begin", "0")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import gazette_aio
+from gazette_aio.broker.options import _ENVIRONMENT
 from gazette_aio.cli.app import cli as app
 from gazette_aio.cli.serve import serve
 from gazette_aio.client import connect
@@ -143,13 +144,20 @@ def test_a_bad_variable_is_named(inline, variable):
     assert "many" in done.err
 
 
+def test_variables_are_those_of_the_options():
+    variables = {param.envvar for param in serve.params} - {None}
+
+    assert variables == set(_ENVIRONMENT)
+
+
 def test_help_shows_names_variables_and_defaults_but_no_aliases():
     text = CliRunner().invoke(serve, ["--help"], terminal_width=200).output
 
     for words in (
         "--port", "BROKER_PORT", "8080", "--http-port", "8081", "--host", "--data-dir",
         "--file-root", "BROKER_FILE_ROOT", "--zone", "BROKER_ZONE", "--id", "BROKER_ID",
-        "--auth-keys", "BROKER_AUTH_KEYS", "--max-replication", "--ready-file",
+        "--auth-keys", "BROKER_AUTH_KEYS", "--max-replication", "--ready-file", "--file-only",
+        "--server-cert-file", "--server-cert-key-file", "--server-ca-file", "--grpc-extras",
     ):  # fmt: skip
         assert words in text
     assert "--broker." not in text

@@ -24,9 +24,8 @@ def test_parts():
 )
 def test_unknown_arguments(url: str, name: str):
     store = pb.parse_fragment_store(url)
-    assert (
-        error_of(store.validate_arguments) == f"unknown argument of a {store.scheme} store ({name})"
-    )
+    expected = f'parsing store URL arguments: schema: invalid path "{name}"'
+    assert error_of(store.validate_arguments) == expected
 
 
 def test_object_keys():

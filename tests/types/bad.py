@@ -49,3 +49,5 @@ async def messages(client: JournalClient, listing: pb.ListResponse) -> None:
 
 async def broker() -> None:
     EmbeddedBroker(8080)  # error: arg-type
+    EmbeddedBroker(colour="blue")  # error: call-arg
+    EmbeddedBroker(port="8080")  # error: arg-type

@@ -97,7 +97,8 @@ class Connection(web.RequestHandler):
             self._truncate(self._body)
         else:
             self._close_when_idle()
-        return True
+        # TLS as the event loop speaks it ends both directions together.
+        return self._link is None or self._link.get_extra_info("ssl_object") is None
 
     @staticmethod
     def _truncate(body: StreamReader) -> None:

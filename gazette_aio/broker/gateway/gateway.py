@@ -9,8 +9,10 @@ import warnings
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.gateway.tls_listener import TlsListener
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable
 
     from gazette_aio.broker.core import BrokerCore
@@ -42,7 +44,7 @@ class HttpGateway:
         self._core = core
         self._allow_origins = tuple(allow_origins)
         self._allow_unauthenticated = allow_unauthenticated
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._server: Server | None = None
         self._routes: Routes | None = None
 
@@ -55,12 +57,13 @@ class HttpGateway:
         if getattr(self, "_listener", None) is not None:
             warnings.warn(f"{self!r} was not stopped", ResourceWarning, source=self, stacklevel=2)
 
-    async def bind(self, host: str, port: int) -> int:
+    async def bind(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Take an address, and return the port.
 
         Args:
             host: Address to listen on; empty is all of them.
             port: The port; zero takes any free one.
+            tls: What makes it HTTPS.
 
         Raises:
             ConfigurationError: If the address can't be listened on.
@@ -81,8 +84,8 @@ class HttpGateway:
         except OSError as error:
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise pb.ConfigurationError(f"unable to listen on {address}") from error
-        self._listener = listener
-        bound: int = listener.sockets[0].getsockname()[1]
+        self._listener = listener if tls is None else _secured(listener, server, tls)
+        bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     async def start(self) -> None:
@@ -107,6 +110,14 @@ class HttpGateway:
         await self._routes.finish(grace)
         await self._server.end()
         await listener.wait_closed()
+
+
+def _secured(
+    listener: asyncio.Server, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext
+) -> TlsListener:
+    sockets = [socket.dup() for socket in listener.sockets]
+    listener.close()
+    return TlsListener(sockets, factory, context)
 
 
 async def _listen(factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.controlled import serve_append, serve_read
 from gazette_aio.broker.gateway.answers import (
     append_error,
     append_headers,
@@ -26,14 +27,14 @@ from gazette_aio.broker.gateway.connection import (
 from gazette_aio.broker.gateway.query import QueryError, check_append_query, parse_read_query
 from gazette_aio.broker.gateway.read_relay import ReadRelay, RelayState
 from gazette_aio.broker.rpc_error import RpcError
-from gazette_aio.broker.service.append import AppendMessage, serve_append
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.gateway.target import Target
+    from gazette_aio.broker.service.append import AppendMessage
 
 
 class Authorize(Protocol):

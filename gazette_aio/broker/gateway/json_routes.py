@@ -8,6 +8,7 @@ from aiohttp import web
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.controlled import serve_list, serve_read
 from gazette_aio.broker.gateway.answers import code_status
 from gazette_aio.broker.gateway.calls import counted
 from gazette_aio.broker.gateway.connection import TruncatedBodyError, connection_of
@@ -20,8 +21,7 @@ from gazette_aio.broker.gateway.json_form import (
     stream_error,
 )
 from gazette_aio.broker.rpc_error import RpcError
-from gazette_aio.broker.service.list import serve_list
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.keyspace import JournalItem
     from gazette_aio.broker.resolver import Resolution
 
 AppendMessage = pb.AppendRequest | bytes | memoryview
@@ -75,6 +76,7 @@ class _Append:
         self._messages = messages
         self._machine = AppendMachine()
         self._request = self._machine.request
+        self._until = core.token_end(claims)
 
     async def run(self) -> pb.AppendResponse:
         first = await anext(self._messages, None)
@@ -86,9 +88,14 @@ class _Append:
             if (response := self._refusal(resolved)) is not None:
                 return response
             assert resolved.item is not None
-            replica = await self._core.replica(resolved.item)
             # Before the journal is held: appends to an unhealthy store wait side by side.
-            if (response := await self._wait_for_stores(replica)) is not None:
+            give_up = asyncio.get_running_loop().time() + self._core.runtime.options.store_wait
+            replica = await self._open(resolved.item, give_up)
+            if replica is None:
+                return self._unhealthy(
+                    resolved.item, "listing takes longer than an append may wait"
+                )
+            if (response := await self._wait_for_stores(replica, give_up)) is not None:
                 return response
             async with replica.exclusive():
                 response = await self._hold(replica)
@@ -108,14 +115,15 @@ class _Append:
                     require_primary=True,
                     proxy_header=request.header if request.HasField("header") else None,
                     min_revision=request.min_etcd_revision,
+                    until=self._until,
                 )
             except RpcError as error:
                 raise RpcError(f"resolve: {error.text}", error.code) from None
             if resolved.status != pb.Status.SUSPENDED or request.suspend != _Suspend.SUSPEND_RESUME:
                 return resolved
             assert resolved.item is not None
-            spec = resolved.item.spec
-            await self._core.store.suspend(spec.name, _NONE, spec.suspend.offset)
+            offset = resolved.item.spec.suspend.offset
+            await self._core.store.suspend(resolved.item, _NONE, offset)
 
     def _refusal(self, resolved: Resolution) -> pb.AppendResponse | None:
         status = resolved.status
@@ -155,25 +163,40 @@ class _Append:
                     await self._roll(replica, decision.offset)
                 case ChangeSuspension():
                     replica.roll_pending = replica.roll_pending or decision.roll
-                    await self._core.store.suspend(replica.name, decision.level, decision.offset)
+                    await self._core.store.suspend(replica.item, decision.level, decision.offset)
                 case Stream():
                     return await self._stream(replica, decision, resolved.header)
 
-    async def _wait_for_stores(self, replica: Replica) -> pb.AppendResponse | None:
+    async def _open(self, item: JournalItem, give_up: float) -> Replica | None:
+        """Return the replica of a journal, or None if a remote store isn't listed in time."""
+        stores = [self._core.runtime.stores.get(url) for url in item.spec.fragment.stores]
+        remote = any(store.is_remote for store in stores)
+        try:
+            async with asyncio.timeout_at(give_up if remote else None):
+                return await self._core.replica(item)
+        except TimeoutError:
+            return None
+
+    async def _wait_for_stores(self, replica: Replica, give_up: float) -> pb.AppendResponse | None:
         stores = replica.item.spec.fragment.stores
         if not stores:
             return None
+        health = self._core.runtime.stores.get(stores[0])
         wait = self._core.runtime.options.store_wait
-        problem = await self._core.runtime.stores.get(stores[0]).wait_healthy(wait)
+        if health.is_remote:
+            wait = max(0.0, min(wait, give_up - asyncio.get_running_loop().time()))
+        problem = await health.wait_healthy(wait)
         if not problem and not replica.listed:
             await self._core.replicas.refresh(replica)
             problem = replica.listing_error
-        if not problem:
-            return None
+        return self._unhealthy(replica.item, problem) if problem else None
+
+    def _unhealthy(self, item: JournalItem, problem: str) -> pb.AppendResponse:
+        store = item.spec.fragment.stores[0]
         return pb.AppendResponse(
             status=pb.Status.FRAGMENT_STORE_UNHEALTHY,
             header=self._core.headers.routed(),
-            store_health_error=f"fragment store {stores[0]} unhealthy: {problem}",
+            store_health_error=f"fragment store {store} unhealthy: {problem}",
         )
 
     async def _roll(self, replica: Replica, offset: int) -> None:
@@ -251,14 +274,19 @@ class _Append:
     ) -> bytes | memoryview | None:
         """Return the content of the next message, empty to commit, None at the end."""
         flow.skip(_now_millis())
+        deadline = flow.underflow_millis() / 1000
+        if self._until is not None:
+            deadline = min(deadline, self._until.loop_time)
         try:
-            message = await receive.next(flow.underflow_millis() / 1000)
+            message = await receive.next(deadline)
         except TimeoutError:
+            self._check_token()
             raise self._machine.underflow() from None
         if receive.was_late:
             flow.skip(_now_millis())
         elif not flow.tick(_now_millis()):
             raise self._machine.underflow()
+        self._check_token()
         if message is None:
             return None
         if isinstance(message, pb.AppendRequest):
@@ -274,6 +302,11 @@ class _Append:
             await asyncio.sleep(hold / 1000)
             flow.tick(_now_millis())
         return content
+
+    def _check_token(self) -> None:
+        """Raise RpcError if the client's token has ended."""
+        if self._until is not None and self._until.has_passed:
+            raise RpcError("append stream: context deadline exceeded", "DEADLINE_EXCEEDED")
 
     def _open_writer(self, replica: Replica) -> AppendWriter:
         spool = replica.spool

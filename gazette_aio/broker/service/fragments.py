@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
 DEFAULT_PAGE_LIMIT = 1000
+_SLICE_FRAGMENTS = 200
 
 
 async def serve_fragments(
@@ -30,6 +32,7 @@ async def serve_fragments(
         claims,
         require_primary=False,
         proxy_header=request.header if request.HasField("header") else None,
+        until=core.token_end(claims),
     )
     response = pb.FragmentsResponse(status=resolved.status, header=resolved.header)
     if resolved.status != pb.Status.OK or resolved.item is None:
@@ -44,8 +47,11 @@ async def serve_fragments(
             raise RpcError(replica.listing_error)
     cover = replica.index.cover
     limit = request.page_limit or DEFAULT_PAGE_LIMIT
-    for index in range(cover.first_from(request.next_page_token), len(cover)):
-        entry = cover[index]
+    # The index as of now, looked at in slices of the loop's time.
+    entries = cover.members_from(request.next_page_token)
+    for position, entry in enumerate(entries, 1):
+        if position % _SLICE_FRAGMENTS == 0:
+            await asyncio.sleep(0)
         if not _is_selected(entry.mod_time, request):
             continue
         if len(response.fragments) == limit:
@@ -53,9 +59,16 @@ async def serve_fragments(
             break
         fragment = response.fragments.add(spec=entry.fragment)
         fragment.spec.sum.SetInParent()
-        if request.HasField("signatureTTL") and entry.fragment.backing_store:
-            fragment.signed_url = core.sign_get(entry.fragment)
+    if request.HasField("signatureTTL"):
+        await _sign(core, response, request.signatureTTL.ToTimedelta().total_seconds())
     return response
+
+
+async def _sign(core: BrokerCore, response: pb.FragmentsResponse, seconds: float) -> None:
+    persisted = [fragment for fragment in response.fragments if fragment.spec.backing_store]
+    urls = await core.sign_gets([fragment.spec for fragment in persisted], seconds)
+    for fragment, url in zip(persisted, urls, strict=True):
+        fragment.signed_url = url
 
 
 def _is_selected(mod_time: int, request: pb.FragmentsRequest) -> bool:

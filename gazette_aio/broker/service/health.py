@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.service.common import validated
-from gazette_aio.broker.stores.health import probe_delete
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
@@ -25,8 +24,8 @@ async def serve_health(
     validated(request)
     health = core.runtime.stores.get(request.fragment_store)
     problem = await health.check()
-    if not problem and request.check_delete and health.store is not None:
-        problem = await core.runtime.io.run(probe_delete, health.store, request.check_delete_prefix)
+    if not problem and request.check_delete:
+        problem = await health.probe_delete(request.check_delete_prefix)
     status = pb.Status.FRAGMENT_STORE_UNHEALTHY if problem else pb.Status.OK
     return pb.FragmentStoreHealthResponse(
         status=status, header=core.headers.unrouted(), store_health_error=problem

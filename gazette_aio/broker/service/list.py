@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CHUNK_JOURNALS = 25
 """Most journals of one message."""
 
-_SLICE_JOURNALS = 500
+_SLICE_JOURNALS = 100
 
 Send = Callable[[pb.ListResponse], Awaitable[None]]
 
@@ -62,6 +62,8 @@ async def serve_list(
         if not request.watch:
             return
         await send(pb.ListResponse(header=empty_header()))
+        if until is not None and until.has_passed:
+            return
 
 
 async def _select(

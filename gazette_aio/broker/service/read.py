@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,9 @@ from gazette_aio.broker.stored_content import StoredContent
 from gazette_aio.broker.workers import settle, wait_until
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from gazette_aio.broker.clock import Deadline
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.index_entry import IndexEntry
     from gazette_aio.broker.replica import Replica
@@ -54,6 +56,7 @@ async def serve_read(
         require_primary=False,
         proxy_header=request.header if request.HasField("header") else None,
         min_revision=request.min_etcd_revision,
+        until=core.token_end(claims),
     )
     status = resolved.status
     item = resolved.item
@@ -70,7 +73,7 @@ async def serve_read(
         hit, offset = await _find(core, replica, request, offset, until)
         if hit is None and request.block:
             return  # The replica, or the client's token, has ended.
-        response = _metadata(core, replica, hit, offset, header)
+        response = await _metadata(core, replica, hit, offset, header)
         header = None
         end = min(hit.member.end, request.end_offset or hit.member.end) if hit else 0
         if (
@@ -84,9 +87,13 @@ async def serve_read(
         # Race: a local file may be persisted and removed as soon as something is awaited.
         with _in_use(hit.member):
             await send(response)
-            offset = await _send_content(core, hit.member, offset, end, send)
-        if offset == request.end_offset:
+            offset = await _send_content(core, hit.member, offset, end, send, until=until)
+        if offset == request.end_offset or _has_passed(until):
             return
+
+
+def _has_passed(until: Deadline | None) -> bool:
+    return until is not None and until.has_passed
 
 
 @contextlib.contextmanager
@@ -109,7 +116,7 @@ async def _find(
     replica: Replica,
     request: pb.ReadRequest,
     offset: int,
-    until: float | None,
+    until: Deadline | None,
 ) -> tuple[Hit[IndexEntry] | None, int]:
     while True:
         # Race: take the event first, or a change between the look and the wait is lost.
@@ -131,7 +138,7 @@ async def _find(
             replica.waiters -= 1
 
 
-def _metadata(
+async def _metadata(
     core: BrokerCore,
     replica: Replica,
     hit: Hit[IndexEntry] | None,
@@ -145,13 +152,20 @@ def _metadata(
     fragment = hit.member.fragment
     response.fragment.CopyFrom(fragment)
     response.fragment.sum.SetInParent()
+    # Race: only what's persisted already awaits anything here; local files may be removed.
     if fragment.backing_store and fragment.mod_time:
-        response.fragment_url = core.sign_get(fragment)
+        response.fragment_url = await core.sign_get(fragment)
     return response
 
 
 async def _send_content(
-    core: BrokerCore, entry: IndexEntry, offset: int, end: int, send: Send
+    core: BrokerCore,
+    entry: IndexEntry,
+    offset: int,
+    end: int,
+    send: Send,
+    *,
+    until: Deadline | None,
 ) -> int:
     batches = (
         _local_batches(core, entry, offset, end)
@@ -165,6 +179,8 @@ async def _send_content(
                 content = batch if len(batch) <= size else batch[start : start + size]
                 await send(ContentChunk(offset, content))
                 offset += len(content)
+            if _has_passed(until):
+                break
     return offset
 
 
@@ -197,7 +213,9 @@ async def _local_batches(
         raise RpcError(os_error_text(error, "read", content.path.name)) from error
     finally:
         if ahead is not None:
-            await asyncio.wait([ahead])
+            # Invariant: no thread reads from the file once its user gives it up.
+            with contextlib.suppress(OSError):
+                await settle(ahead)
 
 
 async def _stored_batches(
@@ -207,11 +225,11 @@ async def _stored_batches(
     if health.store is None:
         raise RpcError(await health.check())
     stored = StoredContent(health.store, entry.fragment, offset, end)
-    bulk = core.runtime.bulk
+    workers = health.workers
     try:
         try:
-            await bulk.run(stored.open)
-            while batch := await bulk.run(stored.read, BATCH_BYTES):
+            await workers.run(stored.open)
+            while batch := await workers.run(stored.read, BATCH_BYTES):
                 yield batch
         finally:
             stored.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +17,27 @@ class Listed(NamedTuple):
     """Modification time in Unix seconds."""
 
 
+class StoredFile(Protocol):
+    """A file of a store which is open for reading. All methods block."""
+
+    @property
+    def gzipped(self) -> bool:
+        """Whether a file of the codec GZIP_OFFLOAD_DECOMPRESSION is read as it's compressed."""
+        ...
+
+    def seek(self, position: int, /) -> int:
+        """Go to a position from the beginning."""
+        ...
+
+    def read(self, limit: int, /) -> bytes:
+        """Return up to `limit` bytes, none at the end."""
+        ...
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        ...
+
+
 class Store(Protocol):
     """A place for persisted fragments. All methods block.
 
@@ -29,15 +50,25 @@ class Store(Protocol):
         """URL by which specs name the store."""
         ...
 
-    def put(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Write a file as a whole: it's there in full, or not at all."""
+    def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
+        """Write a file as a whole: it's there in full, or not at all.
+
+        Args:
+            path: Path of the file.
+            pieces: Its content.
+            gzipped: Whether those who fetch the file past the broker are to decompress it.
+        """
+        ...
+
+    def make_durable(self, path: str) -> None:
+        """Make a file durable which exists already."""
         ...
 
     def stat(self, path: str) -> int | None:
         """Return the modification time of a file in Unix seconds, or None if it doesn't exist."""
         ...
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str) -> StoredFile:
         """Open a file for reading."""
         ...
 
@@ -54,6 +85,6 @@ class Store(Protocol):
         """Remove a file."""
         ...
 
-    def sign_get(self, path: str) -> str:
-        """Return a URL which clients can fetch the file by."""
+    def sign_get(self, path: str, seconds: float = 60.0) -> str:
+        """Return a URL which clients can fetch the file by for some time; empty if there's none."""
         ...

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import secrets
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+import stat as file_stat
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.files import FileOps, os_error_text
@@ -15,7 +18,14 @@ from gazette_aio.broker.stores.base import Listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_ARGUMENTS = frozenset({"find", "replace"})
+_MAX_KNOWN_DIRECTORIES = 4096
+
+
+class _LocalFile(io.FileIO):
+    """A file which is open for reading."""
+
+    gzipped = True
+    """Nobody on the way decompresses a local file."""
 
 
 class FileStore:
@@ -36,34 +46,41 @@ class FileStore:
         self._url = url
         self._files = files
         self._sync = sync
-        self._prefix = parsed.path
+        self._parsed = parsed
         self._root = Path(os.path.normpath(root))
-        arguments = parsed.arguments
-        for name in arguments:
-            if name not in _ARGUMENTS:
-                raise pb.StoreError(f'parsing store URL arguments: schema: invalid path "{name}"')
-        self._find = arguments.get("find", "")
-        self._replace = arguments.get("replace", "")
+        self._durable: set[Path] = set()
+        try:
+            parsed._replace(scheme="file").validate_arguments()
+        except pb.ValidationError as error:
+            raise pb.StoreError(str(error)) from None
 
     def __repr__(self) -> str:
-        return f"<FileStore {self._prefix}>"
+        return f"<FileStore {self._parsed.path}>"
 
     @property
     def url(self) -> str:
         """URL by which specs name the store."""
         return self._url
 
-    def put(self, path: str, pieces: Iterable[bytes]) -> None:
+    def put(
+        self,
+        path: str,
+        pieces: Iterable[bytes],
+        *,
+        gzipped: bool = False,  # noqa: ARG002 - Files have no content encoding.
+    ) -> None:
         """Write a file as a whole."""
-        base = self._local(self._prefix)
+        base = self._base()
         try:
             base.stat()
         except OSError as error:
             raise pb.StoreError(
                 f"invalid file store directory {base}: {os_error_text(error, 'stat', base)}"
             ) from error
-        target = self._local(self._rewrite(path))
-        self._files.make_directory(target.parent)
+        target = self._local(path)
+        if not target.parent.is_dir():
+            self._durable.clear()  # What was known may have been removed.
+            self._files.make_directory(target.parent)
         temporary = target.with_name(f".partial-{target.name[:180]}{secrets.token_hex(5)}")
         try:
             descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -82,36 +99,52 @@ class FileStore:
                 self._files.unlink(temporary)
             raise
         if self._sync:
-            self._files.sync_directory(target.parent)
+            self._sync_names(target)
+
+    def make_durable(self, path: str) -> None:
+        """Make a file durable which exists already."""
+        if not self._sync:
+            return
+        target = self._local(path)
+        descriptor = self._files.open(target, os.O_RDONLY)
+        try:
+            self._files.datasync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        self._sync_names(target)
 
     def stat(self, path: str) -> int | None:
         """Return the modification time of a file, or None if it doesn't exist."""
         try:
-            return int(self._local(self._rewrite(path)).stat().st_mtime)
+            return int(self._local(path).stat().st_mtime)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str) -> _LocalFile:
         """Open a file for reading.
 
         Raises:
             StoreError: If it can't be opened.
         """
-        target = self._local(self._rewrite(path))
+        target = self._local(path)
         try:
-            return target.open("rb", buffering=0)
+            return _LocalFile(target)
         except OSError as error:
             raise pb.StoreError(os_error_text(error, "open", target)) from error
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
         """List all files below a directory, which may be missing."""
-        base = self._local(self._rewrite(prefix))
+        base = self._local(prefix)
         if not base.is_dir():
             return
         pending = [(base, "")]
         while pending:
             directory, relative = pending.pop()
-            with os.scandir(directory) as entries:
+            try:
+                entries = os.scandir(directory)
+            except FileNotFoundError:
+                continue  # Removed meanwhile.
+            with entries:
                 for entry in entries:
                     path = relative + entry.name
                     # Invariant: links to directories aren't followed: they may be circular.
@@ -119,25 +152,49 @@ class FileStore:
                         if path not in skip:
                             pending.append((directory / entry.name, path + "/"))
                         continue
-                    with contextlib.suppress(FileNotFoundError):
-                        yield Listed(path, int(entry.stat().st_mtime))
+                    try:
+                        status = entry.stat()
+                    except OSError as error:
+                        if error.errno not in (errno.ENOENT, errno.ELOOP):
+                            raise
+                        continue  # Removed meanwhile, or a link which leads nowhere.
+                    # Opening a pipe would wait for ever.
+                    if file_stat.S_ISREG(status.st_mode):
+                        yield Listed(path, int(status.st_mtime))
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self._local(self._rewrite(path)).unlink()
+        self._local(path).unlink()
 
-    def sign_get(self, path: str) -> str:
+    def sign_get(self, path: str, seconds: float = 60.0) -> str:  # noqa: ARG002
         """Return the URL of a file, relative to the file root of the broker."""
-        return "file://" + self._rewrite(path)
+        return "file:///" + self._key(path)
 
-    def _rewrite(self, path: str) -> str:
-        if self._find:
-            path = path.replace(self._find, self._replace, 1)
-        return self._prefix + path
+    def _sync_names(self, target: Path) -> None:
+        """Make the name of a file durable, and those of all directories which lead to it."""
+        self._files.sync_directory(target.parent)
+        fresh: list[Path] = []
+        for directory in target.parents:
+            if directory == self._root or directory in self._durable:
+                break
+            self._files.sync_directory(directory.parent)
+            fresh.append(directory)
+        if len(self._durable) >= _MAX_KNOWN_DIRECTORIES:
+            self._durable.clear()
+        self._durable.update(fresh)
+
+    def _key(self, path: str) -> str:
+        # Invariant: names of journals may begin with `../`, and must not lead out of the store.
+        try:
+            return self._parsed.object_key(path)
+        except pb.ValidationError as error:
+            raise pb.StoreError(str(error)) from None
 
     def _local(self, path: str) -> Path:
-        # Invariant: names of journals may begin with `../`, and must not lead out of the root.
-        relative = os.path.normpath(PurePosixPath(path.lstrip("/")))
-        if relative == ".." or relative.startswith("../") or "\0" in relative:
-            raise pb.StoreError(f"path {path} leads out of the file root")
-        return self._root / relative
+        return self._root / self._key(path)
+
+    def _base(self) -> Path:
+        try:
+            return self._root / pb.join_below("", self._parsed.path.strip("/"))
+        except pb.ValidationError as error:
+            raise pb.StoreError(str(error)) from None

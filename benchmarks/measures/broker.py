@@ -1,0 +1,207 @@
+"""The broker against a bare gRPC server, which does nothing with the same messages.
+
+Both run in processes of their own, and are called by the same stubs, which don't serialize: only
+the servers differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+import gazette_aio.protocol as pb
+from benchmarks.bare_server import CHUNK_BYTES, DISCARD, ECHO, READ, bare_server
+from benchmarks.harness import Measure, Subject, register
+from gazette_aio.client import connect
+from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+BROKER_READ = "/protocol.Journal/Read"
+BROKER_APPEND = "/protocol.Journal/Append"
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+CHUNKS = 512
+"""Chunks of a bulk read or append: 64 MiB."""
+CONTENT = b"x" * 99 + b"\n"
+SMALL_APPENDS = 400
+CONCURRENT = 50
+APPENDS_PER_TASK = 12
+
+
+def journal(number: int) -> str:
+    return f"bench/journal-{number:02}"
+
+
+@asynccontextmanager
+async def servers(fsync: str) -> AsyncIterator[tuple[grpc.aio.Channel, grpc.aio.Channel]]:
+    """Yield channels of a broker with journals, and of a bare server."""
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        async with (
+            BrokerProcess(Path(directory), options=[f"--fsync={fsync}"]) as broker,
+            bare_server() as target,
+            connect(broker.endpoint) as client,
+            grpc.aio.insecure_channel(broker.endpoint.removeprefix("http://"), OPTIONS) as served,
+            grpc.aio.insecure_channel(target, OPTIONS) as bare,
+        ):
+            # One fragment takes all: rolling isn't what's measured.
+            specs = [journal_spec(journal(n), length=1 << 34) for n in range(CONCURRENT)]
+            await create_journals(client, *specs)
+            for number in range(CONCURRENT):
+                # The first append of a journal is a fragment of its own.
+                await client.append(journal(number), CONTENT)
+            yield served, bare
+
+
+def append_messages(name: str, chunks: Sequence[bytes]) -> list[bytes]:
+    first = pb.AppendRequest(journal=name).SerializeToString()
+    return [first, *(pb.AppendRequest(content=chunk).SerializeToString() for chunk in chunks), b""]
+
+
+async def send(stub: Any, messages: Sequence[bytes]) -> bytes:
+    """Make a call of a stream of messages, and return the answer."""
+    call = stub()
+    for message in messages:
+        await call.write(message)
+    await call.done_writing()
+    answer: bytes = await call
+    return answer
+
+
+def committed(answer: bytes) -> None:
+    assert pb.AppendResponse.FromString(answer).HasField("commit"), answer
+
+
+async def receive(stub: Any, request: bytes, least: int) -> float:
+    """Receive messages of at least so many bytes in all; return bytes per second."""
+    begun = time.perf_counter()
+    count = 0
+    async for message in stub(request):
+        count += len(message)
+    elapsed = time.perf_counter() - begun
+    assert count >= least, count
+    return count / elapsed / 1e6
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[Subject]:
+    async with servers("interval") as (served, bare):
+        messages = append_messages(journal(0), [bytes(CHUNK_BYTES)] * CHUNKS)
+        answer = pb.AppendResponse.FromString(
+            await send(served.stream_unary(BROKER_APPEND), messages)
+        )
+        begin, end = answer.commit.begin, answer.commit.end
+        request = pb.ReadRequest(journal=journal(0), offset=begin, end_offset=end, block=True)
+        stub = served.unary_stream(BROKER_READ)
+        yield Subject(
+            partial(receive, stub, request.SerializeToString(), end - begin),
+            partial(receive, bare.unary_stream(READ), b"%d" % CHUNKS, end - begin),
+        )
+
+
+@asynccontextmanager
+async def appending() -> AsyncIterator[Subject]:
+    async with servers("interval") as (served, bare):
+        messages = append_messages(journal(0), [bytes(CHUNK_BYTES)] * CHUNKS)
+
+        async def append(stub: Any) -> float:
+            begun = time.perf_counter()
+            await send(stub, messages)
+            return CHUNKS * CHUNK_BYTES / (time.perf_counter() - begun) / 1e6
+
+        yield Subject(
+            partial(append, served.stream_unary(BROKER_APPEND)),
+            partial(append, bare.stream_unary(DISCARD)),
+        )
+
+
+@asynccontextmanager
+async def appending_small(fsync: str) -> AsyncIterator[Subject]:
+    async with servers(fsync) as (served, bare):
+        messages = append_messages(journal(0), [CONTENT])
+
+        async def latency(stub: Any) -> float:
+            taken: list[float] = []
+            for _ in range(SMALL_APPENDS):
+                begun = time.perf_counter()
+                await send(stub, messages)
+                taken.append(time.perf_counter() - begun)
+            return statistics.median(taken) * 1e3
+
+        append = served.stream_unary(BROKER_APPEND)
+        committed(await send(append, messages))
+        yield Subject(partial(latency, append), partial(latency, bare.stream_unary(ECHO)))
+
+
+@asynccontextmanager
+async def appending_at_once() -> AsyncIterator[Subject]:
+    async with servers("interval") as (served, bare):
+        messages = [append_messages(journal(number), [CONTENT]) for number in range(CONCURRENT)]
+
+        async def append(stub: Any, number: int) -> None:
+            for _ in range(APPENDS_PER_TASK):
+                await send(stub, messages[number])
+
+        async def rate(stub: Any) -> float:
+            begun = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                for number in range(CONCURRENT):
+                    group.create_task(append(stub, number))
+            return CONCURRENT * APPENDS_PER_TASK / (time.perf_counter() - begun)
+
+        stub = served.stream_unary(BROKER_APPEND)
+        for number in range(CONCURRENT):
+            committed(await send(stub, messages[number]))
+        yield Subject(partial(rate, stub), partial(rate, bare.stream_unary(ECHO)))
+
+
+register(
+    Measure(
+        name="broker.read",
+        goal=0.7,
+        unit="MB/s",
+        setup=reading,
+        rounds=9,
+        about="one blocking reader of 64 MiB, against a bare server which sends the same chunks",
+    )
+)
+register(
+    Measure(
+        name="broker.append_bulk",
+        goal=0.6,
+        unit="MB/s",
+        setup=appending,
+        rounds=9,
+        about="one append of 64 MiB which is synced in intervals, against a bare server which "
+        "discards it",
+    )
+)
+for mode, goal in (("interval", 1.5), ("commit", 2.0)):
+    register(
+        Measure(
+            name=f"broker.append_small.{mode}",
+            goal=goal,
+            unit="ms",
+            setup=partial(appending_small, mode),
+            better="less",
+            about=f"median latency of an append of 100 bytes with --fsync={mode}, against an echo "
+            "of its messages",
+        )
+    )
+register(
+    Measure(
+        name="broker.append_50",
+        goal=0.45,
+        unit="/s",
+        setup=appending_at_once,
+        about="appends of 100 bytes by 50 tasks to 50 journals, against an echo of their messages",
+    )
+)

@@ -1,0 +1,377 @@
+"""Rules by which tests interfere with requests: which request they're for, and what they ask.
+
+Rules are looked at in the order in which they were made. Several may apply to one request: it's
+observed, delayed or held by each, until one answers it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from google.protobuf.message import Message
+
+import gazette_aio.protocol as pb
+
+Kind = Literal[
+    "list", "apply", "read", "append", "list_fragments", "fragment_store_health", "replicate"
+]
+"""Kind of a request."""
+
+Moment = Literal["before_commit", "after_commit"]
+"""Moment of an append at which it may be cut."""
+
+JournalRule = str | Callable[[str], bool]
+"""A journal's name, a prefix of names which ends in a slash, or a predicate of names."""
+
+FailWith = str | tuple[str, str]
+"""Name of a gRPC code, or that and a text."""
+
+Respond = Message | Sequence[Message] | Callable[[Any], Message | Sequence[Message] | None]
+"""A response, responses of a stream, or a function of the request which returns either of them,
+or None to let the request pass."""
+
+FAILED_TEXT: Final = "failed on request of a test"
+
+RESPONSES: Final[dict[Kind, type[Message]]] = {
+    "list": pb.ListResponse,
+    "apply": pb.ApplyResponse,
+    "read": pb.ReadResponse,
+    "append": pb.AppendResponse,
+    "list_fragments": pb.FragmentsResponse,
+    "fragment_store_health": pb.FragmentStoreHealthResponse,
+    "replicate": pb.ReplicateResponse,
+}
+_STREAMS: Final = frozenset({"list", "read"})
+_ROUTED: Final = frozenset({"read", "append", "list_fragments", "replicate"})
+_UNROUTED_STATUSES: Final = frozenset(
+    {pb.Status.JOURNAL_NOT_FOUND, pb.Status.NO_JOURNAL_PRIMARY_BROKER, pb.Status.SUSPENDED}
+)
+_CODES: Final = frozenset(
+    {
+        "ABORTED",
+        "ALREADY_EXISTS",
+        "CANCELLED",
+        "DATA_LOSS",
+        "DEADLINE_EXCEEDED",
+        "FAILED_PRECONDITION",
+        "INTERNAL",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "OUT_OF_RANGE",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "UNAUTHENTICATED",
+        "UNAVAILABLE",
+        "UNIMPLEMENTED",
+        "UNKNOWN",
+    }
+)
+
+
+# What rules ask
+
+
+class Answer(NamedTuple):
+    """Answer the request."""
+
+    responses: Callable[[Message], list[Message] | None]
+    """Returns the responses to a request, or None to let it pass."""
+
+
+class Failure(NamedTuple):
+    """Fail the request."""
+
+    code: str
+    text: str
+
+
+class Pause(NamedTuple):
+    """Let the request wait for a while."""
+
+    seconds: float
+
+
+class Cut(NamedTuple):
+    """Serve the request, and break its stream."""
+
+    failure: Failure | None
+    """What to fail with; None ends the stream as if it were complete."""
+    after_messages: int | None = None
+    after_bytes: int | None = None
+    at: Moment | None = None
+
+
+def answer(
+    kind: Kind,
+    *,
+    respond: Respond | None,
+    fail: FailWith | None,
+    status: pb.Status.ValueType | None,
+) -> Answer | Failure:
+    """Return what a rule which answers asks; exactly one of the arguments must be given.
+
+    Raises:
+        ValueError: If they're none or several, or a code doesn't exist.
+        TypeError: If responses aren't of the kind's type.
+    """
+    if sum(argument is not None for argument in (respond, fail, status)) != 1:
+        raise ValueError("exactly one of respond, fail and status is expected")
+    if fail is not None:
+        return failure(fail)
+    if status is not None:
+        return _always([RESPONSES[kind](status=status)])
+    if callable(respond):
+        function = respond
+
+        def call(request: Message) -> list[Message] | None:
+            return _responses(kind, function(request))
+
+        return Answer(call)
+    return _always(_responses(kind, respond))
+
+
+def failure(fail: FailWith) -> Failure:
+    """Return a failure.
+
+    Raises:
+        ValueError: If the code isn't one of gRPC.
+    """
+    code, text = (fail, FAILED_TEXT) if isinstance(fail, str) else fail
+    if code not in _CODES:
+        raise ValueError(f"{code!r} isn't the name of a gRPC code")
+    return Failure(code, text)
+
+
+def cut(
+    kind: Kind,
+    *,
+    after_messages: int | None,
+    after_bytes: int | None,
+    at: Moment | None,
+    fail: FailWith | None,
+) -> Cut:
+    """Return how a stream is broken.
+
+    Raises:
+        ValueError: If that isn't possible with streams of the kind.
+    """
+    if sum(argument is not None for argument in (after_messages, after_bytes, at)) != 1:
+        raise ValueError("exactly one of after_messages, after_bytes and at is expected")
+    if kind not in _STREAMS and kind != "append":
+        raise ValueError(f"{kind} isn't a stream which can be cut")
+    if kind == "list" and after_bytes is not None:
+        raise ValueError("streams of list have no content to count bytes of")
+    if at is not None and (kind != "append" or at not in get_args(Moment)):
+        raise ValueError(f"{kind} can't be cut at {at!r}")
+    if fail is None and kind == "append":
+        raise ValueError("an append which is cut has to fail")
+    if min(after_messages or 0, after_bytes or 0) < 0:
+        raise ValueError("a stream is cut after zero or more messages or bytes")
+    failed = None if fail is None else failure(fail)
+    return Cut(failed, after_messages, after_bytes, at)
+
+
+def pause(seconds: float) -> Pause:
+    """Return a pause.
+
+    Raises:
+        ValueError: If it's negative, or not finite.
+    """
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise ValueError(f"a delay is of zero or more seconds (not {seconds})")
+    return Pause(seconds)
+
+
+def _always(responses: list[Message] | None) -> Answer:
+    def respond(_request: Message) -> list[Message] | None:
+        return responses
+
+    return Answer(respond)
+
+
+def _responses(kind: Kind, made: Message | Sequence[Message] | None) -> list[Message] | None:
+    if made is None:
+        return None
+    responses = [made] if isinstance(made, Message) else list(made)
+    expected = RESPONSES[kind]
+    for response in responses:
+        if not isinstance(response, expected):
+            raise TypeError(
+                f"{kind} is answered by {expected.__name__} (not {type(response).__name__})"
+            )
+    if len(responses) != 1 and kind not in _STREAMS:
+        raise ValueError(f"{kind} is answered by one response (not {len(responses)})")
+    return responses
+
+
+# Which requests they're for
+
+
+@dataclass(eq=False, slots=True)
+class Rule:
+    """A rule for requests of one kind."""
+
+    kind: Kind
+    action: object
+    journal: JournalRule | None = None
+    """Journals whose requests it's for; None is for all."""
+    where: Callable[[Any], bool] | None = None
+    """Predicate of requests."""
+    times: int | None = None
+    """How many requests it's for; None is for all until it's removed."""
+    hits: int = 0
+    """How many requests it was applied to."""
+    serial: int = field(default=0)
+    """Its place in the order of rules."""
+
+    def matches(self, kind: Kind, request: Message) -> bool:
+        """Return whether the rule is for a request."""
+        if kind != self.kind:
+            return False
+        if self.journal is not None and not any(
+            _is_named(self.journal, name) for name in journals_of(request)
+        ):
+            return False
+        return self.where is None or self.where(request)
+
+
+class RuleBook:
+    """Rules in their order."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, Rule] = {}
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return f"<RuleBook rules={len(self._rules)}>"
+
+    def __contains__(self, rule: Rule) -> bool:
+        return self._rules.get(rule.serial) is rule
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """Kinds of requests which there are rules for."""
+        return frozenset(rule.kind for rule in self._rules.values())
+
+    def add(self, rule: Rule) -> None:
+        """Add a rule, behind all others.
+
+        Raises:
+            ValueError: If its kind doesn't exist.
+        """
+        if rule.kind not in RESPONSES:
+            raise ValueError(f"unknown kind of request: {rule.kind!r}")
+        self._serial += 1
+        rule.serial = self._serial
+        self._rules[rule.serial] = rule
+
+    def remove(self, rule: Rule) -> None:
+        """Remove a rule, if it's still there."""
+        if rule in self:
+            del self._rules[rule.serial]
+
+    def next(self, kind: Kind, request: Message, after: int) -> Rule | None:
+        """Return the first rule for a request behind the one of serial number `after`."""
+        for rule in list(self._rules.values()):  # A predicate may change them.
+            if rule.serial > after and rule.matches(kind, request):
+                return rule
+        return None
+
+    def apply(self, rule: Rule) -> None:
+        """Count a request to which a rule is applied, and remove the rule if it was the last."""
+        rule.hits += 1
+        if rule.times is not None and rule.hits >= rule.times:
+            self.remove(rule)
+
+
+def journals_of(request: Message) -> list[str]:
+    """Return the names of journals which a request is for, without their metadata suffixes."""
+    if isinstance(request, pb.ApplyRequest):
+        return [
+            change.upsert.name if change.HasField("upsert") else change.delete
+            for change in request.changes
+        ]
+    if isinstance(request, pb.ListRequest):
+        return pb.values_of(request.selector.include, "name") or []
+    if isinstance(request, pb.ReplicateRequest):
+        return [pb.strip_meta(request.proposal.journal)]
+    if isinstance(request, pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest):
+        return [pb.strip_meta(request.journal)]
+    return []
+
+
+def _is_named(rule: JournalRule, name: str) -> bool:
+    if not isinstance(rule, str):
+        return rule(name)
+    # Names don't end in a slash: one which does is a prefix.
+    return name.startswith(rule) if rule.endswith("/") else name == rule
+
+
+# How they're carried out
+
+
+class CutCounter:
+    """Counts messages and bytes of a stream up to its cut."""
+
+    __slots__ = ("_bytes", "_cut", "_messages")
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+        self._messages = 0
+        self._bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the stream is to be cut before anything else of it."""
+        messages, content = self._cut.after_messages, self._cut.after_bytes
+        return (messages is not None and self._messages >= messages) or (
+            content is not None and self._bytes >= content
+        )
+
+    def room(self, length: int) -> int:
+        """Return how many bytes of a message of `length` are before the cut."""
+        if self._cut.after_bytes is None:
+            return length
+        return min(length, self._cut.after_bytes - self._bytes)
+
+    def count(self, length: int) -> None:
+        """Count a message with `length` bytes of content."""
+        self._messages += 1
+        self._bytes += length
+
+
+def completed(
+    kind: Kind, responses: Sequence[Any], routed: pb.Header, unrouted: pb.Header
+) -> list[Any]:
+    """Return copies of responses, with the parts which clients insist on.
+
+    Args:
+        kind: Kind of the request.
+        responses: What a rule answers.
+        routed: Header for journals which the broker serves.
+        unrouted: Header for anything else.
+    """
+    out: list[Any] = []
+    for given in responses:
+        response = type(given)()
+        response.CopyFrom(given)
+        if not response.HasField("header") and _has_header(kind, response, first=not out):
+            is_routed = kind in _ROUTED and response.status not in _UNROUTED_STATUSES
+            response.header.CopyFrom(routed if is_routed else unrouted)
+        if kind == "append" and response.status in (pb.Status.OK, pb.Status.REGISTER_MISMATCH):
+            response.registers.SetInParent()
+        out.append(response)
+    return out
+
+
+def _has_header(kind: Kind, response: Any, *, first: bool) -> bool:
+    match kind:
+        case "read":
+            return first and not response.content
+        case "replicate":
+            return bool(response.status == pb.Status.WRONG_ROUTE)
+        case _:
+            return True

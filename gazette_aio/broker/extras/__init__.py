@@ -1,0 +1,8 @@
+"""Services for tools: health checks and reflection, which brokers usually don't have."""
+
+from __future__ import annotations
+
+from gazette_aio.broker.extras.health import Health
+from gazette_aio.broker.extras.reflection import Reflection, reflection_handlers
+
+__all__ = ["Health", "Reflection", "reflection_handlers"]

@@ -1,0 +1,121 @@
+"""Listens for connections over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable
+
+logger = logging.getLogger(__name__)
+
+_HANDSHAKE_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 0.5
+_PAUSE_SECONDS = 1.0
+_BACKLOG = 100
+
+
+class TlsListener:
+    """Accepts connections, and hands them over when TLS is agreed on.
+
+    A server of the event loop does so too, but doesn't know the connections which are about to
+    agree, and couldn't end them.
+
+    Args:
+        sockets: Bound sockets, which are closed at the end.
+        factory: Makes the protocol of a connection.
+        context: What's shown to clients, and asked of them.
+    """
+
+    def __init__(
+        self,
+        sockets: Iterable[socket.socket],
+        factory: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+    ) -> None:
+        self.sockets = tuple(sockets)
+        self._factory = factory
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted: set[socket.socket] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    def __repr__(self) -> str:
+        return f"<TlsListener sockets={len(self.sockets)} tasks={len(self._tasks)}>"
+
+    async def start_serving(self) -> None:
+        """Begin to accept connections.
+
+        Cancellation: safe.
+        """
+        self._loop = asyncio.get_running_loop()
+        for each in self.sockets:
+            each.settimeout(0)
+            each.listen(_BACKLOG)
+            self._loop.add_reader(each, self._accept, each)
+
+    def close(self) -> None:
+        """Stop to listen, and end connections which weren't handed over yet. Idempotent."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        for each in self.sockets:
+            if self._loop is not None and each.fileno() >= 0:
+                self._loop.remove_reader(each)
+            each.close()
+        for task in self._tasks:
+            task.cancel()
+        # Race: a task which is cancelled before it begins never gets to see its connection.
+        for each in self._accepted:
+            each.close()
+        self._accepted.clear()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of what `close` has ended.
+
+        Cancellation: safe.
+        """
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    def _accept(self, listener: socket.socket) -> None:
+        assert self._loop is not None, "not serving"
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # It's gone again.
+        except OSError:
+            logger.warning("unable to accept connections", exc_info=True)
+            self._loop.remove_reader(listener)
+            self._pauses[listener] = self._loop.call_later(
+                _PAUSE_SECONDS, self._loop.add_reader, listener, self._accept, listener
+            )
+            return
+        connection.settimeout(0)
+        self._accepted.add(connection)
+        task = asyncio.ensure_future(self._agree(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _agree(self, connection: socket.socket) -> None:
+        self._accepted.discard(connection)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._factory,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        except OSError as error:  # Errors of TLS are such, too.
+            logger.debug("no TLS was agreed on", extra={"error": str(error)})
+        except asyncio.CancelledError:
+            # Race: the event loop forgets a connection which it hasn't begun to agree with.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise

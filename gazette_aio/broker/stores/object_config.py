@@ -1,0 +1,176 @@
+"""How the URL of an object store maps to a client of `obstore`.
+
+Credentials are those of the process's environment, which `obstore` looks for itself. None of them
+is kept here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+EXTRA = "gazette-aio[server]"
+
+# Bounds of one request: an unreachable store is found out well before an append gives up on it.
+# Whoever made the request repeats it later, so that no long retries are needed here.
+_CLIENT: ClientConfig = {
+    "connect_timeout": dt.timedelta(seconds=2),
+    "read_timeout": dt.timedelta(seconds=10),
+    "timeout": dt.timedelta(seconds=60),
+}
+_RETRY: RetryConfig = {
+    "max_retries": 3,
+    "retry_timeout": dt.timedelta(seconds=3),
+    "backoff": {
+        "init_backoff": dt.timedelta(milliseconds=100),
+        "max_backoff": dt.timedelta(seconds=1),
+        "base": 2,
+    },
+}
+
+_UNSUPPORTED = {
+    "acl": "set the bucket's object ownership instead",
+    "profile": "credentials come from the environment",
+}
+_S3_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+_MAX_ERROR_CHARS = 400
+_MIN_SECRET_CHARS = 8
+_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|MASTER_KEY|SAS_KEY")
+_URL = re.compile(r"(https?://)(?:[^\s/?#@]*@)?([^\s?#]*)[?#]?\S*")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>|\"message\":\s*\"([^\"]*)\"")
+
+
+def check_arguments(parsed: pb.FragmentStoreURL) -> None:
+    """Check that the arguments of a store's URL can be satisfied.
+
+    Raises:
+        StoreError: If they can't, with the text which clients are shown.
+    """
+    try:
+        parsed.validate_arguments()
+    except pb.ValidationError as error:
+        raise pb.StoreError(str(error)) from None
+    for name, reason in _UNSUPPORTED.items():
+        if parsed.arguments.get(name):
+            raise pb.StoreError(f'store URL argument "{name}" is not supported: {reason}')
+
+
+def check_installed(scheme: str) -> None:
+    """Check that there's a client for object stores.
+
+    Raises:
+        StoreError: If not, naming what has to be installed.
+    """
+    try:
+        found = importlib.util.find_spec("obstore")
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise pb.StoreError(f"fragment stores of scheme {scheme} need {EXTRA} to be installed")
+
+
+def container_prefix(parsed: pb.FragmentStoreURL) -> str:
+    """Return what keys of `FragmentStoreURL.object_key` begin with that names the container."""
+    if parsed.scheme != "azure-ad":
+        return ""
+    account, container, *_ = parsed.path[1:].split("/")
+    return f"{account}/{container}/"
+
+
+def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
+    """Return a client of the bucket or container of a URL. Blocks for some milliseconds.
+
+    Raises:
+        obstore.exceptions.BaseError, ValueError: If it can't be configured.
+    """
+    from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
+
+    match parsed.scheme:
+        case "s3":
+            config = _s3_config(parsed)
+            client = _CLIENT.copy()
+            client["allow_http"] = any(
+                endpoint.startswith("http://")
+                for endpoint in (
+                    [config["endpoint"]]
+                    if "endpoint" in config
+                    else [os.environ.get(name, "") for name in _S3_ENDPOINTS]
+                )
+            )
+            return S3Store(parsed.host, config=config, client_options=client, retry_config=_RETRY)
+        case "gs":
+            # Objects with a content encoding would else be decompressed on the way, and ranges of
+            # them would be ignored.
+            client = _CLIENT.copy()
+            client["default_headers"] = {"accept-encoding": "gzip"}
+            return GCSStore(parsed.host, client_options=client, retry_config=_RETRY)
+        case "azure":
+            azure: Any = _azure_environment()
+            container = parsed.host
+        case _:
+            account, container, *_ = parsed.path[1:].split("/")
+            azure = {"account_name": account, "tenant_id": parsed.host}
+    return AzureStore(container, config=azure, client_options=_CLIENT, retry_config=_RETRY)
+
+
+def put_attributes(parsed: pb.FragmentStoreURL, *, gzipped: bool) -> dict[str, str]:
+    """Return the attributes of an object which is to be written."""
+    attributes = {"Content-Encoding": "gzip"} if gzipped else {}
+    if storage_class := parsed.arguments.get("storageclass", ""):
+        attributes["Storage-Class"] = storage_class
+    return attributes
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of an error of a client, without what nobody is to know.
+
+    That's queries of URLs, which may hold signatures, bodies of responses but for their code and
+    message, and credentials of the environment.
+    """
+    text = str(error).strip() or type(error).__name__
+    head = text.partition("\n")[0]
+    body_at = re.search(r"[<{]", head)
+    shown = (head[: body_at.start()] if body_at else head).strip(" :")
+    shown = _URL.sub(r"\1\2", shown)
+    parts = [shown[:_MAX_ERROR_CHARS]]
+    for pattern in (_CODE, _MESSAGE):
+        if (match := pattern.search(text.partition("Debug source")[0])) is not None:
+            part = next(group for group in match.groups() if group is not None)
+            parts.append(_URL.sub(r"\1\2", part)[:_MAX_ERROR_CHARS])
+    joined = ": ".join(parts)
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name):
+            joined = joined.replace(value, "***")
+    return joined
+
+
+def _s3_config(parsed: pb.FragmentStoreURL) -> Any:
+    arguments = parsed.arguments
+    config: dict[str, Any] = {}
+    if endpoint := arguments.get("endpoint", ""):
+        config["endpoint"] = endpoint
+        if "AWS_ENDPOINT_URL_S3" in os.environ:
+            config["aws_endpoint_url_s3"] = endpoint  # It would win otherwise.
+    if region := arguments.get("region", ""):
+        config["region"] = region
+    if encryption := arguments.get("sse", ""):
+        config["server_side_encryption"] = encryption
+    if key := arguments.get("ssekmskeyid", ""):
+        config["sse_kms_key_id"] = key
+    return config
+
+
+def _azure_environment() -> dict[str, str]:
+    """Return what's in variables by the names which Gazette's broker knows."""
+    names = {"AZURE_ACCOUNT_NAME": "account_name", "AZURE_ACCOUNT_KEY": "account_key"}
+    return {names[name]: os.environ[name] for name in names if os.environ.get(name)}

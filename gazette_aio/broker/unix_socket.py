@@ -1,0 +1,110 @@
+"""The file of a Unix socket: made where nobody listens, and removed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+_ATTEMPTS = 200
+_PAUSE_SECONDS = 0.01
+
+
+class UnixSocket:
+    """A path to listen on. Nothing is done until `bind`.
+
+    Args:
+        path: Absolute path of the socket.
+        mode: Permissions of its file: who may write to it may connect.
+    """
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.path = path
+        self._mode = mode
+        self._file: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<UnixSocket {self.path} {'bound' if self._file else 'unbound'}>"
+
+    async def bind(self, listen: Callable[[], object]) -> None:
+        """Call `listen` when nobody listens on the path, removing what such a one left behind.
+
+        Raises:
+            ConfigurationError: If somebody listens, or the path isn't a socket or can't be used.
+
+        Cancellation: safe.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                with _locked(self.path.parent):
+                    self._clear()
+                    listen()
+                    self.path.chmod(self._mode)
+                    self._file = _identity(self.path)
+            except BlockingIOError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except OSError as error:
+                raise self._error(error.strerror or str(error)) from error
+            else:
+                return
+        raise self._error("its directory is locked")
+
+    def remove(self) -> None:
+        """Remove the file, unless it's another's by now. Idempotent."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None and _identity(self.path) == file:
+                self.path.unlink()
+
+    def _clear(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise self._error("it exists, and isn't a socket")
+        if _is_listened_on(self.path):
+            raise self._error("somebody listens there already")
+        self.path.unlink()
+
+    def _error(self, reason: str) -> pb.ConfigurationError:
+        return pb.ConfigurationError(f"unable to listen on unix://{self.path}: {reason}")
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    # Race: of two brokers which find the same stale file, the second would remove the new socket of
+    # the first. The lock leaves no file behind.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # Its queue is full, it's of another type, or not for us.
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
