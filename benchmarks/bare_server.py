@@ -44,7 +44,7 @@ async def _echo(messages: AsyncIterator[bytes], _context: Any) -> bytes:
 async def serve() -> None:
     """Serve until standard input ends."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Read": grpc.unary_stream_rpc_method_handler(_read),
         "Discard": grpc.stream_unary_rpc_method_handler(_discard),
         "Echo": grpc.stream_unary_rpc_method_handler(_echo),
@@ -68,7 +68,7 @@ async def bare_server() -> AsyncIterator[str]:
         assert process.stdout is not None
         yield f"127.0.0.1:{int(await process.stdout.readline())}"
     finally:
-        await process.communicate()
+        await process.communicate(b"")  # Its standard input ends with that.
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def committed(answer: bytes) -> None:
 
 
 async def receive(stub: Any, request: bytes, least: int) -> float:
-    """Receive messages of at least so many bytes in all; return bytes per second."""
+    """Receive messages of at least so many bytes in all; return megabytes per second."""
     begun = time.perf_counter()
     count = 0
     async for message in stub(request):
@@ -100,7 +100,7 @@ async def reading() -> AsyncIterator[Subject]:
         )
         begin, end = answer.commit.begin, answer.commit.end
         request = pb.ReadRequest(journal=journal(0), offset=begin, end_offset=end, block=True)
-        stub = served.unary_stream(BROKER_READ)
+        stub: Any = served.unary_stream(BROKER_READ)
         yield Subject(
             partial(receive, stub, request.SerializeToString(), end - begin),
             partial(receive, bare.unary_stream(READ), b"%d" % CHUNKS, end - begin),
@@ -136,7 +136,7 @@ async def appending_small(fsync: str) -> AsyncIterator[Subject]:
                 taken.append(time.perf_counter() - begun)
             return statistics.median(taken) * 1e3
 
-        append = served.stream_unary(BROKER_APPEND)
+        append: Any = served.stream_unary(BROKER_APPEND)
         committed(await send(append, messages))
         yield Subject(partial(latency, append), partial(latency, bare.stream_unary(ECHO)))
 
@@ -157,7 +157,7 @@ async def appending_at_once() -> AsyncIterator[Subject]:
                     group.create_task(append(stub, number))
             return CONCURRENT * APPENDS_PER_TASK / (time.perf_counter() - begun)
 
-        stub = served.stream_unary(BROKER_APPEND)
+        stub: Any = served.stream_unary(BROKER_APPEND)
         for number in range(CONCURRENT):
             committed(await send(stub, messages[number]))
         yield Subject(partial(rate, stub), partial(rate, bare.stream_unary(ECHO)))

@@ -143,9 +143,7 @@ def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> t
     if mod_time is not None:
         store.make_durable(path)  # A crash may have come between its write and its sync.
     else:
-        gzipped = (
-            local.fragment.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
-        )
+        gzipped = local.fragment.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
         store.put(path, pieces(), gzipped=gzipped)
         mod_time = store.stat(path)
         if mod_time is None:

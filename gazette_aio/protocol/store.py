@@ -51,9 +51,7 @@ class FragmentStoreURL(NamedTuple):
         """
         for name in self.arguments:
             if name not in _ARGUMENTS[self.scheme]:
-                raise ValidationError(
-                    f'parsing store URL arguments: schema: invalid path "{name}"'
-                )
+                raise ValidationError(f'parsing store URL arguments: schema: invalid path "{name}"')
 
     def object_key(self, content_path: str) -> str:
         """Return the path of a fragment below the bucket, container, tenant or file root.
