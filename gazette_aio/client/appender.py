@@ -31,6 +31,15 @@ class _State(enum.Enum):
     CLOSED = "closed"
 
 
+_WRITE_FAILURES: Final = (
+    grpc.aio.AioRpcError,
+    # Race: raised bare where the peer goes away just as the stream is ended.
+    grpc.aio.InternalError,
+    asyncio.InvalidStateError,
+)
+"""What grpcio raises when a stream can't be written to, whatever the RPC came to."""
+
+
 class Appender:
     """Appends to a journal by one RPC: all that's written, or nothing.
 
@@ -92,7 +101,7 @@ class Appender:
             with closed_channel_is_an_error(self._request.journal):
                 for begin in range(0, len(view), CHUNK_BYTES):
                     await call.write(_encode_chunk(view[begin : begin + CHUNK_BYTES]))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except _WRITE_FAILURES:
             await self._refused(call)
         except BaseException:
             self._drop()
@@ -116,7 +125,7 @@ class Appender:
                 with closed_channel_is_an_error(self._request.journal):
                     await call.write(_COMMIT)
                     await call.done_writing()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            except _WRITE_FAILURES:
                 # Race: the broker may answer ahead of the commit; its answer tells why.
                 pass
             response = await self._finish(call)
@@ -142,12 +151,7 @@ class Appender:
                 with closed_channel_is_an_error():
                     await call.done_writing()
                     await call
-        except (
-            grpc.aio.AioRpcError,
-            asyncio.InvalidStateError,
-            pb.TransportError,
-            TimeoutError,
-        ):
+        except (*_WRITE_FAILURES, pb.TransportError, TimeoutError):
             pass  # However it ended, it isn't committed.
         finally:
             self._drop()
@@ -180,7 +184,7 @@ class Appender:
             try:
                 with closed_channel_is_an_error(self._request.journal):
                     await call.write(self._request.SerializeToString())
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            except _WRITE_FAILURES:
                 await self._refused(call)
             except BaseException:
                 self._drop()

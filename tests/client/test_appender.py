@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
@@ -60,6 +61,28 @@ async def test_messages_of_a_commit(broker: StubBroker, client: JournalClient) -
     assert (response.commit.begin, response.commit.end) == (100, 106)
     assert a.response is response
     assert "closed" in repr(a)
+
+
+async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
+    broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ending the stream raises isn't an outcome: that of the RPC is."""
+    a = appender(client)
+    await a.write(b"foobar")
+    call = a._call
+    assert call is not None
+    done_writing = call.done_writing
+
+    async def broken() -> None:
+        await done_writing()
+        raise grpc.aio.InternalError("the stream is gone")
+
+    monkeypatch.setattr(call, "done_writing", broken)
+    broker.append_responses.put_nowait(committed())
+    response = await a.close()
+    assert (response.commit.begin, response.commit.end) == (100, 106)
+    assert await sent(broker, 3) == [b"", b"foobar", b""]
+    await expect_end(broker)
 
 
 async def test_large_writes_are_split(broker: StubBroker, client: JournalClient) -> None:
