@@ -78,11 +78,12 @@ async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
         raise grpc.aio.InternalError("the stream is gone")
 
     monkeypatch.setattr(call, "done_writing", broken)
-    broker.append_responses.put_nowait(committed())
-    response = await a.close()
-    assert (response.commit.begin, response.commit.end) == (100, 106)
+    closing = asyncio.create_task(a.close())
     assert await sent(broker, 3) == [b"", b"foobar", b""]
     await expect_end(broker)
+    broker.append_responses.put_nowait(committed())
+    response = await closing
+    assert (response.commit.begin, response.commit.end) == (100, 106)
 
 
 async def test_large_writes_are_split(broker: StubBroker, client: JournalClient) -> None:
