@@ -1,8 +1,9 @@
 """The clock of a broker: Unix time, and timers, both of which tests can move.
 
 It's the one source of time for what a broker does by itself: pulses, flush intervals, refreshes of
-stores, retries of persisting, health checks, ends of tokens. Rates of appends are measured in real
-time, as are the grace of a stop and everything that a client does.
+stores, retries of persisting, health checks, ends of tokens, and the delay of watches, of which
+there's none while it's frozen. Rates of appends are measured in real time, as are the grace of a
+stop and everything that a client does.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Hold(RuleHandle):
     @property
     def requests(self) -> list[Message]:
         """The requests which are held now, in the order of their arrival."""
-        return list(self._waiting.values())
+        return [request for future, request in self._waiting.items() if not future.done()]
 
     async def held(self, count: int = 1) -> None:
         """Wait until at least `count` requests are held at once.
@@ -132,9 +132,9 @@ class Hold(RuleHandle):
 
         Cancellation: safe.
         """
-        while len(self._waiting) < count:
+        while (held := len(self.requests)) < count:
             if not self.is_active:
-                raise RuntimeError(f"{self!r} holds {len(self._waiting)}, not {count} requests")
+                raise RuntimeError(f"{self!r} holds {held}, not {count} requests")
             await self._changed.wait()
 
     def release(self, count: int | None = None) -> None:
@@ -165,7 +165,8 @@ class Hold(RuleHandle):
     def _end(self, count: int | None, failure: rules.Failure | None) -> None:
         if count is None:
             super().remove()
-        for future in list(self._waiting)[:count]:
+        # Race: a request may be cancelled which hasn't left yet.
+        for future in [future for future in self._waiting if not future.done()][:count]:
             del self._waiting[future]
             resolve(future, failure)
         self._changed.set()

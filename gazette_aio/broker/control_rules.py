@@ -275,8 +275,10 @@ class RuleBook:
 
     def next(self, kind: Kind, request: Message, after: int) -> Rule | None:
         """Return the first rule for a request behind the one of serial number `after`."""
-        for rule in list(self._rules.values()):  # A predicate may change them.
-            if rule.serial > after and rule.matches(kind, request):
+        for rule in list(self._rules.values()):
+            # A predicate may remove rules, its own among them.
+            is_next = rule.serial > after and rule in self and rule.matches(kind, request)
+            if is_next and rule in self:
                 return rule
         return None
 

@@ -166,7 +166,7 @@ async def _append(
         request = pb.AppendRequest(content=bytes(first))
     try:
         verdict = await core.control.admit("append", request)
-    except RpcError:
+    except Exception:  # Predicates of rules may raise anything.
         if not core.control.is_stopping:
             await _drain(messages)
         raise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence  # noqa: TC003 - Type hints are evaluated.
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Literal, TypedDict, get_args
 
 import gazette_aio.protocol as pb
 
@@ -16,6 +17,8 @@ FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
 
 MAX_PROTOCOL_REPLICATION = 5
+
+_MAX_PORT = 65535
 
 PATH_OPTIONS = (
     "data_dir",
@@ -81,6 +84,8 @@ class BrokerOptions:
     """Upper bound of the append rate of journals which have one; zero is none."""
     max_recv_size: int = 4 << 20
     """Longest message which is accepted, in bytes."""
+    watch_delay: float = 0.03
+    """For how long changes of journals are gathered before watches show them."""
     chunk_size: int = 1 << 17
     """Longest content of a read message, in bytes."""
     fsync: FsyncMode = "commit"
@@ -118,28 +123,16 @@ class BrokerOptions:
             )
         if self.server_ca_file is not None and self.server_cert_file is None:
             raise pb.ConfigurationError("server_ca_file needs a server_cert_file")
+        for name, port in (("port", self.port), ("http_port", self.http_port)):
+            if port is not None and not 0 <= port <= _MAX_PORT:
+                raise pb.ConfigurationError(f"{name} must be 0 to {_MAX_PORT} (not {port})")
         if self.socket is not None:
             _check_socket(os.fspath(self.socket))
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> BrokerOptions:
-        """Return options of environment variables; `overrides` which aren't None win.
-
-        Raises:
-            ConfigurationError: If a variable can't be parsed, naming it.
-        """
-        values: dict[str, Any] = {}
-        for name, (option, parse) in _ENVIRONMENT.items():
-            if (text := environ.get(name, "")) == "":
-                continue
-            try:
-                values[option] = parse(text)
-            except ValueError as error:
-                raise pb.ConfigurationError(f"invalid {name} ({text!r}): {error}") from error
-        if overrides.get("port") is None and isinstance(values.get("port"), Path):
-            values["socket"] = values.pop("port")
-        values.update({name: value for name, value in overrides.items() if value is not None})
-        return cls(**values)
+        if not 0 <= self.watch_delay < math.inf:
+            raise pb.ConfigurationError(
+                f"watch_delay must not be negative (not {self.watch_delay})"
+            )
+        _check_identity(self)
 
 
 class BrokerKeywords(TypedDict, total=False):
@@ -168,6 +161,7 @@ class BrokerKeywords(TypedDict, total=False):
     min_append_rate: int
     max_append_rate: int
     max_recv_size: int
+    watch_delay: float
     chunk_size: int
     fsync: FsyncMode
     sync_interval: float
@@ -191,9 +185,22 @@ def parse_port(text: str) -> int | Path:
             raise ValueError("expected unix:///path")
         return Path(path)
     port = int(text)
-    if not 0 <= port <= 65535:
-        raise ValueError("expected a port of 0 to 65535")
+    if not 0 <= port <= _MAX_PORT:
+        raise ValueError(f"expected a port of 0 to {_MAX_PORT}")
     return port
+
+
+def _check_identity(options: BrokerOptions) -> None:
+    # Clients refuse all answers of a broker whose id or endpoint isn't valid.
+    suffix = "suffix" if options.suffix is None else options.suffix
+    endpoint = "http://host" if options.advertise is None else options.advertise
+    process_id = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
+    try:
+        pb.validate(pb.ProcessSpec(id=process_id, endpoint=endpoint))
+    except pb.ValidationError as error:
+        field_name, _, problem = str(error).removeprefix("Id.").partition(": ")
+        name = {"Zone": "zone", "Suffix": "suffix (id)", "Endpoint": "advertise"}[field_name]
+        raise pb.ConfigurationError(f"{name}: {problem}") from None
 
 
 def _check_socket(path: str) -> None:
@@ -206,39 +213,3 @@ def _check_socket(path: str) -> None:
         raise pb.ConfigurationError(
             f"socket is longer than the {_SOCKET_PATH_BYTES} bytes of such paths: {path}"
         )
-
-
-def _flag(text: str) -> bool:
-    if (lowered := text.lower()) in ("1", "true", "t", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "f", "no", "off"):
-        return False
-    raise ValueError("expected true or false")
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
-
-
-_Parse = Callable[[str], object]
-_ENVIRONMENT: dict[str, tuple[str, _Parse]] = {
-    "BROKER_DATA_DIR": ("data_dir", Path),
-    "BROKER_HOST": ("host", str),
-    "BROKER_PORT": ("port", parse_port),
-    "BROKER_SERVER_CERT_FILE": ("server_cert_file", Path),
-    "BROKER_SERVER_CERT_KEY_FILE": ("server_cert_key_file", Path),
-    "BROKER_SERVER_CA_FILE": ("server_ca_file", Path),
-    "BROKER_GRPC_EXTRAS": ("grpc_extras", _flag),
-    "BROKER_HTTP_PORT": ("http_port", int),
-    "BROKER_ALLOW_ORIGIN": ("allow_origin", _words),
-    "BROKER_ZONE": ("zone", str),
-    "BROKER_ID": ("suffix", str),
-    "BROKER_FILE_ROOT": ("file_root", Path),
-    "BROKER_FILE_ONLY": ("file_only", _flag),
-    "BROKER_AUTH_KEYS": ("auth_keys", str),
-    "BROKER_MAX_REPLICATION": ("max_replication", int),
-    "BROKER_MAX_APPEND_RATE": ("max_append_rate", int),
-    "BROKER_MIN_APPEND_RATE": ("min_append_rate", int),
-    "BROKER_MAX_GRPC_RECV_SIZE": ("max_recv_size", int),
-    "BROKER_FSYNC": ("fsync", cast("_Parse", str)),
-}

@@ -32,7 +32,8 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
 
     Args:
         options: Options of the broker.
-        ready_file: File to write the line to, in place of stdout.
+        ready_file: File to write the line to, in place of stdout. It's there while the broker
+            serves: an older one is removed first, and this one at the end.
 
     Raises:
         ConfigurationError: If the broker can't be started.
@@ -46,6 +47,7 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
         loop.add_signal_handler(number, signals.put_nowait, number)
     broker = EmbeddedBroker(options=options)
     try:
+        await asyncio.to_thread(_withdraw, ready_file)  # It may be of a broker which was killed.
         await broker.start()
         line = json.dumps(
             {
@@ -60,6 +62,8 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
         )
         await asyncio.to_thread(_announce, line + "\n", ready_file)
         await signals.get()
+        with contextlib.suppress(OSError):  # What's acknowledged matters more.
+            await asyncio.to_thread(_withdraw, ready_file)
         await _drain(broker, options.drain_seconds, signals)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,3 +98,8 @@ def _announce(line: str, ready_file: Path | None) -> None:
     temporary = ready_file.with_name(ready_file.name + ".tmp")
     temporary.write_text(line, "utf-8")
     temporary.replace(ready_file)
+
+
+def _withdraw(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "gazette-aio"
-_LEVELS = ["debug", "info", "warning", "error", "critical"]
+# The variable is that of Gazette's programs too, which have names of their own for some levels.
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "critical": logging.CRITICAL,
+}
 _COMMANDS = {
     "journals": "gazette_aio.cli.journals",
     "serve": "gazette_aio.cli.serve",
@@ -48,7 +58,7 @@ class _Commands(click.Group):
 @click.option(
     "--log-level",
     envvar="LOG_LEVEL",
-    type=click.Choice(_LEVELS, case_sensitive=False),
+    type=click.Choice(list(_LEVELS), case_sensitive=False),
     default="error",
     show_default=True,
     help="Log records to print on stderr.",
@@ -56,7 +66,7 @@ class _Commands(click.Group):
 def cli(log_level: str) -> None:
     """Work with Gazette journals, and serve them from a directory."""
     logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=_LEVELS[log_level], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions
 from gazette_aio.broker import serve as run_broker
 from gazette_aio.broker.options import parse_port
@@ -61,6 +62,13 @@ def _port_or_socket(_ctx: click.Context, _param: click.Parameter, text: str) -> 
         raise click.BadParameter(f"{text!r} is neither a port nor unix:///path") from None
 
 
+def _duration(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else pb.parse_duration(text) / 1e9
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _PORT = click.IntRange(0, 65535)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -88,13 +96,18 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     help="Origin whose scripts may use the gateway's JSON form; may be given several times.",
 )
 @_option(
+    "advertise",
+    metavar="URL",
+    help="Endpoint which clients are told, if they can't reach the broker where it listens.",
+)
+@_option(
     "data-dir",
     type=_DIRECTORY,
     help="Directory of specs and content. [default: a temporary one, removed at the end]",
 )
 @_option(
     "file-root",
-    type=_DIRECTORY,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Root of file:// fragment stores. [default: `fragments` in the data directory]",
 )
 @_option(
@@ -135,6 +148,12 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 )
 @_option("max-grpc-recv-size", type=click.IntRange(min=1024), help="Longest message accepted.")
 @_option(
+    "watch-delay",
+    callback=_duration,
+    metavar="DURATION",
+    help="For how long changes are gathered before watches show them.  [default: 30ms]",
+)
+@_option(
     "fsync",
     type=click.Choice(["commit", "interval", "off"]),
     default="commit",
@@ -143,7 +162,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="When ready, write the line of JSON into this file, in place of stdout.",
+    help="While ready, keep the line of JSON in this file, in place of printing it on stdout.",
 )
 def serve(ready_file: Path | None, **given: Any) -> None:
     """Serve journals from a directory, until SIGTERM or Ctrl-C.

@@ -103,12 +103,6 @@ def test_options_are_checked() -> None:
         EmbeddedBroker(fsync="sometimes")
     with pytest.raises(pb.ConfigurationError, match="unknown option"):
         EmbeddedBroker(colour="blue")
-    environ = {"BROKER_PORT": "8081", "BROKER_AUTH_KEYS": "c2VjcmV0", "BROKER_FILE_ONLY": "yes"}
-    options = BrokerOptions.from_env(environ, zone="here", suffix=None)
-    assert (options.port, options.file_only, options.zone) == (8081, True, "here")
-    assert "c2VjcmV0" not in repr(options)
-    with pytest.raises(pb.ConfigurationError, match="BROKER_PORT"):
-        BrokerOptions.from_env({"BROKER_PORT": "eighty"})
 
 
 def test_keywords_are_the_options() -> None:

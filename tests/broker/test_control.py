@@ -110,6 +110,25 @@ def test_rules_are_in_order_and_run_out() -> None:
     assert book.kinds == frozenset()
 
 
+def test_a_predicate_may_remove_rules() -> None:
+    book = RuleBook()
+
+    def remove(*rules: Rule) -> Callable[[Any], bool]:
+        def where(_request: Any) -> bool:
+            for rule in rules:
+                book.remove(rule)
+            return bool(rules)
+
+        return where
+
+    own, later = Rule("read", None), Rule("read", None)
+    own.where = remove(own, later)
+    last = Rule("read", None)
+    for rule in (own, later, last):
+        book.add(rule)
+    assert book.next("read", pb.ReadRequest(), 0) is last
+
+
 WRONG: list[tuple[type[Exception], Callable[[BrokerControl], object]]] = [
     (ValueError, lambda control: control.once("read")),
     (ValueError, lambda control: control.once("read", fail="UNKNOWN", status=pb.Status.OK)),
@@ -362,6 +381,39 @@ async def test_requests_cancelled_while_held(control: BrokerControl, caller: Cal
     await caller.commit(b"y")
     assert await caller.read() == b"xy"
     assert "waiting=0" in repr(control)
+
+
+async def test_a_request_which_is_being_cancelled_is_not_released(control: BrokerControl) -> None:
+    hold = control.hold("read")
+    first, second = (
+        asyncio.ensure_future(control.admit("read", pb.ReadRequest(journal=name)))
+        for name in ("a", "b")
+    )
+    await hold.held(2)
+    first.cancel()
+    assert [request.journal for request in hold.requests] == ["b"]
+    hold.release(1)  # Not spent on the first, which doesn't go on.
+    async with asyncio.timeout(5):
+        assert (await second).responses is None
+    assert first.cancelled()
+
+
+async def test_a_rule_which_raises_fails_its_request_only(
+    control: BrokerControl, caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    await caller.create(journal_spec())
+
+    def broken(request: pb.AppendRequest) -> bool:
+        raise LookupError(f"where is {request.journal}?")
+
+    with control.observe("append", where=broken):
+        # The client still writes: it's answered when it's done.
+        sent = [pb.AppendRequest(content=b"x" * (1 << 20))] * 32
+        messages = [pb.AppendRequest(journal=JOURNAL), *sent, pb.AppendRequest()]
+        with failing(grpc.StatusCode.UNKNOWN, f"LookupError: where is {JOURNAL}?"):
+            await caller.append_call(iter(messages))
+    assert "LookupError" in caplog.text
+    assert await caller.commit(b"y") == 0
 
 
 async def has_let_go(hold: Hold) -> bool:
@@ -709,6 +761,27 @@ async def test_time_completes_and_persists_fragments(tmp_path: Path) -> None:
         clock.advance(1)
         await broker.control.settled()
         assert await persisted() == 2
+
+
+async def test_time_which_goes_on_can_be_moved_too(tmp_path: Path) -> None:
+    keys = "c2VjcmV0"
+    spec = journal_spec(stores=["file:///"])
+    spec.fragment.flush_interval.FromTimedelta(timedelta(hours=1))
+    async with EmbeddedBroker(tmp_path, fsync="off", persist_delay=0.0, auth_keys=keys) as broker:
+        claims = pb.Claims(capability=pb.Capability.ALL)
+        auth = pb.KeyedAuth(keys)
+        token = auth.sign(claims, timedelta(minutes=1), time.time())
+        metadata = [("authorization", f"Bearer {token}")]
+        async with connect(broker.endpoint, auth=auth) as client:
+            await client.apply([pb.ApplyRequest.Change(upsert=spec)])
+            await client.append(JOURNAL, b"content")
+        async with calling(broker.endpoint) as caller:
+            assert await caller.list_call(pb.ListRequest(), metadata=metadata).read()
+            broker.control.clock.advance(2 * 3600)
+            await broker.control.settled()
+            with pytest.raises(grpc.aio.AioRpcError, match="expired"):
+                await caller.list_call(pb.ListRequest(), metadata=metadata).read()
+        assert broker.stats()["gazette_spool_persisted_total"] == 1
 
 
 async def test_time_refreshes_stores(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.flow_control import FlowControl
-from gazette_aio.broker.gateway import HttpGateway, journals
+from gazette_aio.broker.gateway import HttpGateway, connection, journals
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 from tests.broker.http_steps import exchange, split_response
 
@@ -138,6 +138,20 @@ async def test_clients_of_http_1_0_get_a_body_without_chunks(site: Site) -> None
     assert b"Trailer" not in head
 
 
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [("GET /test/journal", b""), ("POST /v1/journals/read", b'{"journal":"test/journal"}')],
+)
+async def test_a_body_without_a_length_ends_with_its_connection(
+    site: Site, target: str, body: bytes
+) -> None:
+    await site.fetch("PUT", "/test/journal", b"content")
+    sent = request(*target.split(), body, Connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with asyncio.timeout(5):
+        received = await site.raw(sent)
+    assert b"keep-alive" not in received
+
+
 async def test_content_is_flushed_as_it_is_appended(site: Site, caller: Caller) -> None:
     await caller.commit(b"first")
     async with connected(site, request("GET", "/test/journal?block=true")) as (reader, _):
@@ -215,7 +229,18 @@ async def test_a_reader_which_was_gone_before_it_waits_is_forgotten(site: Site) 
     await becomes(site.idle)
 
 
-async def test_whoever_sends_no_more_still_gets_answers(site: Site) -> None:
+async def test_whoever_waits_for_a_revision_and_leaves_is_forgotten(site: Site) -> None:
+    document = b'{"journal":"test/journal","minEtcdRevision":"1000000"}'
+    async with connected(site, request("POST", "/v1/journals/read", document)):
+        await becomes(lambda: repr(site.gateway) == "<HttpGateway connections=1 requests=1>")
+    await becomes(site.idle)
+
+
+@pytest.mark.parametrize("idle_seconds", [0.0, 0.05])
+async def test_whoever_sends_no_more_still_gets_answers(
+    site: Site, monkeypatch: pytest.MonkeyPatch, idle_seconds: float
+) -> None:
+    monkeypatch.setattr(connection, "_IDLE_SECONDS", idle_seconds)
     sent = request("PUT", "/test/journal", b"one") + request("GET", "/test/journal")
     received = await site.raw(sent, half_close=True)
     assert received.startswith(b"HTTP/1.1 204 ")
@@ -285,6 +310,21 @@ async def test_a_refused_writer_is_not_asked_for_its_body(site: Site) -> None:
         assert b"Connection: close" in head
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"PUT /test/journal HTTP/1.1\r\nContent-Length: 2\r\n",
+        b"POST /v1/journals/list HTTP/1.1\r\nContent-Length: 2\r\n",
+    ],
+)
+async def test_a_writer_which_waits_is_asked_for_its_body(site: Site, begun: bytes) -> None:
+    sent = begun + b"Host: x\r\nExpect: 100-continue\r\n\r\n"
+    async with connected(site, sent) as (reader, writer):
+        assert await head_of(reader) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert (await head_of(reader))[:10] == b"HTTP/1.1 2"
+
+
 async def test_a_slow_reader_is_not_buffered_for(site: Site, caller: Caller) -> None:
     for _ in range(8):
         await caller.commit(b"x" * (4 << 20))
@@ -348,6 +388,12 @@ async def test_a_taken_address_is_told(broker: EmbeddedBroker) -> None:
         with pytest.raises(pb.ConfigurationError, match=f"127.0.0.1:{site.port}"):
             await other.bind(_HOST, site.port)
         await other.stop(0.0)
+
+
+@pytest.mark.parametrize("option", ["port", "http_port"])
+def test_a_port_which_is_none_is_told(option: Any) -> None:
+    with pytest.raises(pb.ConfigurationError, match=f"^{option} must be 0 to 65535"):
+        EmbeddedBroker(**{option: 70_000})
 
 
 async def test_a_name_of_several_addresses_has_one_port(broker: EmbeddedBroker) -> None:
@@ -416,6 +462,44 @@ async def test_what_is_not_http_is_refused(site: Site, sent: bytes) -> None:
         received = await site.raw(sent, half_close=True)
     assert received[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b"")
     assert (await site.fetch("GET", "/debug/ready"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"PUT /test/journal HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n", 501),
+        (b"PUT /test/journal HTTP/1.1\r\nContent-Length: 1\r\nExpect: miracles\r\n\r\nx", 417),
+        (b"GET /test/journal HTTP/2.0\r\n\r\n", 505),
+        (b"GET /test/journal\r\n\r\n", 505),
+    ],
+)
+async def test_what_is_other_http_is_refused(
+    site: Site, caller: Caller, sent: bytes, status: int
+) -> None:
+    assert split_response(await site.raw(sent.replace(b"\r\n", b"\r\nHost: x\r\n", 1)))[0] == status
+    assert await caller.commit(b"ok") == 0
+
+
+async def test_a_first_request_has_to_arrive(
+    site: Site, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_FIRST_REQUEST_SECONDS", 0.1)
+    async with (
+        connected(site, request("GET", "/test/journal?block=1")) as (reader, _),
+        connected(site, b"") as (silent, _),
+        connected(site, b"GET / HTTP/1.1\r\nHost: ") as (slow, _),
+    ):
+        for each in (silent, slow):
+            with contextlib.suppress(ConnectionResetError):
+                assert await each.read() == b""
+        # Those which sent theirs in time may wait for its answer.
+        await caller.commit(b"content")
+        assert b" 206 " in await head_of(reader)
+
+
+async def test_a_long_token_is_read(site: Site) -> None:
+    status, *_ = await site.fetch("GET", "/test/none", Authorization="Bearer " + "x" * (40 << 10))
+    assert status == 404
 
 
 async def test_other_verbs_are_not_answered(site: Site) -> None:
@@ -511,7 +595,8 @@ async def test_tokens_may_be_left_out_on_request(keyed: EmbeddedBroker) -> None:
     async with serving(keyed, allow_unauthenticated=True) as site:
         assert (await site.fetch("PUT", "/test/journal", b"x"))[0] == 204
         assert (await site.fetch("GET", "/test/journal"))[0] == 206
-        bad = {"Authorization": "Bearer nonsense"}
+        empty, bad = {"Authorization": ""}, {"Authorization": "Bearer nonsense"}
+        assert (await site.fetch("GET", "/test/journal", **empty))[0] == 206
         assert (await site.fetch("GET", "/test/journal", **bad))[0] == 401
         assert (await site.fetch("POST", "/v1/journals/list"))[0] == 401
 

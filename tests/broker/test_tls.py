@@ -278,15 +278,6 @@ def test_keys_are_shown_nowhere(files: Files) -> None:
     assert "CERTIFICATE" not in repr(tls)
 
 
-def test_variables(files: Files) -> None:
-    environ = {
-        "BROKER_SERVER_CERT_FILE": str(files.cert),
-        "BROKER_SERVER_CERT_KEY_FILE": str(files.key),
-        "BROKER_SERVER_CA_FILE": str(files.ca),
-    }
-    assert BrokerOptions.from_env(environ) == BrokerOptions(**files.mutual)
-
-
 async def test_a_process(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [f"--broker.server-cert-file={files.cert}", f"--server-cert-key-file={files.key}"]
     monkeypatch.setenv("BROKER_SERVER_CA_FILE", str(files.ca))

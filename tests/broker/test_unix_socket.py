@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import BrokerOptions, EmbeddedBroker
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.unix_socket import UnixSocket
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals
@@ -217,16 +217,6 @@ def test_paths_are_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(pb.ConfigurationError, match=problem):
             EmbeddedBroker(socket=wrong)
-
-
-def test_variables() -> None:
-    environ = {"BROKER_PORT": "unix:///run/broker.sock"}
-    assert BrokerOptions.from_env(environ).socket == Path("/run/broker.sock")
-    options = BrokerOptions.from_env(environ, port=8080)
-    assert (options.socket, options.port) == (None, 8080)
-    for wrong in ("unix://relative", "unix:/path", "70000", "-1"):
-        with pytest.raises(pb.ConfigurationError, match="BROKER_PORT"):
-            BrokerOptions.from_env({"BROKER_PORT": wrong})
 
 
 async def test_a_process_which_was_killed(tmp_path: Path, path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 import gazette_aio
-from gazette_aio.broker.options import _ENVIRONMENT
 from gazette_aio.cli.app import cli as app
 from gazette_aio.cli.serve import serve
 from gazette_aio.client import connect
@@ -32,7 +31,7 @@ async def ended(process, number=signal.SIGTERM) -> tuple[int, str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, number):
     args = ["serve", f"--data-dir={tmp_path / 'data'}", "--port=0", "--http-port=0"]
-    first = await spawn(*args, "--zone=here", "--id=me")
+    first = await spawn(*args, "--zone=here", "--id=mine")
     ready = await ready_line(first)
     async with connect(ready["endpoint"]) as client:
         await create_journals(client, journal_spec("test/kept"))
@@ -50,7 +49,7 @@ async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, num
     assert ready["pid"] == first.pid
     assert ready["endpoint"].startswith("http://127.0.0.1:")
     assert ready["http_endpoint"].startswith("http://127.0.0.1:")
-    assert (process_id.zone, process_id.suffix) == ("here", "me")
+    assert (process_id.zone, process_id.suffix) == ("here", "mine")
     assert content == b"content"
 
 
@@ -71,11 +70,12 @@ async def test_serve_takes_options_of_the_environment_and_aliases(tmp_path, unus
 
 async def test_ready_file_in_place_of_stdout(tmp_path):
     path = tmp_path / "ready.json"
+    path.write_text("")  # A broker which was killed has left it.
     process = await spawn(
         "serve", "--port=0", "--http-port=0", f"--data-dir={tmp_path / 'data'}",
         f"--ready-file={path}",
     )  # fmt: skip
-    while not path.exists():
+    while not path.exists() or path.stat().st_size == 0:
         assert process.returncode is None
         await asyncio.sleep(0.02)
     ready = json.loads(path.read_text())
@@ -85,6 +85,26 @@ async def test_ready_file_in_place_of_stdout(tmp_path):
     out, _ = await process.communicate()
 
     assert (process.returncode, out) == (0, b"")
+    assert not path.exists()
+
+
+async def test_a_failed_start_leaves_no_ready_file(cli, tmp_path):
+    path = tmp_path / "ready.json"
+    path.write_text("of a broker which was killed")
+
+    done = await cli("serve", "--port=unix:///no/such/directory", f"--ready-file={path}")
+
+    assert done.code == 2
+    assert not path.exists()
+
+
+async def test_clients_are_told_what_is_advertised(tmp_path):
+    env = {"BROKER_ADVERTISE": "http://broker.example:80"}
+    process = await spawn("serve", "--port=0", "--http-port=0", env=env)
+    ready = await ready_line(process)
+    await ended(process)
+
+    assert ready["endpoint"] == "http://broker.example:80"
 
 
 async def test_broker_module_is_the_same_command(tmp_path):
@@ -124,6 +144,12 @@ async def test_directory_in_use(cli, gazette_broker, tmp_path):
         (["serve", "--port=eighty"], "--port"),
         (["serve", "--port=70000"], "70000"),
         (["serve", "--fsync=sometimes"], "sometimes"),
+        (["serve", "--zone=not a token"], "zone: not a valid token (not a token)"),
+        (["serve", "--id=me"], "suffix (id): invalid length (2; expected 4 <= length <= 128)"),
+        (["serve", "--watch-delay=soon"], "soon"),
+        (["serve", "--watch-delay=-1s"], "watch_delay"),
+        (["serve", "--advertise=broker"], "advertise: not absolute: broker"),
+        (["serve", "--file-root=/no/such/directory"], "/no/such/directory"),
         (["journals", "read"], "JOURNAL"),
         (["journals", "list", "--no-such-option"], "--no-such-option"),
         (["no-such-command"], "no-such-command"),
@@ -144,10 +170,17 @@ def test_a_bad_variable_is_named(inline, variable):
     assert "many" in done.err
 
 
-def test_variables_are_those_of_the_options():
-    variables = {param.envvar for param in serve.params} - {None}
+@pytest.mark.parametrize("level", ["warn", "WARNING", "fatal", "trace"])
+def test_levels_of_other_programs_are_known(inline, level):
+    done = inline("serve", "--advertise=broker", env={"LOG_LEVEL": level})
 
-    assert variables == set(_ENVIRONMENT)
+    assert "advertise" in done.err
+
+
+def test_every_option_of_a_broker_has_a_variable():
+    for option in serve.params:
+        if option.name != "ready_file":
+            assert option.envvar == f"BROKER_{option.name.upper()}"
 
 
 def test_help_shows_names_variables_and_defaults_but_no_aliases():

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_FIRST_REQUEST_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75.0
+_MAX_HEADER_BYTES = 64 << 10
 _LINGERING_SECONDS = 2.0
 _END_SECONDS = 0.1
 _IDLE_SECONDS = 0.05
@@ -42,6 +44,7 @@ class Connection(web.RequestHandler):
         self._owner = server
         self._link: asyncio.Transport | None = None
         self._body: StreamReader | None = None
+        self._first_request: asyncio.TimerHandle | None = None
         self._half_closed = False
         self._endless = False
 
@@ -51,6 +54,7 @@ class Connection(web.RequestHandler):
         Args:
             body: Body of the request.
         """
+        self._stop_waiting()
         self._body = body
         if self._half_closed:
             self._truncate(body)
@@ -78,10 +82,14 @@ class Connection(web.RequestHandler):
         # Transports of other event loops are such by what they do, not by their class.
         self._link = cast("asyncio.Transport", transport)
         self._owner.opened(self._link)
+        # The library bounds the time between requests, but not the one before the first.
+        loop = asyncio.get_running_loop()
+        self._first_request = loop.call_later(_FIRST_REQUEST_SECONDS, self._link.abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Follow a connection to its end."""
         super().connection_lost(exc)
+        self._stop_waiting()
         if self._link is not None:
             self._owner.lost(self._link)
             self._link = None
@@ -100,6 +108,11 @@ class Connection(web.RequestHandler):
         # TLS as the event loop speaks it ends both directions together.
         return self._link is None or self._link.get_extra_info("ssl_object") is None
 
+    def _stop_waiting(self) -> None:
+        if self._first_request is not None:
+            self._first_request.cancel()
+            self._first_request = None
+
     @staticmethod
     def _truncate(body: StreamReader) -> None:
         if not body.is_eof():
@@ -107,12 +120,17 @@ class Connection(web.RequestHandler):
             body.feed_eof()
 
     def _close_when_idle(self) -> None:
-        # Race: a request may have been received which isn't begun yet, as may one behind it.
         asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if self._body is None and self._link is not None:
+        if self._body is not None or self._link is None or self._link.is_closing():
+            return
+        # Race: an answer may be left to write, or a request be received which isn't begun. The
+        # library waits for a message when there's neither.
+        if self._waiter is not None and not self._waiter.done():
             self._link.close()
+        else:
+            self._close_when_idle()
 
     def handle_error(
         self,
@@ -132,6 +150,16 @@ class Connection(web.RequestHandler):
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """Log what a client caused; the gateway logs its own failures."""
         logger.debug(*args, **kwargs)
+
+
+async def ask_for_body(request: web.BaseRequest) -> None:
+    """Tell a client which waits for it that its body is welcome.
+
+    Cancellation: safe.
+    """
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
@@ -173,6 +201,8 @@ class Server(web.Server):
             auto_decompress=False,  # What's put is what's appended.
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             lingering_time=_LINGERING_SECONDS,
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,  # Tokens may select many labels.
         )
 
     def __len__(self) -> int:
@@ -228,6 +258,8 @@ class TrailedResponse(web.StreamResponse):
         if request.version >= (1, 1):
             self.headers["Trailer"] = CLOSE_ERROR
             self.enable_chunked_encoding()
+        else:
+            self.force_close()  # The end of the connection is that of the body.
         self.headers.extend(headers)
 
     async def write_eof(self, data: bytes = b"") -> None:

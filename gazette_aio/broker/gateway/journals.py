@@ -21,6 +21,7 @@ from gazette_aio.broker.gateway.calls import counted
 from gazette_aio.broker.gateway.connection import (
     TrailedResponse,
     TruncatedBodyError,
+    ask_for_body,
     connection_of,
     text_response,
 )
@@ -195,9 +196,7 @@ async def _append_messages(
     request: web.BaseRequest, first: pb.AppendRequest
 ) -> AsyncGenerator[AppendMessage, None]:
     yield first
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0
+    await ask_for_body(request)
     try:
         while content := await request.content.readany():
             yield content

@@ -75,9 +75,16 @@ def parse_message(cls: type[M], document: bytes) -> M:
     try:
         text = document.decode("utf-8").lstrip(" \t\r\n")
         value: Any = json.JSONDecoder().raw_decode(text)[0] if text else {}
+        if value is None:
+            value = {}
         if not isinstance(value, dict):
             raise JsonError(f"json: cannot unmarshal {pb.quote(text[:32])} into {_name(cls)}")
-        return json_format.ParseDict(cast("dict[str, Any]", value), cls(), max_recursion_depth=32)
+        return json_format.ParseDict(
+            cast("dict[str, Any]", value),
+            cls(),
+            ignore_unknown_fields=True,  # Newer clients know more fields.
+            max_recursion_depth=32,
+        )
     except json.JSONDecodeError as error:
         raise JsonError(_syntax_text(error)) from None
     except json_format.ParseError as error:

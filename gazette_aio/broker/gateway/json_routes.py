@@ -11,7 +11,11 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.controlled import serve_list, serve_read
 from gazette_aio.broker.gateway.answers import code_status
 from gazette_aio.broker.gateway.calls import counted
-from gazette_aio.broker.gateway.connection import TruncatedBodyError, connection_of
+from gazette_aio.broker.gateway.connection import (
+    TruncatedBodyError,
+    ask_for_body,
+    connection_of,
+)
 from gazette_aio.broker.gateway.json_form import (
     JsonError,
     not_implemented,
@@ -87,7 +91,8 @@ class JsonRoutes:
     async def _read(self, request: web.BaseRequest, answer: _Stream) -> None:
         claims = self._claims(request, pb.Capability.READ)
         message = await self._message(pb.ReadRequest, request)
-        if message.block:
+        # A revision may never be reached.
+        if message.block or message.min_etcd_revision or message.header.etcd.revision:
             connection_of(request).endless()
 
         async def send(response: pb.ReadResponse | ContentChunk) -> None:
@@ -104,6 +109,7 @@ class JsonRoutes:
 
     async def _message(self, cls: type[M], request: web.BaseRequest) -> M:
         document = bytearray()
+        await ask_for_body(request)
         try:
             while part := await request.content.readany():
                 document += part
@@ -148,6 +154,8 @@ class _Stream:
                 "Grpc-Metadata-Content-Type": "application/grpc",
             }
             self.response = web.StreamResponse(headers=headers)
+            if self._request.version < (1, 1):
+                self.response.force_close()  # The end of the connection is that of the body.
             await self.response.prepare(self._request)
         await self.response.write(result_line(message))
 

@@ -97,6 +97,10 @@ class Routes:
         if request.method not in _VERBS:
             # Wire: what doesn't begin with a verb of HTTP/1.1 isn't answered.
             raise ConnectionAbortedError(f"unknown verb {request.method[:16]}")
+        if (problem := _unsupported(request)) is not None:
+            response = text_response(f"{problem.value} {problem.phrase}", problem)
+            response.force_close()  # What's behind it can't be made sense of.
+            return response
         try:
             target = parse_target(request.raw_path)
         except TargetError as error:
@@ -130,10 +134,21 @@ class Routes:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     def _claims(self, request: web.BaseRequest, capability: pb.Capability, /) -> pb.Claims:
-        header = request.headers.get("Authorization")
+        header = request.headers.get("Authorization") or None
         if header is None and self._allow_unauthenticated:
             return pb.Claims(capability=capability)
         return self._core.authorize(header, capability)
+
+
+def _unsupported(request: web.BaseRequest) -> HTTPStatus | None:
+    if not (1, 0) <= request.version <= (1, 1):
+        return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+    # The library takes off chunks, and leaves what's below them as it is.
+    if request.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        return HTTPStatus.NOT_IMPLEMENTED
+    if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+        return HTTPStatus.EXPECTATION_FAILED
+    return None
 
 
 def _redirect(method: str, location: str) -> web.Response:
