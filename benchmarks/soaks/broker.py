@@ -29,7 +29,7 @@ import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import BrokenInvariantError, require
 from benchmarks.soaks.ledger import ContentCheck, Ledger, record, removes_register
 from gazette_aio import JournalClient, connect
-from gazette_aio.client import Failure, RetryPolicy, list_all_fragments
+from gazette_aio.client import RetryPolicy, list_all_fragments
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 JOURNALS = 3
@@ -47,12 +47,8 @@ GRACEFUL = 0.1
 """Share of the rounds which end the broker in order."""
 
 
-def is_of_the_end(failure: Failure) -> bool | None:
-    """Retry what fails because the broker is killed, or ends: it's back in a moment."""
-    return isinstance(failure.error, pb.TransportError) or None
-
-
-RETRY = RetryPolicy(on_error=is_of_the_end, backoff=lambda _: 0.05)
+RETRY = RetryPolicy(backoff=lambda _: 0.05)
+"""What every client retries, and nothing else: a broker's end is to be survived by all of them."""
 
 
 async def write(client: JournalClient, ledger: Ledger, writer: str, seed: int) -> None:
@@ -225,7 +221,7 @@ async def soak(duration: float, seed: int) -> None:
             async with connect(broker.endpoint, retry=RETRY) as client:
                 specs = [rolling_journal(ledger.journal, rng) for ledger in ledgers]
                 await create_journals(client, *specs)
-                await _rounds(broker, client, ledgers, files, rng, deadline)
+                killed, stopped = await _rounds(broker, client, ledgers, files, rng, deadline)
                 await broker.stop()
                 await broker.start()
                 for ledger in ledgers:
@@ -234,6 +230,7 @@ async def soak(duration: float, seed: int) -> None:
                         f"{ledger.journal}: {len(ledger.acknowledged)} appends, {length} bytes,"
                         f" {count} persisted fragments, intact"
                     )
+                print(f"{killed + stopped} rounds: {killed} killed, {stopped} stopped", flush=True)
         finally:
             await broker.kill()
 
@@ -249,7 +246,9 @@ async def _rounds(
     files: Path,
     rng: random.Random,
     deadline: float,
-) -> None:
+) -> tuple[int, int]:
+    """Return how often the broker was killed, and how often it was stopped."""
+    stopped = 0
     checks = [ContentCheck(ledger) for ledger in ledgers]
     specs = KeySpaceLedger()
     async with asyncio.TaskGroup() as group:
@@ -262,6 +261,7 @@ async def _rounds(
             for number in itertools.count(1):
                 await asyncio.sleep(rng.uniform(0.02, 0.5))
                 graceful = rng.random() < GRACEFUL
+                stopped += graceful
                 await (broker.stop() if graceful else broker.kill())
                 broker.options = _options(files, rng)
                 await broker.start()
@@ -274,10 +274,11 @@ async def _rounds(
                     flush=True,
                 )
                 if time.monotonic() >= deadline:
-                    break
+                    return number - stopped, stopped
         finally:
             for task in tasks:
                 task.cancel()
+    raise AssertionError("unreachable")
 
 
 __all__ = ["BrokenInvariantError", "soak"]

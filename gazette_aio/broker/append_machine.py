@@ -17,6 +17,10 @@ import gazette_aio.protocol as pb
 UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
 
 
+EMPTY_MESSAGE = pb.AppendRequest()
+"""The message which announces the commit; front ends may spare themselves to parse another one."""
+
+
 class AppendStreamError(Exception):
     """The client broke the rules of the stream; the text is what it's told."""
 
@@ -75,13 +79,15 @@ class AppendMachine:
         Raises:
             AppendStreamError: If it isn't allowed here.
         """
-        try:
-            pb.validate(request)
-        except pb.ValidationError as error:
-            raise self._fail(f"append stream: {error}") from None
-        if request.journal:
-            raise self._fail("append stream: expected Content chunk")
-        content = request.content
+        content = b""
+        if request is not EMPTY_MESSAGE:
+            try:
+                pb.validate(request)
+            except pb.ValidationError as error:
+                raise self._fail(f"append stream: {error}") from None
+            if request.journal:
+                raise self._fail("append stream: expected Content chunk")
+            content = request.content
         if content or self.state is not AppendState.STREAMING:
             self.receive_content(len(content))
         else:
@@ -96,10 +102,9 @@ class AppendMachine:
         """
         if self.state is not AppendState.COMMITTING:
             raise self._fail("append stream: unexpected EOF")
-        modifies = self.request.HasField("union_registers") or self.request.HasField(
-            "subtract_registers"
-        )
-        if modifies and not self.content_bytes:
+        if not self.content_bytes and (
+            self.request.HasField("union_registers") or self.request.HasField("subtract_registers")
+        ):
             raise self._fail("append stream: register modification requires non-empty Append")
         self.state = AppendState.DONE
 
@@ -118,14 +123,17 @@ def content_of(message: bytes) -> memoryview | None:
     Returns None for every other message, which is then to be parsed.
     """
     # Wire: field 4, length-delimited, is the tag 0x22; its length is a varint of up to five bytes.
-    if len(message) < 3 or message[0] != 0x22:
+    size = len(message)
+    if size < 3 or message[0] != 0x22:
         return None
+    if size < 130:
+        return memoryview(message)[2:] if message[1] == size - 2 else None
     length = shift = 0
-    for index in range(1, min(len(message), 6)):
+    for index in range(1, 6):
         byte = message[index]
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if length and index + 1 + length == len(message):
+            if index + 1 + length == size:
                 return memoryview(message)[index + 1 :]
             return None
         shift += 7

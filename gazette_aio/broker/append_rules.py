@@ -10,6 +10,10 @@ from gazette_aio.broker.registers import registers_match
 
 _Suspend = pb.AppendRequest.Suspend
 _Level = pb.JournalSpec.Suspend.Level
+# Looked up once: each time it's a call of Python.
+_RESUME, _NO_RESUME = _Suspend.SUSPEND_RESUME, _Suspend.SUSPEND_NO_RESUME
+_NOT_SUSPENDED = _Level.NONE
+_OK = pb.Status.OK
 _DEFAULT_FLUSH_SECONDS = 24 * 3600
 
 
@@ -94,19 +98,20 @@ def decide_append(
     if request.offset and state.head != furthest:
         return RollTo(furthest)
 
-    status: pb.Status.ValueType = pb.Status.OK
+    status: pb.Status.ValueType = _OK
+    suspended = spec.suspend.level != _NOT_SUSPENDED
     match request.suspend:
-        case _Suspend.SUSPEND_RESUME:
-            if spec.suspend.level != _Level.NONE:
-                return ChangeSuspension(_Level.NONE, state.head, roll=False)
-        case _Suspend.SUSPEND_NO_RESUME:
-            if spec.suspend.level != _Level.NONE:
+        case suspend if suspend == _RESUME:
+            if suspended:
+                return ChangeSuspension(_NOT_SUSPENDED, state.head, roll=False)
+        case suspend if suspend == _NO_RESUME:
+            if suspended:
                 return Refuse(pb.Status.SUSPENDED)
         case _Suspend.SUSPEND_IF_FLUSHED | _Suspend.SUSPEND_NOW:
             if state.index_begin == state.index_end:
                 return ChangeSuspension(_Level.FULL, state.head, roll=False)
             now = request.suspend == _Suspend.SUSPEND_NOW
-            if spec.suspend.level == _Level.NONE and (now or _is_flushed(spec, state, now_seconds)):
+            if not suspended and (now or _is_flushed(spec, state, now_seconds)):
                 return ChangeSuspension(_Level.PARTIAL, state.head, roll=True)
             if spec.suspend.level == _Level.PARTIAL:
                 status = pb.Status.SUSPENDED
@@ -121,10 +126,7 @@ def decide_append(
 
 def may_have_content(request: pb.AppendRequest, spec: pb.JournalSpec) -> bool:
     """Return whether the stream of `request` may have content at all."""
-    return pb.may_write(spec.flags) and request.suspend in (
-        _Suspend.SUSPEND_RESUME,
-        _Suspend.SUSPEND_NO_RESUME,
-    )
+    return request.suspend in (_RESUME, _NO_RESUME) and pb.may_write(spec.flags)
 
 
 def _is_flushed(spec: pb.JournalSpec, state: JournalState, now_seconds: float) -> bool:

@@ -1,22 +1,29 @@
-"""Writes the content of one append to its spool: small chunks at once, large ones in batches.
+"""Writes the content of one append to its spool: a little of it at once, more in a worker thread.
 
-Batches are written and hashed in a worker thread while the next chunks are received.
+The thread writes and hashes batches while the next chunks are received.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
-from gazette_aio.broker.workers import Workers, settle
+from gazette_aio.broker.workers import settle
 
 if TYPE_CHECKING:
     import asyncio
 
     from gazette_aio.broker.spool import Spool
+    from gazette_aio.broker.workers import Workers
 
-INLINE_BYTES = 256 << 10
+INLINE_BYTES = 64 << 10
+"""Content of an append up to which it's written at once."""
+LEAST_BYTES = 512 << 10
+"""Content which is worth a thread, as long as more is to come."""
 BATCH_BYTES = 1 << 20
 MAX_PENDING_BYTES = 4 << 20
+_JOB_BATCHES = 2
+"""Batches after which the thread is left to others."""
 
 
 class AppendWriter:
@@ -30,9 +37,13 @@ class AppendWriter:
     def __init__(self, spool: Spool, workers: Workers) -> None:
         self._spool = spool
         self._workers = workers
-        self._pending: list[bytes | memoryview] = []
-        self._pending_bytes = 0
+        self._chunks: deque[bytes | memoryview] = deque()
+        # Race: each is changed in one thread only, that of the loop and that of the job.
+        self._taken_bytes = 0
+        self._written_bytes = 0
+        self._least_bytes = LEAST_BYTES
         self._job: asyncio.Future[None] | None = None
+        self._buffer = bytearray()
         spool.begin_append()
 
     async def write(self, chunk: bytes | memoryview) -> None:
@@ -43,15 +54,17 @@ class AppendWriter:
 
         Cancellation: aborts — call `abort` then.
         """
-        if self._job is None and not self._pending and len(chunk) <= INLINE_BYTES:
+        taken_bytes = self._taken_bytes + len(chunk)
+        if taken_bytes <= INLINE_BYTES:
             self._spool.write((chunk,))
+            self._taken_bytes = self._written_bytes = taken_bytes
             return
-        self._pending.append(chunk)
-        self._pending_bytes += len(chunk)
-        if self._job is not None and (self._job.done() or self._pending_bytes >= MAX_PENDING_BYTES):
+        # Race: the job takes what's counted, and so it has to be there.
+        self._chunks.append(chunk)
+        self._taken_bytes = taken_bytes
+        self._start()
+        while self._taken_bytes - self._written_bytes > MAX_PENDING_BYTES:
             await self._join()
-        if self._job is None and self._pending_bytes >= BATCH_BYTES:
-            self._start()
 
     async def flush(self) -> None:
         """Write all that was taken.
@@ -61,24 +74,21 @@ class AppendWriter:
 
         Cancellation: aborts — call `abort` then.
         """
-        await self._join()
-        if not self._pending:
-            return
-        if self._pending_bytes <= INLINE_BYTES:
-            chunks, self._pending = self._pending, []
-            self._spool.write(chunks)
-            return
+        self._least_bytes = 1
         self._start()
-        await self._join()
+        while self._job is not None:
+            await self._join()
 
     async def abort(self) -> int:
         """Roll the append back; return the number of bytes dropped.
 
         Cancellation: safe — takes effect when the spool has been rolled back.
         """
-        self._pending.clear()
+        # The job ends after its batch.
+        self._least_bytes = self._taken_bytes + 1
         try:
-            await self._join()
+            if self._job is not None:
+                await self._join()
         except OSError:
             pass  # The append fails anyway, and what was written is dropped.
         finally:
@@ -86,14 +96,47 @@ class AppendWriter:
             dropped = self._spool.rollback()
         return dropped
 
-    def _start(self) -> None:
-        chunks, self._pending = self._pending, []
-        self._pending_bytes = 0
-        self._job = self._workers.submit(self._spool.write, chunks)
-
     async def _join(self) -> None:
         if (job := self._job) is not None:
-            try:
-                await settle(job)
-            finally:
-                self._job = None
+            await settle(job)
+            # Race: its callback may still have to come.
+            self._continue(job)
+
+    def _start(self) -> None:
+        if self._job is None and self._taken_bytes - self._written_bytes >= self._least_bytes:
+            self._job = self._workers.submit_bulk(self._run)
+            self._job.add_done_callback(self._continue)
+
+    def _continue(self, job: asyncio.Future[None]) -> None:
+        # A failed job stays, and raises its error in whoever joins it.
+        if job is self._job and not job.cancelled() and job.exception() is None:
+            self._job = None
+            self._start()
+
+    def _run(self) -> None:
+        for _ in range(_JOB_BATCHES):
+            if self._taken_bytes - self._written_bytes < self._least_bytes:
+                return
+            batch = self._next_batch()
+            self._spool.write((batch,))
+            self._written_bytes += len(batch)
+
+    def _next_batch(self) -> bytes | memoryview:
+        """Take chunks which fit a batch, or a longer one.
+
+        They're joined, so that the thread competes for the interpreter a few times per batch rather
+        than per chunk; and always in the same memory, which the processor then has at hand.
+        """
+        chunks = self._chunks
+        first = chunks.popleft()
+        length = len(first)
+        if not chunks or length + len(chunks[0]) > BATCH_BYTES:
+            return first
+        if not self._buffer:
+            self._buffer = bytearray(BATCH_BYTES)
+        batch = memoryview(self._buffer)
+        batch[:length] = first
+        while chunks and (end := length + len(chunks[0])) <= BATCH_BYTES:
+            batch[length:end] = chunks.popleft()
+            length = end
+        return batch[:length]

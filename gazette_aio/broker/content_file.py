@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,14 @@ class ContentFile:
             OSError: If it can't be opened.
         """
         if self._users == 0:
-            self._descriptor = self._files.open(
-                self.path, os.O_RDWR | (os.O_CREAT if create else 0)
-            )
+            flags = os.O_RDWR | (os.O_CREAT if create else 0)
+            try:
+                self._descriptor = self._files.open(self.path, flags)
+            except OSError as error:
+                if create or error.errno != errno.EROFS:
+                    raise
+                # What can't be written to any more can be read nonetheless.
+                self._descriptor = self._files.open(self.path, os.O_RDONLY)
         self._users += 1
         return self._descriptor
 

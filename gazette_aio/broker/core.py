@@ -173,6 +173,7 @@ class BrokerCore:
         self.headers = Headers(self.process_id, endpoint, self.identity, self.store.space)
         self.resolver = Resolver(
             self.store,
+            self.replicas,
             self.headers,
             assign_delay=self.runtime.options.assign_delay,
             clock=self.runtime.clock,
@@ -278,16 +279,14 @@ class BrokerCore:
 
         Cancellation: safe.
         """
-        failure: Exception | None = None
+        if journal is None:
+            await self.replicas.flush_all()
+            return
         for replica in await self._replicas(journal):
             try:
                 await self.replicas.flush(replica)
             except ReplicaFailedError as error:
-                failure = failure or pb.StoreError(f"{replica.name}: {error}")
-            except (OSError, pb.GazetteError) as error:
-                failure = failure or error  # The others are flushed nonetheless.
-        if failure is not None:
-            raise failure
+                raise pb.StoreError(f"{replica.name}: {error}") from None
 
     async def refresh(self, journal: str | None = None) -> None:
         """List stores now.
@@ -321,13 +320,21 @@ class BrokerCore:
 
     # End
 
-    async def stop_serving(self) -> None:
-        """End blocked reads and watches, so that their clients see the end of their streams.
+    def end_waits(self) -> None:
+        """End blocked reads and watches, now and later; all other requests are served as ever.
 
-        Cancellation: safe.
+        Their clients see the end of their streams, and nothing is left which could last.
         """
         self.control.detach()
         self.store.stop()
+        self.replicas.end_reads()
+
+    async def stop_serving(self) -> None:
+        """End all waits, and serve no journal any more. Appends which hold theirs go on.
+
+        Cancellation: safe.
+        """
+        self.end_waits()
         await self.replicas.close()
 
     async def aclose(self) -> None:

@@ -6,14 +6,20 @@ of the members which cover an offset, the one found is that which reaches furthe
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from copy import copy
+from itertools import compress, count, repeat
+from operator import le, ne
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 OFFSET_JUMP_AGE_SECONDS = 6 * 3600
 """Age from which a read may jump over a hole to a persisted fragment."""
+
+_RUN_MEMBERS = 4096
 
 
 class Extent(Protocol):
@@ -39,15 +45,20 @@ E = TypeVar("E", bound=Extent)
 
 
 class CoverSet(Generic[E]):
-    """Ordered fragments of a journal, none of which lies inside another."""
+    """Ordered fragments of a journal, none of which lies inside another.
 
-    __slots__ = ("_begins", "_ends", "_members")
+    Numbers are kept in columns, and subclasses may keep members in a packed form: a set of very
+    many fragments is then made of few objects, which it takes no time to drop as a whole.
+    """
+
+    __slots__ = ("_begins", "_ends", "_members", "_mod_times")
 
     def __init__(self, members: Iterable[E] = ()) -> None:
-        # Invariant: the three lists run in parallel, and both bounds are strictly ascending.
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-        self._members: list[E] = []
+        # Invariant: the four columns run in parallel, and both bounds are strictly ascending.
+        self._begins = array("q")
+        self._ends = array("q")
+        self._mod_times = array("q")
+        self._members: list[object] = []
         for member in members:
             self.add(member)
 
@@ -55,14 +66,15 @@ class CoverSet(Generic[E]):
         return len(self._members)
 
     def __iter__(self) -> Iterator[E]:
-        return iter(self._members)
+        return map(self.__getitem__, range(len(self._members)))
 
     def __getitem__(self, index: int) -> E:
-        return self._members[index]
+        return cast("E", self._members[index])
 
     def __repr__(self) -> str:
-        spans = ",".join(f"{b}-{e}" for b, e in zip(self._begins, self._ends, strict=True))
-        return f"CoverSet({spans})"
+        spans = [f"{b}-{e}" for b, e in zip(self._begins[:8], self._ends[:8], strict=True)]
+        rest = f",… {len(self)} in all" if len(self) > len(spans) else ""
+        return f"{type(self).__name__}({','.join(spans)}{rest})"
 
     @property
     def begin(self) -> int:
@@ -74,13 +86,24 @@ class CoverSet(Generic[E]):
         """Offset behind the last byte of the set, or zero if it's empty."""
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def last_mod_time(self) -> int:
+        """Modification time of the last member, zero if it's local or there's none."""
+        return self._mod_times[-1] if self._mod_times else 0
+
+    def extent(self, index: int) -> tuple[int, int, int]:
+        """Return begin, end and modification time of a member."""
+        return self._begins[index], self._ends[index], self._mod_times[index]
+
     def add(self, member: E) -> bool:
         """Add a fragment, dropping those which lie inside it.
 
         An equal span is replaced. Returns False, and changes nothing, if the fragment is empty or
         lies inside a present member.
         """
-        begin, end = member.begin, member.end
+        return self._insert(member.begin, member.end, member.mod_time, member)
+
+    def _insert(self, begin: int, end: int, mod_time: int, member: object) -> bool:
         if begin >= end:
             return False
         first = bisect_left(self._begins, begin)
@@ -90,14 +113,30 @@ class CoverSet(Generic[E]):
             return False
         # Members of index [first, last) begin at or behind `begin`, and end at or before `end`.
         last = bisect_right(self._ends, end, lo=first)
-        self._begins[first:last] = [begin]
-        self._ends[first:last] = [end]
+        self._begins[first:last] = array("q", (begin,))
+        self._ends[first:last] = array("q", (end,))
+        self._mod_times[first:last] = array("q", (mod_time,))
         self._members[first:last] = [member]
         return True
 
-    def members_from(self, offset: int) -> list[E]:
-        """Return the members which begin at `offset` or later."""
-        return self._members[bisect_left(self._begins, offset) :]
+    def drop_inside(self, begin: int, end: int) -> None:
+        """Drop the members which lie inside [begin, end)."""
+        first = bisect_left(self._begins, begin)
+        last = bisect_right(self._ends, end, lo=first)
+        del self._begins[first:last]
+        del self._ends[first:last]
+        del self._mod_times[first:last]
+        del self._members[first:last]
+
+    def members_from(self, offset: int) -> Self:
+        """Return a set of its own of the members which begin at `offset` or later."""
+        first = bisect_left(self._begins, offset)
+        found = copy(self)
+        found._begins = self._begins[first:]
+        found._ends = self._ends[first:]
+        found._mod_times = self._mod_times[first:]
+        found._members = self._members[first:]
+        return found
 
     def lookup(self, offset: int) -> tuple[int, bool]:
         """Return the index of the member which covers `offset` and reaches furthest, and True.
@@ -121,10 +160,24 @@ class CoverSet(Generic[E]):
     def without_covered(self, other: CoverSet[E]) -> CoverSet[E]:
         """Return the members of this set which `other` doesn't cover in full."""
         kept: CoverSet[E] = CoverSet()
-        for begin, end, member in zip(self._begins, self._ends, self._members, strict=True):
+        for index, (begin, end) in enumerate(zip(self._begins, self._ends, strict=True)):
             if not other.covers(begin, end):
-                kept.add(member)
+                kept.add(self[index])
         return kept
+
+    def run_modified_before(self, index: int, time: int) -> int:
+        """Return the index behind a run of persisted members modified before `time`.
+
+        It begins at `index` with such a member, and each one of it begins where the one before it
+        ends. Its length may be bounded.
+        """
+        stop = min(len(self._members), index + _RUN_MEMBERS)
+        mod_times = self._mod_times[index:stop]
+        stop = next(compress(count(index), map(le, repeat(time), mod_times)), stop)
+        if 0 in mod_times:  # Those which are local are never skipped.
+            stop = min(stop, index + mod_times.index(0))
+        gaps = map(ne, self._begins[index + 1 : stop], self._ends[index : stop - 1])
+        return next(compress(count(index + 1), gaps), stop)
 
 
 class Hit(NamedTuple, Generic[E]):
@@ -155,15 +208,16 @@ def query(
         if not found:
             if index == len(cover):
                 return None, offset
-            member = cover[index]
+            begin, _, mod_time = cover.extent(index)
             # Only what's persisted proves that nothing will ever fill the hole before it.
-            if not member.mod_time or (
-                index != 0 and member.mod_time >= int(now_seconds) - OFFSET_JUMP_AGE_SECONDS
+            if not mod_time or (
+                index != 0 and mod_time >= int(now_seconds) - OFFSET_JUMP_AGE_SECONDS
             ):
                 return None, offset
-            offset = member.begin
-        member = cover[index]
-        if member.mod_time and member.mod_time < begin_mod_time:
-            offset = member.end
+            offset = begin
+        _, _, mod_time = cover.extent(index)
+        if mod_time and mod_time < begin_mod_time:
+            # One by one, very many fragments would take too long.
+            _, offset, _ = cover.extent(cover.run_modified_before(index, begin_mod_time) - 1)
             continue
-        return Hit(member, offset), offset
+        return Hit(cover[index], offset), offset

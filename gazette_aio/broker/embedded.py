@@ -160,6 +160,9 @@ class EmbeddedBroker:
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
+        Appends and other short requests which have arrived are served to their end for as long,
+        blocked reads and watches end at once.
+
         Cancellation: safe — takes effect when it's done.
         """
         if self._core is None and self._temporary is None:
@@ -173,9 +176,17 @@ class EmbeddedBroker:
         gateway, self._gateway = self._gateway, None
         temporary, self._temporary = self._temporary, None
         if core is not None:
+            # What's being answered goes on meanwhile: clients know how to repeat what a broker that
+            # has gone didn't take, but take a failed append for one which must not be repeated.
+            stopping = [
+                asyncio.ensure_future(front.stop(grace))
+                for front in (server, gateway)
+                if front is not None
+            ]
+            await asyncio.sleep(0)  # They hold what arrives from now on.
+            core.end_waits()
+            await asyncio.gather(*stopping)
             await core.stop_serving()
-            fronts = [front.stop(grace) for front in (server, gateway) if front is not None]
-            await asyncio.gather(*fronts)
             await core.aclose()
         if temporary is not None:
             await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)

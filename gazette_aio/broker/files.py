@@ -39,13 +39,18 @@ class FileOps:
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> None:
         """Write all of `data` at `offset`."""
+        written = os.pwrite(descriptor, data, offset)
+        if written == len(data):
+            return
         view = memoryview(data)
-        while view:
-            written = os.pwrite(descriptor, view, offset)
+        while True:
             if written <= 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             view = view[written:]
+            if not view:
+                return
             offset += written
+            written = os.pwrite(descriptor, view, offset)
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Set the length of a file."""

@@ -67,6 +67,8 @@ class FlowControl:
         elapsed = now_millis - self.journal.last_millis
         if elapsed < 0:
             return True
+        if elapsed == 0 and self.charge == 0:
+            return self.spent > 0 or self.min_rate == 0
         self._credit(elapsed)
         self.spent -= min(self.min_rate * elapsed // 1000, self.spent)
         self.journal.last_millis = now_millis

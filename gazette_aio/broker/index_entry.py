@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker.cover_index import CoverSet
 
 if TYPE_CHECKING:
-    import gazette_aio.protocol as pb
     from gazette_aio.broker.content_file import ContentFile
 
 
@@ -33,11 +33,55 @@ class IndexEntry:
         return f"<IndexEntry {self.begin}-{self.end} {place}>"
 
 
+class FragmentCover(CoverSet[IndexEntry]):
+    """Fragments of a journal; those which were listed are packed until somebody looks at them."""
+
+    __slots__ = ("_journal", "_stores")
+
+    def __init__(self, journal: str = "") -> None:
+        super().__init__()
+        self._journal = journal
+        self._stores: list[str] = []
+
+    def __getitem__(self, index: int) -> IndexEntry:
+        member = self._members[index]
+        if isinstance(member, IndexEntry):
+            return member
+        assert isinstance(member, bytes)
+        begin, end, mod_time = self.extent(index)
+        fragment = pb.Fragment(
+            journal=self._journal,
+            begin=begin,
+            end=end,
+            sum=pb.sum_from_digest(member[:20]),
+            compression_codec=pb.CompressionCodec.ValueType(member[20]),
+            backing_store=self._stores[int.from_bytes(member[21:23])],
+            mod_time=mod_time,
+            path_postfix=member[23:].decode(),
+        )
+        return IndexEntry(fragment)
+
+    def begin_store(self, url: str) -> int:
+        """Note the store of which listed fragments follow; returns its number for `pack`."""
+        self._stores.append(url)
+        return len(self._stores) - 1
+
+    def add_listed(self, begin: int, end: int, mod_time: int, packed: bytes) -> bool:
+        """Add a fragment of a listing as `add` does, in the form of `pack`."""
+        return self._insert(begin, end, mod_time, packed)
+
+
+def pack(fragment: pb.Fragment, store: int) -> bytes:
+    """Return what's to be kept of a listed fragment other than its extent."""
+    head = bytes((fragment.compression_codec,)) + store.to_bytes(2)
+    return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
+
+
 class FragmentIndex:
     """All fragments of a journal: those listed in its stores, and those which are only local."""
 
     def __init__(self) -> None:
-        self.cover: CoverSet[IndexEntry] = CoverSet()
+        self.cover = FragmentCover()
         self._local: CoverSet[IndexEntry] = CoverSet()
         self._persisted: list[tuple[int, IndexEntry]] = []
         self._generation = 0
@@ -48,7 +92,7 @@ class FragmentIndex:
     @property
     def last_mod_time(self) -> int:
         """Modification time of the last fragment, zero if it's local or there's none."""
-        return self.cover[len(self.cover) - 1].mod_time if len(self.cover) else 0
+        return self.cover.last_mod_time
 
     def add_local(self, entry: IndexEntry) -> None:
         """Add a local fragment, or a further extent of it."""
@@ -57,7 +101,7 @@ class FragmentIndex:
 
     def add_persisted(self, entry: IndexEntry) -> None:
         """Replace a local fragment by its persisted form."""
-        self._local = self._local.without_covered(CoverSet((entry,)))
+        self._local.drop_inside(entry.begin, entry.end)
         self.cover.add(entry)
         self._generation += 1
         self._persisted.append((self._generation, entry))
@@ -66,7 +110,7 @@ class FragmentIndex:
         """Note that stores are about to be listed; returns a token for `replace_listed`."""
         return self._generation
 
-    def replace_listed(self, listed: CoverSet[IndexEntry], token: int) -> None:
+    def replace_listed(self, listed: FragmentCover, token: int) -> None:
         """Adopt a listing of all stores."""
         # Race: what was persisted since the listing began may be missing in it.
         self._persisted = [item for item in self._persisted if item[0] > token]

@@ -6,7 +6,7 @@ adopted (`commit`) afterwards; in between nobody may decide another one.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,14 +60,16 @@ class KeySpace:
     def __init__(self, revision: int = 1) -> None:
         self.revision = revision
         self._items: dict[str, JournalItem] = {}
+        # Invariant: names in order, and their items in parallel.
         self._names: list[str] = []
+        self._ordered: list[JournalItem] = []
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[JournalItem]:
         """Iterate journals in the order of their names."""
-        return (self._items[name] for name in self._names)
+        return iter(self._ordered)
 
     def __repr__(self) -> str:
         return f"<KeySpace revision={self.revision} journals={len(self._items)}>"
@@ -76,13 +78,12 @@ class KeySpace:
         """Return a journal by its name."""
         return self._items.get(name)
 
-    def prefixed(self, prefix: str) -> Iterator[JournalItem]:
-        """Iterate journals whose names begin with `prefix`, in order."""
-        for index in range(bisect_left(self._names, prefix), len(self._names)):
-            name = self._names[index]
-            if not name.startswith(prefix):
-                return
-            yield self._items[name]
+    def prefixed(self, prefix: str) -> list[JournalItem]:
+        """Return journals whose names begin with `prefix`, in order, as of now."""
+        size = len(prefix)
+        first = bisect_left(self._names, prefix)
+        last = bisect_right(self._names, prefix, lo=first, key=lambda name: name[:size])
+        return self._ordered[first:last]
 
     def decide(self, changes: Sequence[pb.ApplyRequest.Change]) -> Transaction | None:
         """Return the transaction of valid `changes`, or None if an expected revision differs.
@@ -126,21 +127,28 @@ class KeySpace:
         for spec in transaction.puts:
             item = self._items.get(spec.name)
             created_at = item.create_revision if item else transaction.revision
-            if item is None:
-                insort(self._names, spec.name)
             stored = pb.JournalSpec()
             stored.CopyFrom(spec)
             fill_presence(stored)
-            self._items[spec.name] = JournalItem(stored, created_at, transaction.revision)
+            made = JournalItem(stored, created_at, transaction.revision)
+            index = bisect_left(self._names, made.name)
+            if item is None:
+                self._names.insert(index, made.name)
+                self._ordered.insert(index, made)
+            else:
+                self._ordered[index] = made
+            self._items[made.name] = made
         for name in transaction.deletes:
             if self._items.pop(name, None) is not None:
-                del self._names[bisect_left(self._names, name)]
+                index = bisect_left(self._names, name)
+                del self._names[index], self._ordered[index]
         self.revision = max(self.revision, transaction.revision)
 
     def restore(self, items: Sequence[JournalItem], revision: int) -> None:
         """Replace all content with `items` as of `revision`."""
-        self._items = {item.name: item for item in items}
-        self._names = sorted(self._items)
+        self._ordered = sorted(items, key=lambda item: item.name)
+        self._names = [item.name for item in self._ordered]
+        self._items = dict(zip(self._names, self._ordered, strict=True))
         self.revision = revision
 
 

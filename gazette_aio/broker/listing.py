@@ -6,17 +6,23 @@ import logging
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.cover_index import CoverSet
 from gazette_aio.broker.files import os_error_text
-from gazette_aio.broker.index_entry import IndexEntry
+from gazette_aio.broker.index_entry import FragmentCover, pack
+from gazette_aio.broker.slices import in_thread_slices, sorted_rows
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.keyspace import KeySpace
+    from gazette_aio.broker.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.replica import Replica
     from gazette_aio.broker.runtime import Runtime
     from gazette_aio.broker.stores import Store
+    from gazette_aio.broker.workers import Workers
 
 logger = logging.getLogger(__name__)
+
+_MAX_TIME = (1 << 63) - 1
+
+_Row = tuple[int, int, str, int, int, bytes]
+"""Begin, end negated, path, end, modification time, and the rest packed."""
 
 
 async def refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
@@ -32,16 +38,22 @@ async def refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
 
 async def _refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
     urls = list(replica.item.spec.fragment.stores)
+    # As of now: the key space isn't looked at by threads.
+    nested = (
+        space.prefixed(replica.name + "/")
+        if urls and runtime.options.nested_journals == "separate"
+        else []
+    )
     token = replica.index.begin_listing()
-    listed: CoverSet[IndexEntry] = CoverSet()
+    listed = FragmentCover(replica.name)
     try:
         for url in urls:
             health = runtime.stores.get(url)
             if health.store is None:
                 raise pb.StoreError(await health.check())
-            skip = _nested(runtime, space, replica.name, url)
             # The set is made in the thread as well: a journal may have very many fragments.
-            count = await health.workers.run(_list, health.store, replica.name, skip, listed)
+            workers = health.workers
+            count = await workers.run(_list, health.store, replica.name, nested, listed, workers)
             runtime.metrics.store_list_items += count
     except (OSError, pb.GazetteError) as error:
         text = os_error_text(error) if isinstance(error, OSError) else str(error)
@@ -54,34 +66,50 @@ async def _refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
     replica.wake()  # Readers look again, and find out whether anything has changed.
 
 
-def _nested(runtime: Runtime, space: KeySpace, name: str, url: str) -> frozenset[str]:
-    """Return directories of other journals, relative to that of `name`, which share its store."""
-    if runtime.options.nested_journals == "shared":
-        return frozenset()
-    prefix = name + "/"
+def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]:
+    """Return directories of other journals, relative to that of `journal`, which share a store."""
+    start = len(journal) + 1
     return frozenset(
-        item.name[len(prefix) :]
-        for item in space.prefixed(prefix)
-        if url in item.spec.fragment.stores
+        item.name[start:] for item in in_thread_slices(nested) if url in item.spec.fragment.stores
     )
 
 
-def _list(store: Store, journal: str, skip: frozenset[str], listed: CoverSet[IndexEntry]) -> int:
-    entries: list[IndexEntry] = []
-    for path, mod_time in store.list(journal + "/", skip=skip):
+def _list(
+    store: Store,
+    journal: str,
+    nested: list[JournalItem],
+    listed: FragmentCover,
+    workers: Workers,
+) -> int:
+    skip = _shared(nested, journal, store.url)
+    number = listed.begin_store(store.url)
+    rows: list[_Row] = []
+    ignored = 0
+    for path, mod_time in in_thread_slices(store.list(journal + "/", skip=skip)):
+        if workers.stopping.is_set():
+            raise pb.StoreError("broker is stopping")
         try:
             fragment = pb.parse_fragment(journal, path)
+            if f"{fragment.path_postfix}/".startswith("../"):
+                raise pb.ValidationError("PathPostfix: leads out of the journal")
         except pb.ValidationError as error:
-            logger.warning(
-                "ignored a file which isn't a fragment",
-                extra={"journal": journal, "path": path, "error": str(error)},
-            )
+            if not ignored:
+                logger.warning(
+                    "ignored a file which isn't a fragment",
+                    extra={"journal": journal, "path": path, "error": str(error)},
+                )
+            ignored += 1
             continue
-        fragment.mod_time = mod_time
-        fragment.backing_store = store.url
-        entries.append(IndexEntry(fragment))
-    # Longest first among those which begin together, so that none is added only to be dropped.
-    entries.sort(key=lambda entry: (entry.begin, -entry.end))
-    for entry in entries:
-        listed.add(entry)
-    return len(entries)
+        # Plain tuples cost the garbage collector nothing: a journal may have very many fragments.
+        packed = pack(fragment, number)
+        time = min(max(mod_time, -_MAX_TIME), _MAX_TIME)
+        rows.append((fragment.begin, -fragment.end, path, fragment.end, time, packed))
+    if ignored > 1:
+        logger.warning(
+            "ignored files which aren't fragments", extra={"journal": journal, "count": ignored}
+        )
+    # Longest first among those which begin together, so that none is added only to be dropped. Of
+    # those which are equal, the last one by its path remains.
+    for begin, _, _, end, time, packed in sorted_rows(rows):
+        listed.add_listed(begin, end, time, packed)
+    return len(rows)

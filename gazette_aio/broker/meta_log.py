@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.files import FileOps, make_durable_directory, write_durably
 from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
 from gazette_aio.broker.records import encode_record, find_tagged_record, scan_records
+from gazette_aio.broker.slices import in_thread_slices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ _ITEM = struct.Struct("<qqI")
 def encode_snapshot(space: KeySpace) -> bytes:
     """Return the payload of a snapshot's only record."""
     parts = [_HEAD.pack(TAG, space.revision, len(space))]
-    for item in space:
+    for item in in_thread_slices(space):
         data = item.spec.SerializeToString()
         parts += [_ITEM.pack(item.create_revision, item.mod_revision, len(data)), data]
     return b"".join(parts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.commit_log import Kind, Mark, encode_entry
+from gazette_aio.broker.content_file import ContentFile
 from gazette_aio.broker.index_entry import IndexEntry
 from gazette_aio.broker.records import encode_record, scan_records
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gazette_aio.broker.files import FileOps
+    from gazette_aio.broker.keyspace import JournalItem
     from gazette_aio.broker.local_fragment import LocalFragment
     from gazette_aio.broker.replica import Replica
     from gazette_aio.broker.runtime import Runtime
@@ -39,7 +42,7 @@ class Persister:
 
     def schedule(self, replica: Replica, *, failures: int = 0) -> None:
         """See to it that complete fragments of a replica are persisted before long."""
-        if replica.persist_armed or not replica.complete or not _stores(replica):
+        if replica.persist_armed or not replica.complete or not first_store(replica.item):
             return
         replica.persist_armed = True
         options = self._runtime.options
@@ -61,7 +64,8 @@ class Persister:
                 )
                 self.schedule(replica, failures=failures + 1)
 
-        self._runtime.scheduler.after(delay, f"persist {replica.name}", work)
+        lane = first_store(replica.item)
+        self._runtime.scheduler.after(delay, f"persist {replica.name}", work, lane=lane)
 
     async def persist(self, replica: Replica) -> None:
         """Persist all complete fragments of a replica, if its journal has a store.
@@ -72,8 +76,8 @@ class Persister:
         Cancellation: safe — takes effect between two fragments.
         """
         async with replica.persist_lock:
-            while replica.complete and not replica.closed and (urls := _stores(replica)):
-                await self._persist(replica, replica.complete[0], urls[0])
+            while replica.complete and not replica.closed and (url := first_store(replica.item)):
+                await self._persist(replica, replica.complete[0], url)
 
     async def _persist(self, replica: Replica, local: LocalFragment, url: str) -> None:
         health = self._runtime.stores.get(url)
@@ -92,16 +96,17 @@ class Persister:
             )
             _check_postfix(fragment.path_postfix)
         path = pb.content_path(fragment)
-        local.content.acquire()
-        try:
-            mod_time, written = await health.workers.run(
-                _write, health.store, path, local, health.workers
-            )
-        finally:
-            local.content.release()
+        # Invariant: the thread has a descriptor of its own, as it may go on when nobody waits for
+        # it any more, and must not read from another file which the number was given to.
+        files = self._runtime.files
+        own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
+        mod_time, written = await health.workers.run(
+            _write, health.store, path, own, health.workers
+        )
+        if url not in replica.item.spec.fragment.stores:
+            return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are marked in order, each before it counts as persisted. A restart
         # would else miss what's behind one without a mark, and take all that follows for lost.
-        files = self._runtime.files
         await self._runtime.io.run(_mark, files, local, sync=self._runtime.syncs)
         self._runtime.metrics.spool_persisted += 1
         self._runtime.metrics.store_put_bytes += written
@@ -113,8 +118,10 @@ class Persister:
         await self._runtime.io.run(_remove, files, local)
 
 
-def _stores(replica: Replica) -> list[str]:
-    return list(replica.item.spec.fragment.stores)
+def first_store(item: JournalItem) -> str:
+    """Return the store which fragments of a journal go to, or an empty text."""
+    stores = item.spec.fragment.stores
+    return stores[0] if stores else ""
 
 
 def _check_postfix(postfix: str) -> None:
@@ -144,7 +151,11 @@ def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> t
         store.make_durable(path)  # A crash may have come between its write and its sync.
     else:
         gzipped = local.fragment.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
-        store.put(path, pieces(), gzipped=gzipped)
+        local.content.acquire()
+        try:
+            store.put(path, pieces(), gzipped=gzipped)
+        finally:
+            local.content.release()
         mod_time = store.stat(path)
         if mod_time is None:
             raise pb.StoreError(f"{path} vanished after it was written")

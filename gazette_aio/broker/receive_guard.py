@@ -25,6 +25,7 @@ class ReceiveGuard(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_when = 0.0
         self._deadline = 0.0
         self._waiting = False
         self._expired = False
@@ -53,12 +54,14 @@ class ReceiveGuard(Generic[T]):
         assert task is not None, "outside of a task"
         cancelling = task.cancelling()
         self._deadline = deadline
-        if self._timer is None or self._timer.when() > deadline:
+        if self._timer is None or self._timer_when > deadline:
             self._arm(deadline)
         self._waiting = True
         self.was_late = False
         try:
-            return await anext(self._messages, None)
+            return await self._messages.__anext__()
+        except StopAsyncIteration:
+            return None
         except asyncio.CancelledError:
             if self._expired and task.uncancel() <= cancelling:
                 raise TimeoutError from None
@@ -70,6 +73,7 @@ class ReceiveGuard(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._fire, when)
+        self._timer_when = when
 
     def _fire(self, when: float) -> None:
         self._timer = None

@@ -48,6 +48,8 @@ class Replica:
         """Complete fragments which aren't persisted, oldest first."""
         self.flow = FlowBalance()
         self.closed = False
+        self.ending = False
+        """Whether nobody may wait for a change any more."""
         self.roll_pending = False
         self.listed = False
         self.listing_error = ""
@@ -301,9 +303,7 @@ class Replica:
             descriptors = spool.duplicate()
             if not was_open:
                 spool.close()
-            for descriptor in descriptors:
-                await self._runtime.io.run(self._runtime.files.datasync, descriptor)
-            await self._runtime.io.run(spool.sync_names)
+            await self._runtime.io.run(spool.sync_duplicates, descriptors)
         except FileNotFoundError as error:
             if not self.closed:  # Else it was deleted.
                 self._fail(error)
@@ -361,10 +361,15 @@ class Replica:
         if not self.is_busy:
             self.spool.close()
 
+    def end_reads(self) -> None:
+        """Let readers see the end of their streams rather than wait. Idempotent."""
+        self.ending = True
+        self.wake()
+
     def close(self) -> None:
         """End the replica: readers see the end of their streams. Idempotent."""
         self.closed = True
-        self.wake()
+        self.end_reads()
         self.close_files()
 
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import resource
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.listing import refresh
-from gazette_aio.broker.persister import Persister
+from gazette_aio.broker.persister import Persister, first_store
 from gazette_aio.broker.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.rolling import roll_offset
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from gazette_aio.broker.keyspace import JournalItem, KeySpace, Transaction
     from gazette_aio.broker.runtime import Runtime
 
-_STOPPED = "resolver has stopped serving local replicas"
+STOPPED = "resolver has stopped serving local replicas"
+"""What a request is told which would lead to a replica after the broker's end has begun."""
 
 logger = logging.getLogger(__name__)
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 _ORPHAN_SUFFIX = ".orphan"
+_FLUSHES_AT_ONCE = 8
 
 
 class Replicas:
@@ -48,11 +50,16 @@ class Replicas:
         self._replicas: dict[str, Replica] = {}
         self._opening: dict[Replica, asyncio.Task[None]] = {}
         self._leaving: dict[Path, asyncio.Task[None]] = {}
+        self._unopened: set[str] = set()
+        """Journals which aren't open, but may have content of before in their directories."""
         self._recent: OrderedDict[Replica, None] = OrderedDict()
         self._max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._unsynced: set[Replica] = set()
         self._interval_armed = False
-        self._stopping = False
+        self._interval_lock = asyncio.Lock()
+        self._ending = False
+        self.stopped = False
+        """Whether no journal is served any more."""
 
     def __repr__(self) -> str:
         return f"<Replicas open={len(self._replicas)}>"
@@ -77,36 +84,40 @@ class Replicas:
         """
         replica = self._replicas.get(item.name)
         if replica is None or replica.item.create_revision != item.create_revision:
-            if self._stopping:
-                raise ReplicaFailedError(_STOPPED)
+            if self.stopped:
+                raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
             replica = Replica(self._runtime, item, directory)
+            replica.ending = self._ending
             is_fresh = directory not in self._leaving and not directory.exists()
             if is_fresh and not item.spec.fragment.stores:
                 replica.listed = True
                 self._replicas[item.name] = replica
                 return replica
-            task = self._runtime.background.start(self._open(replica), f"open {item.name}")
+            # Taken now: a later one may itself wait until this replica is open.
+            opening_work = self._open(replica, self._leaving.get(directory))
+            task = self._runtime.background.start(opening_work, f"open {item.name}")
             if task is None:
-                raise ReplicaFailedError(_STOPPED)
+                raise ReplicaFailedError(STOPPED)
             self._replicas[item.name] = replica
             self._opening[replica] = task
         if (opening := self._opening.get(replica)) is not None:
             try:
                 await asyncio.shield(opening)
             except asyncio.CancelledError:
-                if opening.cancelled():  # The broker stops; nobody cancelled the caller.
-                    raise ReplicaFailedError(_STOPPED) from None
+                # The broker stops; else it's the caller who was cancelled.
+                if opening.cancelled() and not _is_cancelled():
+                    raise ReplicaFailedError(STOPPED) from None
                 raise
         replica.accessed = True
         if replica.idle:
             await self._refresh(replica)
         return replica
 
-    async def _open(self, replica: Replica) -> None:
+    async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:
         try:
             # Race: an append to the replica which was dropped may still be about to commit.
-            if (leaving := self._leaving.get(replica.directory)) is not None:
+            if leaving is not None:
                 await asyncio.wait([leaving])
             await replica.recover()
             await self._refresh(replica)
@@ -119,6 +130,7 @@ class Replicas:
             self._opening.pop(replica, None)
         if replica.closed:
             return
+        self._unopened.discard(replica.name)
         self.persister.schedule(replica)
         self.arm_pulse(replica)
 
@@ -130,6 +142,7 @@ class Replicas:
         Cancellation: safe.
         """
         kept, removed = await self._runtime.io.run(self._directories)
+        self._unopened.update(kept)
         for name in kept:
             self._open_later(name)
         for name in removed:
@@ -138,7 +151,7 @@ class Replicas:
             )
 
     def _directories(self) -> tuple[list[str], set[str]]:
-        """Return journals with stores which have a directory, and directories without a journal."""
+        """Return journals which have a directory, and directories without a journal."""
         names = {
             path.name for path in self._data.journals.iterdir() if path.suffix != _ORPHAN_SUFFIX
         }
@@ -147,8 +160,7 @@ class Replicas:
             directory = self._data.journal(item).name
             if directory in names:
                 names.remove(directory)
-                if item.spec.fragment.stores:
-                    kept.append(item.name)
+                kept.append(item.name)
         for name in list(names):
             # A journal which the key space can't have deleted, as it has never known it.
             revision = name.partition("-")[0]
@@ -160,12 +172,16 @@ class Replicas:
         return kept, names
 
     def _open_later(self, name: str) -> None:
+        item = self._space.get(name)
+        if item is None or not item.spec.fragment.stores:
+            return
+
         async def work() -> None:
             item = self._space.get(name)
-            if item is not None and item.spec.suspend.level != _FULL and not self._stopping:
+            if item is not None and item.spec.suspend.level != _FULL and not self.stopped:
                 await self.get(item)
 
-        self._runtime.scheduler.after(0.0, f"recover {name}", work)
+        self._runtime.scheduler.after(0.0, f"recover {name}", work, lane=first_store(item))
 
     # Changes of the key space
 
@@ -179,28 +195,43 @@ class Replicas:
         for spec in transaction.puts:
             replica = self._replicas.get(spec.name)
             item = self._space.get(spec.name)
-            if replica is None or item is None:
+            if item is None:
+                continue
+            if replica is None:
+                if spec.name in self._unopened:
+                    self._open_later(spec.name)
                 continue
             old, replica.item = replica.item, item
             if spec.suspend.level == _FULL:
+                if replica.complete or replica.spool.end > replica.spool.begin:
+                    self._unopened.add(spec.name)
                 self._drop(replica)
             elif list(old.spec.fragment.stores) != list(spec.fragment.stores):
                 replica.idle = True
+                replica.persist_armed = False  # A pause after failures was for the other store.
                 self.persister.schedule(replica)
+                if replica.waiters:
+                    self._open_later(spec.name)  # Those who wait don't ask again.
+            elif old.spec.fragment.refresh_interval != spec.fragment.refresh_interval:
+                replica.refreshes += 1
+                if spec.fragment.stores and not replica.idle:
+                    self._arm_refresh(replica)
         for item in removed:
+            self._unopened.discard(item.name)
             replica = self._replicas.get(item.name)
             if replica is not None:
+                self._unsynced.discard(replica)
                 self._drop(replica)
             self._runtime.background.start(self._remove(item), f"remove {item.name}")
 
     def _drop(self, replica: Replica) -> None:
         replica.close()
         self._recent.pop(replica, None)
-        self._unsynced.discard(replica)
         if self._replicas.get(replica.name) is replica:
             del self._replicas[replica.name]
         opening = self._opening.get(replica)
-        if self._stopping or (opening is None and replica.is_settled):
+        unsynced = replica in self._unsynced
+        if self.stopped or (opening is None and replica.is_settled and not unsynced):
             return
         directory = replica.directory
         leave = self._leave(replica, self._leaving.get(directory), opening)
@@ -219,6 +250,10 @@ class Replicas:
         if waiting:
             await asyncio.wait(waiting)
         await replica.settled()  # An append which holds the journal still commits.
+        if replica in self._unsynced:
+            self._unsynced.discard(replica)
+            await replica.sync_unacknowledged()
+            replica.close_files()
         if self._leaving.get(replica.directory) is asyncio.current_task():
             del self._leaving[replica.directory]
 
@@ -263,8 +298,11 @@ class Replicas:
             replica.pulse_armed = False
             if replica.closed:
                 return
-            await self.pulse(replica)
-            if replica.item.spec.fragment.flush_interval.seconds > 0:
+            # An append which holds the journal did the same as it began, and may last very long.
+            is_busy = replica.is_busy
+            if not is_busy:
+                await self.pulse(replica)
+            if is_busy or replica.item.spec.fragment.flush_interval.seconds > 0:
                 self.arm_pulse(replica)
 
         interval = self._runtime.options.pulse_interval
@@ -308,6 +346,45 @@ class Replicas:
                 await self._roll(replica, replica.spool.end)
         await self.persister.persist(replica)
 
+    async def flush_all(self) -> None:
+        """Flush all journals with stores, also those which were left by an earlier run.
+
+        Raises:
+            OSError, StoreError: If a fragment of one can't be persisted; the others are flushed.
+
+        Cancellation: safe.
+        """
+        # A silent store must not keep journals of others from theirs.
+        turns: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_FLUSHES_AT_ONCE)
+        )
+        failure: Exception | None = None
+
+        async def flush(name: str, turn: asyncio.Semaphore) -> None:
+            nonlocal failure
+            async with turn:
+                # Race: the journal may have been deleted, and created anew, while this one waited.
+                item = self._space.get(name)
+                replica = self._replicas.get(name)
+                if item is None or not (replica or item.spec.fragment.stores):
+                    return
+                try:
+                    if replica is None or replica in self._opening:
+                        replica = await self.get(item)
+                    await self.flush(replica)
+                except ReplicaFailedError as error:
+                    failure = failure or pb.StoreError(f"{name}: {error}")
+                except (OSError, pb.GazetteError) as error:
+                    failure = failure or error
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in sorted({*self._replicas, *self._unopened}):
+                item = self._space.get(name)
+                turn = turns[first_store(item) if item else ""]
+                tasks.create_task(flush(name, turn), name=f"flush {name}")
+        if failure is not None:
+            raise failure
+
     async def _roll(self, replica: Replica, offset: int) -> None:
         try:
             await replica.roll(offset)
@@ -327,10 +404,18 @@ class Replicas:
     async def _refresh(self, replica: Replica) -> None:
         replica.idle = False
         replica.refreshes += 1
-        if not replica.item.spec.fragment.stores:
-            replica.listed = True
-            return
-        await self.refresh(replica)
+        try:
+            await self.refresh(replica)
+        except BaseException:
+            replica.idle = True  # Whoever comes next lists them, and goes on with it.
+            if replica.waiters:
+                self._open_later(replica.name)
+            raise
+        if replica.item.spec.fragment.stores:
+            self._arm_refresh(replica)
+
+    def _arm_refresh(self, replica: Replica) -> None:
+        """See to it that the stores are listed again once their interval is over."""
         interval = replica.item.spec.fragment.refresh_interval
         seconds = interval.seconds + interval.nanos / 1e9
         # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
@@ -347,7 +432,8 @@ class Replicas:
             replica.accessed = False
             await self._refresh(replica)
 
-        self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work)
+        lane = first_store(replica.item)
+        self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work, lane=lane)
 
     async def sync_rest(self) -> None:
         """Make durable what was acknowledged and isn't yet, as the broker ends.
@@ -358,23 +444,39 @@ class Replicas:
 
     async def _sync_interval(self) -> None:
         self._interval_armed = False
-        replicas, self._unsynced = self._unsynced, set()
-        for replica in replicas:
-            await replica.sync_unacknowledged()
-            if replica.closed:
-                replica.close_files()
+        async with self._interval_lock:  # Who ends the broker waits for a round in progress.
+            for replica in list(self._unsynced):
+                if replica not in self._unsynced or (replica.closed and not self.stopped):
+                    continue  # It's synced as it leaves, before its files are another one's.
+                self._unsynced.discard(replica)
+                await replica.sync_unacknowledged()
+                if replica.closed:
+                    replica.close_files()
 
     # End
+
+    def end_reads(self) -> None:
+        """Let readers of all replicas, now and later, see the end of their streams."""
+        self._ending = True
+        for replica in self._replicas.values():
+            replica.end_reads()
 
     async def close(self) -> None:
         """End all replicas: their readers see the end of their streams.
 
         Cancellation: safe — all replicas are ended.
         """
-        self._stopping = True
+        self.stopped = True
+        self._runtime.bulk.stopping.set()
+        self._runtime.stores.begin_close()
         await self._sync_interval()
         for replica in list(self._replicas.values()):
             self._drop(replica)
         for task in list(self._opening.values()):
             task.cancel()
             await asyncio.wait([task])
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.replicas import STOPPED
 from gazette_aio.broker.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.clock import Deadline, ManualClock
     from gazette_aio.broker.headers import Headers
     from gazette_aio.broker.keyspace import JournalItem
+    from gazette_aio.broker.replicas import Replicas
     from gazette_aio.broker.space_store import SpaceStore
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
@@ -32,6 +34,7 @@ class Resolver:
 
     Args:
         store: The key space.
+        replicas: The journals which the broker serves.
         headers: Headers of the broker.
         assign_delay: Seconds for which a new journal, or one which isn't suspended any more, has
             no broker.
@@ -39,9 +42,16 @@ class Resolver:
     """
 
     def __init__(
-        self, store: SpaceStore, headers: Headers, *, assign_delay: float, clock: ManualClock
+        self,
+        store: SpaceStore,
+        replicas: Replicas,
+        headers: Headers,
+        *,
+        assign_delay: float,
+        clock: ManualClock,
     ) -> None:
         self._store = store
+        self._replicas = replicas
         self._clock = clock
         self._headers = headers
         self._assign_delay = assign_delay
@@ -68,7 +78,8 @@ class Resolver:
             until: Time up to which to wait, at which the client's token ends.
 
         Raises:
-            RpcError: If the peer meant another broker, or the revision isn't reached.
+            RpcError: If the peer meant another broker, the revision isn't reached, or the broker
+                has stopped to serve.
 
         Cancellation: safe.
         """
@@ -79,7 +90,7 @@ class Resolver:
             min_revision, until
         ):
             if self._store.stopping:
-                raise RpcError("resolver has stopped serving local replicas")
+                raise RpcError(STOPPED)
             raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
         item = self._store.space.get(pb.strip_meta(journal))
         if item is None or not _is_visible(item, claims):
@@ -93,6 +104,8 @@ class Resolver:
                 else pb.Status.INSUFFICIENT_JOURNAL_BROKERS
             )
             return Resolution(status, self._headers.unrouted(), item)
+        if self._replicas.stopped:
+            raise RpcError(STOPPED)
         return Resolution(pb.Status.OK, self._headers.routed(), item)
 
     def route(self, item: JournalItem) -> pb.Route:

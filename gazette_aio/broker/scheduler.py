@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 MAX_RUNNING = 16
+"""Most work of one lane which runs at the same time."""
+
+
+class _Lane:
+    """Work of one kind which is due: what runs, and what waits for it."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting: deque[tuple[str, Work]] = deque()
 
 
 class Scheduler:
@@ -28,21 +40,28 @@ class Scheduler:
     def __init__(self, background: Background, clock: ManualClock) -> None:
         self._background = background
         self._clock = clock
-        self._heap: list[tuple[float, int, str, Work]] = []
+        self._heap: list[tuple[float, int, str, Work, str]] = []
+        self._lanes: dict[str, _Lane] = {}
         self._count = itertools.count()
-        self._running = asyncio.Semaphore(MAX_RUNNING)
         self._task: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
-        self._performing = 0
         self._progress: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<Scheduler due={len(self._heap)}>"
 
-    def after(self, seconds: float, name: str, work: Work) -> None:
-        """Run `work` after a number of seconds. Work that became pointless must return at once."""
+    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> None:
+        """Run `work` after a number of seconds. Work that became pointless must return at once.
+
+        Args:
+            seconds: How long after now.
+            name: Name of its task.
+            work: The work.
+            lane: What it may have to wait for, as the URL of a store which may be silent: little
+                work of one lane runs at the same time, and none waits for that of another.
+        """
         when = self._clock.monotonic() + seconds
-        heapq.heappush(self._heap, (when, next(self._count), name, work))
+        heapq.heappush(self._heap, (when, next(self._count), name, work, lane))
         if self._task is None or self._task.done():
             self._task = self._background.start(self._run(), "broker-scheduler")
         elif self._heap[0][0] == when:
@@ -53,7 +72,7 @@ class Scheduler:
 
         Cancellation: safe.
         """
-        while self._performing or self._is_due():
+        while self._lanes or self._is_due():
             if self._progress is None:
                 self._progress = asyncio.Event()
             await self._progress.wait()
@@ -73,7 +92,7 @@ class Scheduler:
         clock = self._clock
         while self._heap:
             self._earlier.clear()
-            when, _, name, work = self._heap[0]
+            when, _, name, work, key = self._heap[0]
             if when > clock.monotonic():
                 timer = clock.call_at(when, self._earlier.set)
                 try:
@@ -82,21 +101,26 @@ class Scheduler:
                     timer.cancel()
                 continue
             heapq.heappop(self._heap)
-            self._performing += 1
-            try:
-                await self._running.acquire()
-            except asyncio.CancelledError:
-                self._performing -= 1
-                raise
-            if (task := self._background.start(work(), name)) is None:
-                self._performing -= 1
-                self._running.release()
-                return
-            task.add_done_callback(self._finish)
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.waiting.append((name, work))
+            self._start(key, lane)
+            await asyncio.sleep(0)  # Very much may be due at once.
 
-    def _finish(self, _task: asyncio.Task[None]) -> None:
-        self._performing -= 1
-        self._running.release()
+    def _start(self, key: str, lane: _Lane) -> None:
+        """Start what may run of a lane."""
+        while lane.waiting and lane.running < MAX_RUNNING:
+            name, work = lane.waiting.popleft()
+            if (task := self._background.start(work(), name)) is None:
+                lane.waiting.clear()
+                break
+            lane.running += 1
+            task.add_done_callback(lambda _: self._finish(key, lane))
+        if not lane.running:
+            del self._lanes[key]
+
+    def _finish(self, key: str, lane: _Lane) -> None:
+        lane.running -= 1
+        self._start(key, lane)
         self._wake()
 
     def _wake(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.append_machine import content_of
+from gazette_aio.broker.append_machine import EMPTY_MESSAGE, content_of
 from gazette_aio.broker.controlled import (
     serve_append,
     serve_apply,
@@ -22,8 +22,10 @@ from gazette_aio.broker.controlled import (
     serve_read,
     serve_replicate,
 )
+from gazette_aio.broker.drain import QUIET_SECONDS, Drain
 from gazette_aio.broker.rpc_error import RpcError
 from gazette_aio.broker.unix_socket import UnixSocket
+from gazette_aio.broker.workers import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,8 +42,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
+_EOF: object = vars(grpc.aio)["EOF"]  # The stubs don't know it.
+_OK = pb.Status.OK
 _SERVICE = "protocol.Journal"
 _EXTRAS = "gazette_aio.broker.extras"
+_MAX_PENDING_REQUESTS = 1 << 14
+_MAX_METADATA_BYTES = 64 << 10
 
 
 class GrpcServer:
@@ -56,6 +62,9 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._socket: UnixSocket | None = None
         self._watched: Health | None = None
+        self._claims: dict[pb.Capability, pb.Claims] = {}
+        metrics = core.metrics
+        self._drain = Drain(lambda: metrics.started.total() + metrics.completed.total())
 
     def __repr__(self) -> str:
         return f"<GrpcServer {'running' if self._server else 'stopped'}>"
@@ -111,7 +120,14 @@ class GrpcServer:
             options=(
                 ("grpc.max_receive_message_length", self._core.runtime.options.max_recv_size),
                 ("grpc.max_send_message_length", -1),
+                # Tokens travel as metadata, and claims with many selectors make long ones.
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.so_reuseport", 0),
+                # The library else cancels requests at random, whosoever they are, while more than
+                # a thousand of them wait to be looked at.
+                ("grpc.server.max_pending_requests", _MAX_PENDING_REQUESTS),
+                ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_REQUESTS),
             )
         )
         server.add_generic_rpc_handlers((self._handlers(),))
@@ -145,9 +161,19 @@ class GrpcServer:
         if self._watched is not None:
             self._watched.end()
         if server is not None:
-            await server.stop(grace)
+            try:
+                await self._drain.quiet(grace)
+            finally:
+                await settle(asyncio.ensure_future(self._end(server, grace)))
         if socket is not None:
             socket.remove()
+
+    async def _end(self, server: grpc.aio.Server, grace: float) -> None:
+        stopped = asyncio.ensure_future(server.stop(grace))
+        # Clients learn of the end before held requests are answered.
+        await asyncio.sleep(QUIET_SECONDS)
+        self._drain.release()
+        await stopped
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         # Requests are parsed here, and messages with content also serialized: gRPC would answer
@@ -199,10 +225,10 @@ class GrpcServer:
         await self._run("Read", pb.Capability.READ, context, call)
 
     async def _append(
-        self, messages: AsyncIterator[bytes], context: Context
+        self, _messages: AsyncIterator[bytes], context: Context
     ) -> pb.AppendResponse | None:
-        async def call(claims: pb.Claims) -> pb.AppendResponse:
-            return await serve_append(self._core, claims, _decode_appends(messages))
+        def call(claims: pb.Claims) -> Awaitable[pb.AppendResponse]:
+            return serve_append(self._core, claims, _AppendMessages(context))
 
         return await self._run("Append", pb.Capability.APPEND, context, call)
 
@@ -228,6 +254,14 @@ class GrpcServer:
 
         return await self._run("FragmentStoreHealth", pb.Capability.READ, context, call)
 
+    def _authorize(self, context: Context, capability: pb.Capability) -> pb.Claims:
+        if self._core.runtime.options.auth_keys:
+            return self._core.authorize(_authorization(context), capability)
+        # Without keys all may do all: there's nothing to read, and the claims are always the same.
+        if (claims := self._claims.get(capability)) is None:
+            claims = self._claims[capability] = self._core.authorize(None, capability)
+        return claims
+
     async def _run(
         self,
         operation: str,
@@ -239,9 +273,11 @@ class GrpcServer:
         metrics.started[operation] += 1
         outcome = "ok"
         try:
-            response = await call(self._core.authorize(_authorization(context), capability))
-            status: pb.Status.ValueType = getattr(response, "status", pb.Status.OK)
-            if status != pb.Status.OK and operation not in ("Apply", "List"):
+            if self._drain.begun:
+                await self._drain.hold()
+            response = await call(self._authorize(context, capability))
+            status: pb.Status.ValueType = getattr(response, "status", _OK)
+            if status != _OK and operation not in ("Apply", "List"):
                 outcome = pb.Status.Name(status)
         except RpcError as error:
             outcome = "<error>"
@@ -291,13 +327,28 @@ def _parse(cls: type[M], message: bytes) -> M:
         raise RpcError(f"failed to unmarshal the request: {error}", "INTERNAL") from None
 
 
-async def _decode_appends(messages: AsyncIterator[bytes]) -> AsyncIterator[AppendMessage]:
-    async for message in messages:
+class _AppendMessages:
+    """Messages of an append.
+
+    They're read from the call itself: the library's iterator is two generators more per message.
+    """
+
+    __slots__ = ("_read",)
+
+    def __init__(self, context: Context) -> None:
+        self._read: Callable[[], Awaitable[Any]] = context.read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AppendMessage:
+        message = await self._read()
+        if message is _EOF:
+            raise StopAsyncIteration
+        if not message:
+            return EMPTY_MESSAGE
         content = content_of(message)
-        if content is not None:
-            yield content
-            continue
-        yield _parse(pb.AppendRequest, message)
+        return _parse(pb.AppendRequest, message) if content is None else content
 
 
 def _authorization(context: Context) -> str | None:

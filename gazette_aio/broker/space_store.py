@@ -15,7 +15,7 @@ from gazette_aio.broker.rpc_error import RpcError
 from gazette_aio.broker.workers import Workers, settle, wait_until
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.clock import Deadline
+    from gazette_aio.broker.clock import Deadline, ManualClock
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class SpaceStore:
         self._adopt = adopt
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._failure = ""
         self.stopping = False
 
@@ -99,9 +100,39 @@ class SpaceStore:
                 return False
         return True
 
+    async def wait_merged(
+        self, revision: int, delay: float, clock: ManualClock, until: Deadline | None = None
+    ) -> bool:
+        """Wait until the key space has reached a revision, and for changes which follow closely.
+
+        Args:
+            revision: The revision; if it's reached already, nothing is waited for.
+            delay: Seconds in which further changes are merged with the first one.
+            clock: Clock of these seconds. On a frozen one nothing follows closely.
+            until: Time at which to give up.
+
+        Returns:
+            Whether it has; if not, the broker is stopping, or the time has come.
+
+        Cancellation: safe.
+        """
+        if self.space.revision >= revision:
+            return True
+        if not await self.wait_for(revision, until):
+            return False
+        if clock.is_frozen:
+            return True
+        when = clock.monotonic() + delay
+        if until is not None and until.when < when:
+            # The client's token ends before they're shown.
+            await until.wait(self._stopped)
+            return False
+        return not await clock.wait(self._stopped, when)
+
     def stop(self) -> None:
         """End all waits."""
         self.stopping = True
+        self._stopped.set()
         self._wake()
 
     async def close(self) -> None:

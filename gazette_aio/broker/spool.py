@@ -186,14 +186,12 @@ class Spool:
         Raises:
             OSError: If it can't be written; the append must be rolled back.
         """
-        # Joined, so that a worker thread competes for the interpreter a few times per batch rather
-        # than a few times per chunk.
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._files.pwrite(self._descriptor, data, self.end - self.begin + self.delta)
-        self._append_hash.update(data)
-        if self._fragment_hash is not self._append_hash:
-            self._fragment_hash.update(data)
-        self.delta += len(data)
+        for chunk in chunks:
+            self._files.pwrite(self._descriptor, chunk, self.end - self.begin + self.delta)
+            self._append_hash.update(chunk)
+            if self._fragment_hash is not self._append_hash:
+                self._fragment_hash.update(chunk)
+            self.delta += len(chunk)
 
     def commit(self, registers: pb.LabelSet | None, now_seconds: float) -> bytes:
         """Make the append part of the fragment; return the SHA-1 of its content.
@@ -238,6 +236,12 @@ class Spool:
         """Make content, log and the names of the files durable; the files are open."""
         self._files.datasync(self._descriptor)
         self._files.datasync(self._log)
+        self.sync_names()
+
+    def sync_duplicates(self, descriptors: Sequence[int]) -> None:
+        """Make the same durable, by duplicates of the descriptors."""
+        for descriptor in descriptors:
+            self._files.datasync(descriptor)
         self.sync_names()
 
     def duplicate(self) -> tuple[int, int]:

@@ -73,7 +73,8 @@ class StoredContent:
             file.close()
 
     def _piece(self, limit: int) -> bytes:
-        assert self._file is not None, "not open"
+        if self._file is None:
+            raise pb.StoreError("closed")  # By one who has given up on a silent store.
         limit = min(limit, _INPUT_BYTES * 4)
         if piece := self._decompressor.decompress(max_bytes=limit):
             return piece

@@ -44,6 +44,8 @@ class RecordingFiles(FileOps):
         self._lock = threading.Lock()
         self.fail_at = -1
         """Which operation fails, by the number of steps before it."""
+        self.read_only_at = -1
+        """From when on the disk can't be changed any more, by the number of steps before that."""
         self.failure = errno.EIO
 
     @property
@@ -52,6 +54,8 @@ class RecordingFiles(FileOps):
         return len(self._open)
 
     def _fail(self) -> None:
+        if 0 <= self.read_only_at <= len(self.steps):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if 0 <= self.fail_at <= len(self.steps):
             self.fail_at = -1
             raise OSError(self.failure, os.strerror(self.failure))
@@ -65,7 +69,8 @@ class RecordingFiles(FileOps):
 
     def open(self, path: Path, flags: int) -> int:
         with self._lock:
-            self._fail()
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self._fail()
             name = self._name(path)
             fresh = not path.exists()
             descriptor = super().open(path, flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import gazette_aio.protocol as pb
@@ -12,6 +13,9 @@ Suspend = pb.AppendRequest.Suspend
 Level = pb.JournalSpec.Suspend.Level
 FAR = 1 << 40
 """A modification time which nothing reaches."""
+JUMP_AGE_SECONDS = 6 * 3600
+FLUSH_SECONDS = 24 * 3600
+"""Age from which a fragment counts as flushed, unless the journal has an interval."""
 
 
 class Fragment(NamedTuple):
@@ -20,11 +24,16 @@ class Fragment(NamedTuple):
     begin: int
     content: bytes
     codec: int
-    stored: bool
+    mod_time: int = 0
+    """When it was stored, zero if it wasn't."""
 
     @property
     def end(self) -> int:
         return self.begin + len(self.content)
+
+    @property
+    def stored(self) -> bool:
+        return self.mod_time > 0
 
 
 @dataclasses.dataclass
@@ -60,10 +69,17 @@ class Journal:
     Args:
         spec: Its spec.
         stored: Fragments in the store of its name, which outlive it.
+        clock: Returns Unix time.
     """
 
-    def __init__(self, spec: pb.JournalSpec, stored: list[Fragment]) -> None:
+    def __init__(
+        self, spec: pb.JournalSpec, stored: list[Fragment], clock: Callable[[], float]
+    ) -> None:
         self.spec = spec
+        self.clock = clock
+        self.first_append = 0.0
+        """When the fragment in progress got its first content."""
+        self.roll_pending = False
         self.stored = stored
         self.complete: list[Fragment] = []
         self.begin = 0
@@ -82,7 +98,7 @@ class Journal:
     @property
     def index(self) -> list[Fragment]:
         stored = self.stored if self.spec.fragment.stores else []
-        local = [*self.complete, Fragment(self.begin, self.content, self.codec, stored=False)]
+        local = [*self.complete, Fragment(self.begin, self.content, self.codec)]
         return sorted([*stored, *(fragment for fragment in local if fragment.content)])
 
     @property
@@ -103,16 +119,24 @@ class Journal:
 
     def roll(self, offset: int) -> None:
         if self.content:
-            self.complete.append(Fragment(self.begin, self.content, self.codec, stored=False))
-        self.begin, self.content = offset, b""
+            self.complete.append(Fragment(self.begin, self.content, self.codec))
+        self.begin, self.content, self.first_append = offset, b"", 0.0
         self.codec = self.spec.fragment.compression_codec
+        self.roll_pending = False
 
     def flush(self) -> None:
         if self.content:
             self.roll(self.head)
         if self.spec.fragment.stores:
-            self.stored += [fragment._replace(stored=True) for fragment in self.complete]
+            now = int(self.clock())
+            self.stored += [fragment._replace(mod_time=now) for fragment in self.complete]
             self.complete.clear()
+
+    def pulse(self) -> None:
+        """Do what an empty append does, other than to make room for one."""
+        blocked = max(self.write_head, self.spec.suspend.offset) > self.head and self.writable
+        if self.content and not blocked:
+            self._roll_if_due()
 
     # Append
 
@@ -126,7 +150,7 @@ class Journal:
             return answer
         if (answer := self._suspension(request)) is not None and not answer.routed:
             return answer
-        self._roll_if_due(now=request.suspend == Suspend.SUSPEND_NOW and self.level != Level.NONE)
+        self._roll_if_due()
         content = b"".join(chunks)
         may_have_content = self.writable and request.suspend <= Suspend.SUSPEND_NO_RESUME
         if content and not may_have_content:
@@ -139,6 +163,8 @@ class Journal:
         if answer is not None:
             return answer
         begin = self.head
+        if not self.content:
+            self.first_append = self.clock()
         self.content += content
         if modifies:
             self.registers = _updated(self.registers, request)
@@ -179,8 +205,11 @@ class Journal:
             case Suspend.SUSPEND_IF_FLUSHED | Suspend.SUSPEND_NOW if not self.index:
                 self.suspend(Level.FULL, self.head)
                 return dataclasses.replace(suspended, routed=False)
-            case Suspend.SUSPEND_NOW if self.level == Level.NONE:
+            case Suspend.SUSPEND_NOW | Suspend.SUSPEND_IF_FLUSHED if self.level == Level.NONE and (
+                request.suspend == Suspend.SUSPEND_NOW or self._is_flushed()
+            ):
                 self.suspend(Level.PARTIAL, self.head)
+                self.roll_pending = True
                 return suspended
             case Suspend.SUSPEND_IF_FLUSHED | Suspend.SUSPEND_NOW if self.level == Level.PARTIAL:
                 return suspended
@@ -188,10 +217,17 @@ class Journal:
                 pass
         return None
 
-    def _roll_if_due(self, *, now: bool) -> None:
+    def _is_flushed(self) -> bool:
+        last = self.index[-1]
+        age = self.spec.fragment.flush_interval.seconds or FLUSH_SECONDS
+        return last.stored and last.mod_time <= self.clock() - age
+
+    def _roll_if_due(self) -> None:
         length = len(self.content)
         first = bool(self.index) and self.index[0].begin == self.begin
-        if not length or length > self.spec.fragment.length or first or now:
+        interval = self.spec.fragment.flush_interval.seconds
+        later = interval and self.first_append // interval != self.clock() // interval
+        if not length or length > self.spec.fragment.length or first or later or self.roll_pending:
             self.roll(self.head)
 
     # Read
@@ -224,11 +260,11 @@ class Journal:
             if fragment.end <= offset:
                 continue
             if fragment.begin > offset:
-                # Nothing here is old enough for a jump over a hole behind the first fragment.
-                if position or not fragment.stored:
+                old = fragment.mod_time < int(self.clock()) - JUMP_AGE_SECONDS
+                if not fragment.stored or (position and not old):
                     break
                 offset = fragment.begin
-            if not (fragment.stored and begin_mod_time == FAR):
+            if not (fragment.stored and fragment.mod_time < begin_mod_time):
                 return fragment, offset
             offset = fragment.end
         return None, offset
@@ -241,8 +277,11 @@ class Journal:
             fragment
             for fragment in self.index
             if fragment.begin >= request.next_page_token
-            and not (fragment.stored and request.begin_mod_time == FAR)
-            and not (not fragment.stored and request.end_mod_time)
+            and not (fragment.stored and fragment.mod_time < request.begin_mod_time)
+            and not (
+                request.end_mod_time
+                and not (fragment.stored and fragment.mod_time <= request.end_mod_time)
+            )
         ]
         limit = request.page_limit or 1000
         token = selected[limit].begin if len(selected) > limit else 0
@@ -276,9 +315,14 @@ def framed(request: pb.AppendRequest, chunks: list[bytes], framing: str) -> list
 
 
 class Space:
-    """All journals, and the store."""
+    """All journals, and the store.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Returns Unix time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
         self.journals: dict[str, Journal] = {}
         self.store: dict[str, list[Fragment]] = {}
 
@@ -301,7 +345,7 @@ class Space:
             if (journal := self.journals.get(name)) is not None:
                 journal.spec, journal.changed = spec, True
             else:
-                self.journals[name] = Journal(spec, self.store.setdefault(name, []))
+                self.journals[name] = Journal(spec, self.store.setdefault(name, []), self.clock)
         return "", True
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,6 +18,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.clock import ManualClock
 from gazette_aio.broker.options import FsyncMode
 from tests.broker.caller import Caller, calling
 from tests.broker.model import (
@@ -29,24 +31,17 @@ from tests.broker.model import (
     Suspend,
     framed,
 )
-
-STORED = "test/stored"
-LOCAL = "test/local"
-NAMES = (STORED, LOCAL, "test/third")
-FRAGMENT_BYTES = 1024
-CODECS = (pb.CompressionCodec.NONE, pb.CompressionCodec.GZIP, pb.CompressionCodec.SNAPPY)
-Flag = pb.JournalSpec.Flag
-
-
-class Change(NamedTuple):
-    """One change of an Apply, before the revision of its journal is known."""
-
-    kind: str
-    name: str
-    revision: str
-    codec: int = 0
-    flags: int = 0
-    suspension: str = "keep"
+from tests.broker.model_changes import (
+    LOCAL,
+    STORED,
+    Change,
+    Flag,
+    change_error,
+    label_set_of,
+    spec_of,
+    suspension_of,
+)
+from tests.broker.model_watch import Watch
 
 
 class Driver:
@@ -55,7 +50,10 @@ class Driver:
     def __init__(self, directory: Path, fsync: FsyncMode) -> None:
         self.directory = directory
         self.fsync = fsync
-        self.space = Space()
+        self.clock = ManualClock(start=1_700_000_000)
+        self.space = Space(self.clock)
+        self.watch_state = Watch(self.space)
+        self.touched: set[Path] = set()
         self.revision = 0
         self.count = 0
 
@@ -68,16 +66,23 @@ class Driver:
             for name, parts in steps:
                 await getattr(self, name)(**parts)
                 await self._check_space()
+                await self.watch_state.check(self.revision)
             await self._check_all()
             await self.restart()
         finally:
+            await self.watch_state.aclose()
             await self.stack.aclose()
 
     async def _start(self) -> None:
         self.stack = AsyncExitStack()
-        # Fragments are persisted when a step says so.
+        # Fragments are persisted, and journals looked at, when a step says so.
         broker = EmbeddedBroker(
-            self.directory, fsync=self.fsync, http_port=None, persist_delay=3600.0
+            self.directory,
+            fsync=self.fsync,
+            http_port=None,
+            persist_delay=1e9,
+            pulse_interval=1e9,
+            clock=self.clock,
         )
         self.broker = await self.stack.enter_async_context(broker)
         self.caller: Caller = await self.stack.enter_async_context(calling(broker.endpoint))
@@ -85,8 +90,11 @@ class Driver:
     # Steps
 
     async def restart(self) -> None:
+        await self.broker.stop()
+        await self.watch_state.ended()
         await self.stack.aclose()
         await self._start()
+        await self.rewatch()
         await self._check_space()
         await self._check_all()
 
@@ -101,6 +109,33 @@ class Driver:
         if journal is not None and journal.level != Level.FULL:
             await self.broker.flush(name)
             journal.flush()
+            # Files are as old as the clock says.
+            directory = self.directory / "fragments" / name
+            for path in set(directory.glob("*-*")) - self.touched:
+                os.utime(path, (self.clock(), self.clock()))
+                self.touched.add(path)
+            await self.broker.refresh(name)
+
+    async def pulse(self, name: str) -> None:
+        journal = self.space.journals.get(name)
+        if journal is not None and journal.level != Level.FULL:
+            await self.broker.pulse(name)
+            journal.pulse()
+
+    async def advance(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+        await self.broker.control.settled()
+
+    async def watch(self, selection: str) -> None:
+        await self.watch_state.aclose()
+        self.watch_state = Watch(self.space, selection)
+        self.watch_state.begin(self.caller)
+
+    async def rewatch(self) -> None:
+        """Begin a watch again where an earlier one was, as of then."""
+        if self.watch_state.selection:
+            await self.watch_state.aclose()
+            self.watch_state.begin(self.caller)
 
     async def apply(self, changes: list[Change]) -> None:
         request = [self._change(change) for change in changes]
@@ -108,7 +143,7 @@ class Driver:
         errors = [
             (index, error)
             for index, change in enumerate(request)
-            if (error := _change_error(change)) is not None
+            if (error := change_error(change)) is not None
         ]
         if errors:
             await _expect_error(call, f"Changes[{errors[0][0]}]", errors[0][1])
@@ -216,7 +251,7 @@ class Driver:
         end: str,
         metadata_only: bool,
         do_not_proxy: bool,
-        far: bool,
+        since: str,
     ) -> None:
         request = pb.ReadRequest(
             journal=name,
@@ -224,7 +259,7 @@ class Driver:
             end_offset=max(0, self._offset(name, end)),
             metadata_only=metadata_only,
             do_not_proxy=do_not_proxy,
-            begin_mod_time=FAR if far else 0,
+            begin_mod_time=self._time(since),
         )
         call = self.caller.read_call(request)
         if request.offset < -1:
@@ -273,16 +308,20 @@ class Driver:
         assert statuses in ([], [pb.Status.JOURNAL_NOT_FOUND])
 
     async def list_fragments(
-        self, name: str, token: str, limit: int, begin_far: bool, end_far: bool
+        self, name: str, token: str, limit: int, since: str, until: str
     ) -> None:
         request = pb.FragmentsRequest(
             journal=name,
             next_page_token=self._offset(name, token),
             page_limit=limit,
-            begin_mod_time=FAR if begin_far else 0,
-            end_mod_time=FAR if end_far else 0,
+            begin_mod_time=self._time(since),
+            end_mod_time=self._time(until),
         )
         call = self.caller.fragments_call(request)
+        begin, end = request.begin_mod_time, request.end_mod_time
+        if 0 < end < begin:
+            await _expect_error(call, f"invalid EndModTime ({end} must be after {begin})")
+            return
         if request.next_page_token < 0:
             text = f"invalid NextPageToken ({request.next_page_token}; must be >= 0)"
             await _expect_error(call, text)
@@ -307,7 +346,34 @@ class Driver:
         assert response.next_page_token == next_token
         _compare_fragments(name, [f.spec for f in response.fragments], fragments)
 
+    async def page_through(self, name: str, limit: int, since: str) -> None:
+        """List all fragments, page by page."""
+        journal = self.space.journals.get(name)
+        if journal is None or journal.level == Level.FULL or journal.spec.flags == Flag.O_WRONLY:
+            return
+        request = pb.FragmentsRequest(journal=name, begin_mod_time=self._time(since))
+        whole, _ = journal.fragments(request)
+        request.page_limit = limit
+        found: list[pb.Fragment] = []
+        for _ in range(len(whole) // limit + 1):
+            response = await self.caller.fragments_call(request)
+            assert response.status == pb.Status.OK
+            fragments = [fragment.spec for fragment in response.fragments]
+            assert len(fragments) == limit or not response.next_page_token
+            found += fragments
+            if not (token := response.next_page_token):
+                break
+            assert token > request.next_page_token
+            request.next_page_token = token
+        assert not request.next_page_token or fragments
+        _compare_fragments(name, found, whole)
+
     # What steps are made of
+
+    def _time(self, name: str) -> int:
+        return {"": 0, "now": int(self.clock()), "recent": int(self.clock()) - 3000, "far": FAR}[
+            name
+        ]
 
     def _content(self, size: int) -> bytes:
         self.count += 1
@@ -335,13 +401,14 @@ class Driver:
         if change.kind in ("delete", "both"):
             made.delete = change.name
         if change.kind in ("upsert", "both"):
-            made.upsert.CopyFrom(_spec(change))
+            made.upsert.CopyFrom(spec_of(change))
+            made.upsert.fragment.flush_interval.seconds = change.flush_seconds
             if journal is None and change.suspension == "full at 1024":
-                made.upsert.suspend.CopyFrom(_suspension(Level.FULL, 1024))
+                made.upsert.suspend.CopyFrom(suspension_of(Level.FULL, 1024))
             elif change.suspension == "partial":
-                made.upsert.suspend.CopyFrom(_suspension(Level.PARTIAL, 0))
+                made.upsert.suspend.CopyFrom(suspension_of(Level.PARTIAL, 0))
             elif change.suspension == "none at 2000":
-                made.upsert.suspend.CopyFrom(_suspension(Level.NONE, 2000))
+                made.upsert.suspend.CopyFrom(suspension_of(Level.NONE, 2000))
             elif journal is not None and change.suspension != "clear":
                 made.upsert.suspend.CopyFrom(journal.spec.suspend)
                 if not journal.spec.HasField("suspend"):
@@ -354,7 +421,7 @@ class Driver:
         request = pb.AppendRequest(
             journal=name, offset=self._offset(name, place), suspend=Suspend.ValueType(suspend)
         )
-        check, exclude, union, subtract = map(_label_set, registers)
+        check, exclude, union, subtract = map(label_set_of, registers)
         if check or exclude:
             request.check_registers.CopyFrom(pb.LabelSelector(include=check, exclude=exclude))
         if union:
@@ -475,48 +542,10 @@ class Driver:
             await self._compare_read(name, request, await _drain(self.caller.read_call(request)))
             if journal.level == Level.FULL or journal.spec.flags == Flag.O_WRONLY:
                 continue
-            await self.list_fragments(name, "0", 0, begin_far=False, end_far=False)
+            await self.list_fragments(name, "0", 0, since="", until="")
             barrier = pb.AppendRequest(journal=name, suspend=Suspend.SUSPEND_KEEP)
             answer = journal.append(barrier, [], "commit")
             await self._compare_append(name, self._send(framed(barrier, [], "commit")), answer)
-
-
-def _spec(change: Change) -> pb.JournalSpec:
-    spec = pb.JournalSpec(
-        name=change.name, replication=1, flags=change.flags, labels=pb.label_set("codec", "any")
-    )
-    spec.fragment.length = FRAGMENT_BYTES
-    spec.fragment.compression_codec = pb.CompressionCodec.ValueType(
-        change.codec or pb.CompressionCodec.NONE
-    )
-    spec.fragment.refresh_interval.seconds = 3600
-    spec.fragment.retention.SetInParent()
-    spec.fragment.flush_interval.SetInParent()
-    if change.name == STORED:
-        spec.fragment.stores.append("file:///")
-    return spec
-
-
-def _suspension(level: Any, offset: int) -> pb.JournalSpec.Suspend:
-    return pb.JournalSpec.Suspend(level=level, offset=offset)
-
-
-def _change_error(change: pb.ApplyRequest.Change) -> str | None:
-    """Return a part of the text of the error which an invalid change is."""
-    name = change.upsert.name or change.delete
-    if change.HasField("upsert") == bool(change.delete):
-        return ""
-    if not change.HasField("upsert") and change.expect_mod_revision == 0:
-        return ""
-    if change.expect_mod_revision < -1:
-        return ""
-    return "" if name in ("/bad", "bad") else None
-
-
-def _label_set(text: str) -> pb.LabelSet | None:
-    pairs = [pair.split("=") for pair in text.split(",")] if text else []
-    made = pb.LabelSet(labels=[pb.Label(name=name, value=value) for name, value in pairs])
-    return made if pairs else None
 
 
 def _compare_fragments(name: str, found: list[pb.Fragment], expected: list[Fragment]) -> None:
@@ -524,9 +553,8 @@ def _compare_fragments(name: str, found: list[pb.Fragment], expected: list[Fragm
         assert (fragment.journal, fragment.begin, fragment.end) == (name, model.begin, model.end)
         assert pb.sum_to_digest(fragment.sum) == hashlib.sha1(model.content).digest()
         assert fragment.compression_codec == model.codec
-        assert (fragment.backing_store, fragment.mod_time != 0) == (
-            ("file:///", True) if model.stored else ("", False)
-        )
+        assert fragment.backing_store == ("file:///" if model.stored else "")
+        assert fragment.mod_time == model.mod_time
 
 
 def _set(event: asyncio.Event, _call: object) -> None:

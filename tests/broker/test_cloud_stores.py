@@ -7,11 +7,13 @@ import base64
 import datetime as dt
 import gzip
 import hashlib
+import http.client
 import json
 import logging
 import os
 import shutil
 import socket
+import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -25,7 +27,9 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.stores import ObjectStore, object_config
+from gazette_aio.broker.clock import ManualClock
+from gazette_aio.broker.stores import ObjectStore, object_config, raw_listing
+from gazette_aio.broker.stores.raw_listing import parse_page
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
@@ -96,6 +100,25 @@ class Bucket:
             headers={"Content-Type": "application/octet-stream"},
         )
         urllib.request.urlopen(request, timeout=10).close()
+
+    def put_raw(self, key: str) -> None:
+        """Make an object whose key clients of stores would clean or refuse."""
+        host = urlsplit(self.endpoint).netloc
+        connection = http.client.HTTPConnection(host, timeout=10)
+        connection.request(
+            "PUT",
+            f"/{self.name}/{key}",
+            body=b"-",
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOFTESTS/20260101/us-east-1/s3/"
+                "aws4_request, SignedHeaders=host, Signature=00",
+            },
+        )
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        assert response.status == 200, response.status
 
     def client(self) -> S3Store:
         return S3Store(self.name, endpoint=self.endpoint, client_options={"allow_http": True})
@@ -266,6 +289,63 @@ async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> 
         assert await caller.fragments() == []
 
 
+async def test_keys_which_cannot_be_parsed_hide_nothing(
+    tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = []
+    for begin in (0, 5):
+        content = b"%05d" % begin
+        name = f"{begin:016x}-{begin + 5:016x}-{hashlib.sha1(content).hexdigest()}.raw"
+        bucket.request(
+            "PUT",
+            f"in/test/journal/date=%7f/{name}" if begin else f"in/test/journal/{name}",
+            content,
+        )
+        written.append(content)
+    for odd in ("a//b", "/b", "a%01b", "zz%7f", "q/../x", "a%25zz", "date=1%252/x"):
+        await asyncio.to_thread(bucket.put_raw, f"in/test/journal/{odd}")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=[bucket.url("in/")]))
+        await broker.refresh("test/journal")
+        await broker.refresh("test/journal")
+        assert [fragment.begin for fragment in await caller.fragments()] == [0, 5]
+        assert await caller.read() == b"".join(written)
+        assert await health(caller, bucket.url("in/")) == ""
+        told = [r for r in caplog.records if "a bucket has keys" in r.message]
+        assert len(told) == 1
+
+
+async def test_pages_of_keys_follow_each_other(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_listing, "_PAGE_KEYS", 2)
+    names = ["in/0", "in/1//x", "in/a b+c%20", "in/é", "in/z"]
+    for name in names:
+        await asyncio.to_thread(bucket.put_raw, quote(name))
+    store = ObjectStore(bucket.url(), object_config.open_client)
+    listed = await asyncio.to_thread(lambda: list(store.list("in/")))
+    assert [file.path for file in listed] == [name[3:] for name in sorted(names)]
+    assert all(abs(file.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60 for file in listed)
+    monkeypatch.setattr(raw_listing, "_MAX_PAGE_BYTES", 100)
+    with pytest.raises(pb.StoreError, match="too long"):
+        await asyncio.to_thread(lambda: list(store.list("in/")))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"<html></html>",
+        b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+        b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><Contents><LastModified>x</LastModified></Contents></ListBucketResult>",
+    ],
+)
+def test_answers_which_are_no_listing(document: bytes) -> None:
+    with pytest.raises(pb.StoreError, match="unexpected answer to a listing"):
+        parse_page(document)
+
+
 # Health
 
 
@@ -345,6 +425,87 @@ async def test_appends_give_up_on_a_store_which_is_silent(tmp_path: Path) -> Non
                     await broker.flush("other")
                     assert await caller.read("other") == b"content"
             silent.close()
+
+
+async def test_a_silent_store_does_not_delay_the_end(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(100)
+        silent.setblocking(False)
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+        broker = new_broker(tmp_path)
+        await broker.start()
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=[store]), journal_spec("other"))
+            await caller.commit(b"content", "other")
+            request = pb.FragmentsRequest(journal="test/journal")
+            waiting: list[Any] = [
+                asyncio.ensure_future(collect(call))
+                for call in (
+                    caller.fragments_call(request),
+                    caller.append_call(iter([pb.AppendRequest(journal="test/journal")])),
+                    caller.health_call(pb.FragmentStoreHealthRequest(fragment_store=store)),
+                )
+            ]
+            connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+            begun = time.monotonic()
+            # Whoever gives up on a store doesn't wait for it either.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await broker.refresh("test/journal")
+            await broker.stop(0.2)
+            assert time.monotonic() - begun < 3
+            assert all(isinstance(error, Exception) for error in await asyncio.gather(*waiting))
+            connection.close()
+        # The directory is free, and nothing in it was lost.
+        async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+            assert await caller.read("other") == b"content"
+
+
+async def collect(call: Any) -> Any:
+    try:
+        return await call
+    except Exception as error:  # noqa: BLE001 - Any will do.
+        return error
+
+
+async def test_stores_which_clients_name_are_few(tmp_path: Path) -> None:
+    (tmp_path / "root" / "used").mkdir(parents=True)
+    async with new_broker(tmp_path / "data", file_root=tmp_path / "root") as broker:
+        stores = broker.core.runtime.stores
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=["file:///used/"]))
+            await caller.commit(b"content")
+            used = stores.get("file:///used/")
+            for number in range(200):
+                text = await health(caller, f"file:///missing-{number}/")
+                assert text.startswith("health check PUT failed: invalid file store directory")
+            assert len(stores) < 100
+            assert await health(caller, "file:///used/") == ""
+            assert stores.get("file:///used/") is used
+            # What a journal comes to use isn't dropped any more.
+            kept = stores.get("file:///missing-199/")
+            assert stores.visit("file:///missing-199/") is kept
+            assert "badarg" in await health(caller, "file:///?badarg=1")
+
+
+async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with new_broker(tmp_path, clock=clock, http_port=None) as broker:
+        stores = broker.core.runtime.stores
+        failure = broker.control.fail_store("file:///failing/")
+        kept = stores.get("file:///failing/")
+        for number in range(1000):
+            stores.get(f"file:///{number}/")
+        assert len(stores) == 1001
+        clock.advance(3 * 3600)
+        used = stores.get("file:///7/")
+        for number in range(1000, 1100):
+            stores.get(f"file:///{number}/")
+        assert len(stores) < 110
+        assert stores.get("file:///7/") is used
+        assert stores.get("file:///failing/") is kept
+        failure.remove()
 
 
 async def test_a_store_comes_back(tmp_path: Path, bucket: Bucket) -> None:

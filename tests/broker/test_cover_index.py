@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker.cover_index import OFFSET_JUMP_AGE_SECONDS, CoverSet, query
+from gazette_aio.broker.index_entry import FragmentCover, IndexEntry, pack
 
 
 class Span(NamedTuple):
@@ -131,7 +133,78 @@ def test_a_difference_keeps_what_is_not_covered(left: list[Span], right: list[Sp
     assert kept == [m for m in ours if not set(range(m.begin, m.end)) <= offsets]
 
 
+@given(_SPANS, st.integers(0, 40), st.integers(0, 12))
+def test_members_inside_a_range_are_dropped(added: list[Span], begin: int, length: int) -> None:
+    cover = CoverSet(added)
+    members, end = list(cover), begin + length
+    cover.drop_inside(begin, end)
+    assert list(cover) == [m for m in members if not (begin <= m.begin and m.end <= end)]
+
+
+@given(_SPANS, st.integers(0, 55))
+def test_a_part_of_a_set_is_its_own(added: list[Span], offset: int) -> None:
+    cover = CoverSet(added)
+    part = cover.members_from(offset)
+    expected = [member for member in cover if member.begin >= offset]
+    cover.drop_inside(0, 100)
+    assert list(part) == expected
+    assert part.last_mod_time == (expected[-1].mod_time if expected else 0)
+    assert not len(cover)
+
+
+def test_listed_fragments_are_packed() -> None:
+    cover = FragmentCover("test/journal")
+    listed: list[pb.Fragment] = []
+    for number, url in enumerate(("file:///a/", "file:///b/")):
+        fragment = pb.Fragment(
+            journal="test/journal",
+            begin=number * 10,
+            end=number * 10 + 10,
+            sum=pb.sha1_sum(url.encode()),
+            compression_codec=pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
+            backing_store=url,
+            mod_time=-number,
+            path_postfix="date=é/x" if number else "",
+        )
+        packed = pack(fragment, cover.begin_store(url))
+        assert cover.add_listed(fragment.begin, fragment.end, fragment.mod_time, packed)
+        listed.append(fragment)
+    assert [entry.fragment for entry in cover] == listed
+    local = IndexEntry(pb.Fragment(journal="test/journal", begin=20, end=30))
+    cover.add(local)
+    assert cover[2] is local
+    assert (cover.begin, cover.end, cover.last_mod_time) == (0, 30, 0)
+
+
 NOW = 1_700_000_000
+_TIMED = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 9), st.sampled_from((0, -5, 5, 9, NOW))).map(
+        lambda t: Span(t[0], t[0] + t[1], t[2])
+    ),
+    max_size=24,
+)
+
+
+@given(_TIMED, st.integers(0, 40), st.sampled_from((0, 6, 10, NOW + 1)))
+def test_reads_skip_as_one_by_one(added: list[Span], offset: int, begin_mod_time: int) -> None:
+    cover = CoverSet(added)
+    expected = offset
+    hit: Span | None = None
+    while hit is None:
+        index, found = cover.lookup(expected)
+        if index == len(cover):
+            break
+        member = cover[index]
+        if not found and (not member.mod_time or (index and member.mod_time == NOW)):
+            break
+        expected = max(expected, member.begin)
+        if member.mod_time and member.mod_time < begin_mod_time:
+            expected = member.end
+        else:
+            hit = member
+    found_hit, effective = query(cover, offset, begin_mod_time=begin_mod_time, now_seconds=NOW)
+    assert effective == expected
+    assert (found_hit.member if found_hit else None) == hit
 
 
 def _read(cover: CoverSet[Span], offset: int, begin_mod_time: int = 0, now: int = NOW) -> str:

@@ -17,7 +17,10 @@ import pytest
 import gazette_aio.protocol as pb
 from tests.broker.caller import Caller, calling, journal_spec
 
-ROUNDS = int(os.environ.get("GAZETTE_CRASH_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("GAZETTE_CRASH_ROUNDS", "20"))
+"""How often brokers are killed, of all modes together."""
+
+SHARES = {"off": 0.7, "commit": 0.3}
 WRITERS = 4
 
 _CHILD = """
@@ -98,14 +101,14 @@ async def _verify(caller: Caller, journal: Journal) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 5 * ROUNDS)
-@pytest.mark.parametrize("fsync", ["off", "commit"])
+@pytest.mark.parametrize("fsync", SHARES)
 async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
     seed = int(os.environ.get("GAZETTE_SEED", random.randrange(1 << 30)))
     print(f"GAZETTE_SEED={seed}")  # noqa: T201 - Shown if the test fails.
     rng = random.Random(seed)
     journals = [Journal(f"test/journal-{number}") for number in range(WRITERS)]
     revision = 0
-    for turn in range(ROUNDS if fsync == "off" else max(2, ROUNDS // 3)):
+    for turn in range(max(2, round(ROUNDS * SHARES[fsync]))):
         process, endpoint = await _start(tmp_path, fsync)
         try:
             async with calling(endpoint) as caller:
@@ -125,11 +128,12 @@ async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
                 assert response.header.etcd.revision == revision + 1 or not turn
                 revision = response.header.etcd.revision
                 writers = [asyncio.create_task(_write(caller, j, rng)) for j in journals]
-                await asyncio.sleep(rng.uniform(0.05, 0.6))
+                await asyncio.sleep(rng.uniform(0.02, 0.3))
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
                 for writer in writers:
-                    with pytest.raises(grpc.aio.AioRpcError):
+                    # The client of grpc.aio may fail to end a stream, rather than see how it ended.
+                    with pytest.raises((grpc.aio.AioRpcError, grpc.aio.InternalError)):
                         await writer
         finally:
             with contextlib.suppress(ProcessLookupError):

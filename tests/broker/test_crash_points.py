@@ -62,9 +62,9 @@ class Span:
 
 @asynccontextmanager
 async def running(
-    path: Path, files: FileOps, fsync: FsyncMode = "commit", auth_keys: str | None = None
+    path: Path, files: FileOps, fsync: FsyncMode = "commit", **overrides: Any
 ) -> AsyncGenerator[BrokerCore]:
-    options = BrokerOptions(fsync=fsync, persist_delay=0.0, auth_keys=auth_keys)
+    options = BrokerOptions(fsync=fsync, persist_delay=0.0, **overrides)
     core = await BrokerCore.open(options, path, files)
     try:
         await core.serve_at("http://broker")
@@ -297,7 +297,8 @@ class Tolerant:
             pieces.append((begin, content))
 
     async def run(self, path: Path, files: RecordingFiles, turn: int) -> None:
-        async with running(path, files) as core:
+        # A store which can't be written to isn't waited for.
+        async with running(path, files, store_wait=0.0) as core:
             specs = [
                 journal_spec("test/stored", stores=["file:///"], length=1024),
                 journal_spec("test/local", length=1024, suspend={"offset": 2000 * turn}),
@@ -314,6 +315,17 @@ class Tolerant:
                     await core.flush()
             for spec in specs:
                 await self.append(core, spec.name, b"the end")
+            # What needs no recovery, which writes, can be read whatever failed. (Unless the reads
+            # are to fail.)
+            if files.fail_at < 0 and not turn:
+                await self.verify(core, "before a restart")
+
+    async def verify(self, core: BrokerCore, when: str) -> None:
+        """Read back what was acknowledged."""
+        for journal, pieces in self.acknowledged.items():
+            for begin, content in pieces:
+                found = await read(core, journal, begin, begin + len(content))
+                assert found == content, f"{journal} at {begin}, {when}"
 
 
 @pytest.mark.slow
@@ -332,8 +344,29 @@ async def test_any_operation_may_fail_once(tmp_path: Path, error: int) -> None:
             assert files.open_files == 0
         total = len(files.steps)
         async with running(directory / "data", FileOps(), "off") as core:
-            for journal, pieces in tolerant.acknowledged.items():
-                for begin, content in pieces:
-                    found = await read(core, journal, begin, begin + len(content))
-                    assert found == content, f"{journal} at {begin}, as {at} fails"
+            await tolerant.verify(core, f"as {at} fails")
+        at += STRIDE
+
+
+@pytest.mark.slow
+async def test_the_disk_may_turn_read_only(tmp_path: Path) -> None:
+    at, total = -1, 1
+    while at < total:
+        directory = tmp_path / str(at)
+        directory.mkdir()
+        files = RecordingFiles(directory)
+        files.read_only_at = at
+        tolerant = Tolerant()
+        for turn in range(2):
+            with contextlib.suppress(pb.ConfigurationError, pb.StoreError):
+                await tolerant.run(directory / "data", files, turn)
+            assert files.open_files == 0
+        if at < 0:
+            total = len(files.steps)  # Of a disk which remains as it is.
+            assert tolerant.acknowledged
+        async with running(directory / "data", FileOps(), "off") as core:
+            await tolerant.verify(core, f"read-only from {at}")
+            for journal in tolerant.acknowledged:
+                response = await send(core, b"next", journal=journal)
+                assert response.status == pb.Status.OK
         at += STRIDE

@@ -15,6 +15,12 @@ from gazette_aio.broker import EmbeddedBroker
 from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.faulty_files import FaultyFiles, LosingFiles
 
+TEXTS = {
+    errno.ENOSPC: "no space left on device",
+    errno.EIO: "input/output error",
+    errno.EROFS: "read-only file system",
+}
+
 
 async def _send(caller: Caller, chunks: tuple[bytes, ...]) -> None:
     call = caller.append_call()
@@ -36,7 +42,7 @@ async def _refused(caller: Caller, *chunks: bytes) -> str:
 
 
 @pytest.mark.parametrize("size", [4, 3 << 20])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("error", TEXTS)
 async def test_content_which_cannot_be_written_is_rolled_back(
     tmp_path: Path, error: int, size: int
 ) -> None:
@@ -46,9 +52,8 @@ async def test_content_which_cannot_be_written_is_rolled_back(
             await caller.create(journal_spec())
             assert await caller.commit(b"kept") == 0
             files.fail("pwrite", ".spool", error)
-            text = {errno.ENOSPC: "no space left on device", errno.EIO: "input/output error"}
             refused = await _refused(caller, *([b"x" * size] * (1 if size < 1 << 20 else 3)))
-            assert refused == f"append stream: {text[error]}"
+            assert refused == f"append stream: {TEXTS[error]}"
             assert files.failed
             files.heal()
             assert await caller.commit(b"more") == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,11 +12,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.broker.options import FsyncMode
-from tests.broker.model import (
-    FRAMINGS,
-    Suspend,
-)
-from tests.broker.model_driver import CODECS, LOCAL, NAMES, STORED, Change, Driver, Flag
+from tests.broker.model import FLUSH_SECONDS, FRAMINGS, JUMP_AGE_SECONDS, Suspend
+from tests.broker.model_changes import CODECS, LOCAL, NAMES, STORED, Change, Flag
+from tests.broker.model_driver import Driver
+from tests.broker.model_watch import SELECTIONS
+
+# Thousands of them take many minutes, and find more.
+EXAMPLES = int(os.environ.get("GAZETTE_MODEL_EXAMPLES", "30"))
 
 names = st.sampled_from((*NAMES, STORED, STORED, LOCAL))
 known_names = st.sampled_from((STORED, LOCAL))
@@ -39,6 +42,7 @@ changes = st.builds(
     suspension=st.sampled_from(
         ("keep", "keep", "clear", "partial", "none at 2000", "full at 1024")
     ),
+    flush_seconds=st.sampled_from((0, 0, 3600)),
 )
 plain_changes = st.builds(
     Change,
@@ -48,7 +52,9 @@ plain_changes = st.builds(
     codec=st.sampled_from(CODECS),
     flags=st.just(0),
     suspension=st.sampled_from(("keep", "clear", "full at 1024")),
+    flush_seconds=st.sampled_from((0, 60, 3600)),
 )
+times = st.sampled_from(("", "", "now", "recent", "far"))
 
 
 def _step(method: Callable[..., Coroutine[Any, Any, None]], **parts: Any) -> Any:
@@ -99,16 +105,17 @@ steps = st.one_of(
         end=bounds,
         metadata_only=st.booleans(),
         do_not_proxy=st.booleans(),
-        far=st.booleans(),
+        since=times,
     ),
     _step(
         Driver.list_fragments,
         name=names,
         token=st.sampled_from(("0", "0", "half", "head", "-1")),
         limit=st.sampled_from((0, 1, 2, 10001)),
-        begin_far=st.booleans(),
-        end_far=st.booleans(),
+        since=times,
+        until=times,
     ),
+    _step(Driver.page_through, name=names, limit=st.integers(1, 3), since=times),
     _step(Driver.apply, changes=st.lists(changes, max_size=3)),
     _step(Driver.apply, changes=st.lists(plain_changes, min_size=1, max_size=2)),
     _step(Driver.race_upserts, name=known_names, racers=st.integers(2, 4)),
@@ -137,16 +144,22 @@ steps = st.one_of(
         suspension=st.sampled_from(("clear", "full at 1024", "none at 2000", "partial")),
     ),
     _step(Driver.restart),
+    # A minute, a flush interval, an age for jumps, and one for suspensions.
+    _step(Driver.advance, seconds=st.sampled_from((60, 3600, JUMP_AGE_SECONDS + 1, FLUSH_SECONDS))),
+    _step(Driver.pulse, name=known_names),
+    _step(Driver.watch, selection=st.sampled_from(SELECTIONS)),
+    _step(Driver.rewatch),
 )
 
 
-def _append(place: str) -> tuple[str, dict[str, Any]]:
-    parts = {"name": STORED, "sizes": [10], "framing": "commit", "registers": ("",) * 4}
-    return "append", {**parts, "place": place, "suspend": 0}
+def _append(place: str, suspend: int = 0) -> tuple[str, dict[str, Any]]:
+    sizes = [] if suspend else [10]
+    parts = {"name": STORED, "sizes": sizes, "framing": "commit", "registers": ("",) * 4}
+    return "append", {**parts, "place": place, "suspend": suspend}
 
 
 def _read(place: str) -> tuple[str, dict[str, Any]]:
-    options = {"end": "0", "metadata_only": False, "do_not_proxy": False, "far": False}
+    options = {"end": "0", "metadata_only": False, "do_not_proxy": False, "since": ""}
     return "read", {"name": STORED, "place": place, **options}
 
 
@@ -162,15 +175,46 @@ JUMPS = [
     ("flush", {"name": STORED}),
     _read("0"),
     _read("head-1"),
+    # It does once what's behind the hole is old. Where nothing was ever written, it goes on to it.
+    _read("1034"),
+    ("advance", {"seconds": JUMP_AGE_SECONDS}),
+    _read("1034"),
+    ("advance", {"seconds": 1}),
+    _read("1034"),
+    ("restart", {}),
+    _read("1034"),
+]
+
+INTERVALS: list[tuple[str, dict[str, Any]]] = [
+    # A fragment ends with its flush interval, by an append or by a pulse. It's flushed later on.
+    (
+        "apply",
+        {"changes": [Change("upsert", name, "-1", flush_seconds=3600) for name in (STORED, LOCAL)]},
+    ),
+    *([_append("0")] * 3),
+    ("pulse", {"name": STORED}),
+    ("advance", {"seconds": 3600}),
+    ("watch", {"selection": "name"}),
+    _append("0"),
+    ("advance", {"seconds": 3600}),
+    ("pulse", {"name": STORED}),
+    ("page_through", {"name": STORED, "limit": 2, "since": ""}),
+    ("flush", {"name": STORED}),
+    _append("0", Suspend.SUSPEND_IF_FLUSHED),
+    ("advance", {"seconds": 3600}),
+    ("rewatch", {}),
+    _append("0", Suspend.SUSPEND_IF_FLUSHED),
+    ("page_through", {"name": STORED, "limit": 1, "since": "recent"}),
 ]
 
 
 @example(fsync="commit", steps=JUMPS)
+@example(fsync="off", steps=INTERVALS)
 @given(
     fsync=st.sampled_from(("off", "interval", "commit")),
     steps=st.lists(steps, min_size=12, max_size=32),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 async def test_the_broker_does_what_the_model_does(
     fsync: FsyncMode, steps: list[tuple[str, dict[str, Any]]]
 ) -> None:

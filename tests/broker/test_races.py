@@ -290,6 +290,11 @@ async def test_the_end_of_a_token_ends_what_it_allowed(tmp_path: Path) -> None:
 
         with pytest.raises(RpcError, match="deadline exceeded"):
             await serve_append(core, ended, messages())
+        revision = core.store.space.revision
+        change = pb.ApplyRequest.Change(upsert=journal_spec("test/other"))
+        with pytest.raises(RpcError, match="context deadline exceeded"):
+            await serve_apply(core, ended, pb.ApplyRequest(changes=[change]))
+        assert core.store.space.revision == revision
         assert [replica.head for replica in core.replicas] == [20]
         content: list[bytes] = []
 

@@ -36,7 +36,11 @@ AppendMessage = pb.AppendRequest | bytes | memoryview
 """A message of a stream: any, or just the content of one which has nothing else."""
 
 _Suspend = pb.AppendRequest.Suspend
+_RESUME = _Suspend.SUSPEND_RESUME
 _NONE = pb.JournalSpec.Suspend.Level.NONE
+_SUSPENDING = (_Suspend.SUSPEND_IF_FLUSHED, _Suspend.SUSPEND_NOW)
+_OK = pb.Status.OK
+_SUSPENDED = pb.Status.SUSPENDED
 
 
 async def serve_append(
@@ -77,9 +81,13 @@ class _Append:
         self._machine = AppendMachine()
         self._request = self._machine.request
         self._until = core.token_end(claims)
+        self._time = asyncio.get_running_loop().time
 
     async def run(self) -> pb.AppendResponse:
-        first = await anext(self._messages, None)
+        try:
+            first = await self._messages.__anext__()
+        except StopAsyncIteration:
+            first = None
         if first is not None and not isinstance(first, pb.AppendRequest):
             first = pb.AppendRequest(content=bytes(first))
         self._request = self._machine.open(first)
@@ -89,7 +97,7 @@ class _Append:
                 return response
             assert resolved.item is not None
             # Before the journal is held: appends to an unhealthy store wait side by side.
-            give_up = asyncio.get_running_loop().time() + self._core.runtime.options.store_wait
+            give_up = self._time() + self._core.runtime.options.store_wait
             replica = await self._open(resolved.item, give_up)
             if replica is None:
                 return self._unhealthy(
@@ -98,7 +106,7 @@ class _Append:
             if (response := await self._wait_for_stores(replica, give_up)) is not None:
                 return response
             async with replica.exclusive():
-                response = await self._hold(replica)
+                response = await self._hold(replica, resolved)
             if response is not None:
                 # The next append may stream meanwhile. What an answer is based on, a refusal
                 # included, must not be taken back by a crash.
@@ -119,7 +127,7 @@ class _Append:
                 )
             except RpcError as error:
                 raise RpcError(f"resolve: {error.text}", error.code) from None
-            if resolved.status != pb.Status.SUSPENDED or request.suspend != _Suspend.SUSPEND_RESUME:
+            if resolved.status != _SUSPENDED or request.suspend != _RESUME:
                 return resolved
             assert resolved.item is not None
             offset = resolved.item.spec.suspend.offset
@@ -127,31 +135,34 @@ class _Append:
 
     def _refusal(self, resolved: Resolution) -> pb.AppendResponse | None:
         status = resolved.status
-        if status == pb.Status.OK and resolved.item is not None:
+        if status == _OK and resolved.item is not None:
             limit = self._core.runtime.options.max_replication
             if pb.desired_replication(resolved.item.spec, limit) <= 1:
                 return None
             status = pb.Status.INSUFFICIENT_JOURNAL_BROKERS
         return pb.AppendResponse(status=status, header=resolved.header)
 
-    async def _hold(self, replica: Replica) -> pb.AppendResponse | None:
+    async def _hold(self, replica: Replica, resolved: Resolution) -> pb.AppendResponse | None:
         """Run an append which holds its journal; return None to resolve again."""
+        core = self._core
         while True:
-            resolved = await self._resolve()
-            if (response := self._refusal(resolved)) is not None:
-                return response
+            # A resolution holds as long as the revision of the key space does.
+            if resolved.header is not core.headers.routed() or core.replicas.stopped:
+                resolved = await self._resolve()
+                if (response := self._refusal(resolved)) is not None:
+                    return response
             # Race: the journal may be deleted, suspended or created anew while this one waited.
             if replica.closed or resolved.item is not replica.item:
                 return None
             replica.check()
-            if self._request.suspend in (_Suspend.SUSPEND_IF_FLUSHED, _Suspend.SUSPEND_NOW):
+            if self._request.suspend in _SUSPENDING:
                 await replica.synced()  # These look at the index, which has what's synced.
             decision = decide_append(
                 self._request,
                 replica.item.spec,
                 _state(replica),
                 roll_pending=replica.roll_pending,
-                now_seconds=self._core.runtime.options.clock(),
+                now_seconds=core.runtime.options.clock(),
             )
             match decision:
                 case Refuse():
@@ -163,19 +174,24 @@ class _Append:
                     await self._roll(replica, decision.offset)
                 case ChangeSuspension():
                     replica.roll_pending = replica.roll_pending or decision.roll
-                    await self._core.store.suspend(replica.item, decision.level, decision.offset)
+                    await core.store.suspend(replica.item, decision.level, decision.offset)
                 case Stream():
                     return await self._stream(replica, decision, resolved.header)
 
     async def _open(self, item: JournalItem, give_up: float) -> Replica | None:
         """Return the replica of a journal, or None if a remote store isn't listed in time."""
-        stores = [self._core.runtime.stores.get(url) for url in item.spec.fragment.stores]
-        remote = any(store.is_remote for store in stores)
+        core = self._core
+        remote = any(core.runtime.stores.get(url).is_remote for url in item.spec.fragment.stores)
         try:
-            async with asyncio.timeout_at(give_up if remote else None):
-                return await self._core.replica(item)
+            if not remote:
+                return await core.replica(item)
+            async with asyncio.timeout_at(give_up):
+                return await core.replica(item)
         except TimeoutError:
             return None
+        except RpcError:
+            await self._resolve()  # It fails by itself if the broker has stopped meanwhile.
+            raise
 
     async def _wait_for_stores(self, replica: Replica, give_up: float) -> pb.AppendResponse | None:
         stores = replica.item.spec.fragment.stores
@@ -184,7 +200,7 @@ class _Append:
         health = self._core.runtime.stores.get(stores[0])
         wait = self._core.runtime.options.store_wait
         if health.is_remote:
-            wait = max(0.0, min(wait, give_up - asyncio.get_running_loop().time()))
+            wait = max(0.0, min(wait, give_up - self._time()))
         problem = await health.wait_healthy(wait)
         if not problem and not replica.listed:
             await self._core.replicas.refresh(replica)
@@ -221,7 +237,7 @@ class _Append:
             replica.flow,
             max_rate=effective_max_rate(spec.max_append_rate, options.max_append_rate),
             min_rate=options.min_append_rate,
-            now_millis=_now_millis(),
+            now_millis=int(self._time() * 1000),
         )
         content_allowed = may_have_content(self._request, spec)
         begin = spool.end
@@ -241,7 +257,7 @@ class _Append:
                         writer = self._open_writer(replica)
                     await writer.write(content)
             self._machine.end()
-            if decision.status != pb.Status.OK:
+            if decision.status != _OK:
                 return pb.AppendResponse(status=decision.status, header=header)
             if writer is not None:
                 await writer.flush()
@@ -258,13 +274,14 @@ class _Append:
             registers=spool.registers,
             total_chunks=flow.total_chunks,
             delayed_chunks=flow.delayed_chunks,
+            commit=pb.Fragment(
+                journal=replica.name,
+                begin=begin,
+                end=spool.end,
+                sum=pb.sum_from_digest(digest),
+                compression_codec=pb.CompressionCodec.ValueType(spool.codec),
+            ),
         )
-        commit = response.commit
-        commit.journal = replica.name
-        commit.begin = begin
-        commit.end = spool.end
-        commit.sum.CopyFrom(pb.sum_from_digest(digest))
-        commit.compression_codec = pb.CompressionCodec.ValueType(spool.codec)
         if self._machine.content_bytes:
             self._core.replicas.appended(replica)
         return response
@@ -273,7 +290,7 @@ class _Append:
         self, receive: ReceiveGuard[AppendMessage], flow: FlowControl, replica: Replica
     ) -> bytes | memoryview | None:
         """Return the content of the next message, empty to commit, None at the end."""
-        flow.skip(_now_millis())
+        flow.skip(int(self._time() * 1000))
         deadline = flow.underflow_millis() / 1000
         if self._until is not None:
             deadline = min(deadline, self._until.loop_time)
@@ -282,11 +299,13 @@ class _Append:
         except TimeoutError:
             self._check_token()
             raise self._machine.underflow() from None
+        now = int(self._time() * 1000)
         if receive.was_late:
-            flow.skip(_now_millis())
-        elif not flow.tick(_now_millis()):
+            flow.skip(now)
+        elif not flow.tick(now):
             raise self._machine.underflow()
-        self._check_token()
+        if self._until is not None:
+            self._check_token()
         if message is None:
             return None
         if isinstance(message, pb.AppendRequest):
@@ -300,7 +319,7 @@ class _Append:
                 flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
                 continue
             await asyncio.sleep(hold / 1000)
-            flow.tick(_now_millis())
+            flow.tick(int(self._time() * 1000))
         return content
 
     def _check_token(self) -> None:
@@ -340,7 +359,3 @@ def _state(replica: Replica) -> JournalState:
         index_end=cover.end,
         last_mod_time=replica.index.last_mod_time,
     )
-
-
-def _now_millis() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.slices import Turns
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
 DEFAULT_PAGE_LIMIT = 1000
-_SLICE_FRAGMENTS = 200
+_SLICE_FRAGMENTS = 16
 
 
 async def serve_fragments(
@@ -48,16 +48,18 @@ async def serve_fragments(
     cover = replica.index.cover
     limit = request.page_limit or DEFAULT_PAGE_LIMIT
     # The index as of now, looked at in slices of the loop's time.
-    entries = cover.members_from(request.next_page_token)
-    for position, entry in enumerate(entries, 1):
-        if position % _SLICE_FRAGMENTS == 0:
-            await asyncio.sleep(0)
-        if not _is_selected(entry.mod_time, request):
+    cover = cover.members_from(request.next_page_token)
+    turns = Turns()
+    for index in range(len(cover)):
+        if index % _SLICE_FRAGMENTS == 0:
+            await turns.rest()
+        begin, _, mod_time = cover.extent(index)
+        if not _is_selected(mod_time, request):
             continue
         if len(response.fragments) == limit:
-            response.next_page_token = entry.begin
+            response.next_page_token = begin
             break
-        fragment = response.fragments.add(spec=entry.fragment)
+        fragment = response.fragments.add(spec=cover[index].fragment)
         fragment.spec.sum.SetInParent()
     if request.HasField("signatureTTL"):
         await _sign(core, response, request.signatureTTL.ToTimedelta().total_seconds())

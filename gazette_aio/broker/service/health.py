@@ -22,7 +22,7 @@ async def serve_health(
     Cancellation: safe.
     """
     validated(request)
-    health = core.runtime.stores.get(request.fragment_store)
+    health = core.runtime.stores.visit(request.fragment_store)
     problem = await health.check()
     if not problem and request.check_delete:
         problem = await health.probe_delete(request.check_delete_prefix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,15 +9,16 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.headers import empty_header
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.slices import Turns
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.keyspace import JournalItem, KeySpace
+    from gazette_aio.broker.keyspace import JournalItem
 
 CHUNK_JOURNALS = 25
 """Most journals of one message."""
 
-_SLICE_JOURNALS = 100
+_SLICE_JOURNALS = 8
 
 Send = Callable[[pb.ListResponse], Awaitable[None]]
 
@@ -47,16 +47,17 @@ async def serve_list(
     revision = request.watch_resume.etcd.revision + 1 if request.HasField("watch_resume") else 0
     last = (-1, -1)
     until = core.token_end(claims)
-    while await core.store.wait_for(revision, until):
+    runtime = core.runtime
+    delay = runtime.options.watch_delay
+    while await core.store.wait_merged(revision, delay, runtime.clock, until):
         space = core.store.space
         revision = space.revision + 1
         header = core.headers.unrouted()
-        items = await _select(space, predicate, prefix)
+        items, newest = await _select(space.prefixed(prefix), predicate)
         # A change is judged by the number of matches and the newest of them; routes don't count.
-        current = (len(items), max((item.mod_revision for item in items), default=-1))
-        if current == last:
+        if (len(items), newest) == last:
             continue
-        last = current
+        last = (len(items), newest)
         for response in snapshot(core, items, header):
             await send(response)
         if not request.watch:
@@ -67,18 +68,19 @@ async def serve_list(
 
 
 async def _select(
-    space: KeySpace, matches: Callable[[pb.LabelSet], bool], prefix: str
-) -> list[JournalItem]:
-    """Return the journals of the present moment which match, in slices of the loop's time."""
-    items = list(space.prefixed(prefix) if prefix else space)
-    if len(items) <= _SLICE_JOURNALS:
-        return [item for item in items if matches(item.labels)]
+    items: list[JournalItem], matches: Callable[[pb.LabelSet], bool]
+) -> tuple[list[JournalItem], int]:
+    """Return the journals which match, and the newest revision of one; in slices of time."""
     selected: list[JournalItem] = []
-    for start in range(0, len(items), _SLICE_JOURNALS):
-        part = items[start : start + _SLICE_JOURNALS]
-        selected += [item for item in part if matches(item.labels)]
-        await asyncio.sleep(0)
-    return selected
+    newest = -1
+    turns = Turns()
+    for number, item in enumerate(items):
+        if number % _SLICE_JOURNALS == 0:
+            await turns.rest()
+        if matches(item.labels):
+            selected.append(item)
+            newest = max(newest, item.mod_revision)
+    return selected, newest
 
 
 def snapshot(

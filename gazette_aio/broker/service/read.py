@@ -127,7 +127,7 @@ async def _find(
             begin_mod_time=request.begin_mod_time,
             now_seconds=core.runtime.options.clock(),
         )
-        if hit is not None or change is None or replica.closed:
+        if hit is not None or change is None or replica.ending:
             return hit, effective
         offset = effective
         replica.waiters += 1

@@ -65,7 +65,10 @@ class Store(Protocol):
         ...
 
     def stat(self, path: str) -> int | None:
-        """Return the modification time of a file in Unix seconds, or None if it doesn't exist."""
+        """Return the modification time of a file in Unix seconds.
+
+        None if it doesn't exist, or is empty, which no fragment is.
+        """
         ...
 
     def open(self, path: str) -> StoredFile:

@@ -114,11 +114,18 @@ class FileStore:
         self._sync_names(target)
 
     def stat(self, path: str) -> int | None:
-        """Return the modification time of a file, or None if it doesn't exist."""
+        """Return the modification time of a file, or None if it doesn't exist.
+
+        An empty one doesn't: it's what a crash leaves of a file whose name outlived its content.
+        """
+        target = self._local(path)
         try:
-            return int(self._local(path).stat().st_mtime)
+            status = target.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if not file_stat.S_ISREG(status.st_mode):
+            raise pb.StoreError(f"{target} is not a file")
+        return int(status.st_mtime) if status.st_size else None
 
     def open(self, path: str) -> _LocalFile:
         """Open a file for reading.
@@ -155,7 +162,7 @@ class FileStore:
                     try:
                         status = entry.stat()
                     except OSError as error:
-                        if error.errno not in (errno.ENOENT, errno.ELOOP):
+                        if error.errno != errno.ENOENT and not entry.is_symlink():
                             raise
                         continue  # Removed meanwhile, or a link which leads nowhere.
                     # Opening a pipe would wait for ever.

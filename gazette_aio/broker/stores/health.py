@@ -122,6 +122,16 @@ class StoreHealth:
     def __repr__(self) -> str:
         return f"<StoreHealth {self.store} failures={self._failures} {self._problem}>"
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether its health is being checked."""
+        return self._running is not None
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another store is taken in place of the URL's own."""
+        return self.store is not self._own[0]
+
     async def check(self) -> str:
         """Return why the store is unhealthy, or an empty text; makes a check if one is due.
 
@@ -191,7 +201,9 @@ class StoreHealth:
         ended.set()
         if future.cancelled():
             problem = "broker is stopping"
-        elif (error := future.exception()) is not None:
+        elif isinstance(error := future.exception(), pb.StoreError):
+            problem = str(error)
+        elif error is not None:
             logger.error("health check failed", extra={"store": repr(store)}, exc_info=error)
             problem = f"health check failed: {type(error).__name__}"
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -9,7 +10,7 @@ from gazette_aio.broker.stores import object_config
 from gazette_aio.broker.stores.file_store import FileStore
 from gazette_aio.broker.stores.health import StoreHealth
 from gazette_aio.broker.stores.object_store import ObjectStore
-from gazette_aio.broker.workers import Workers
+from gazette_aio.broker.stores.remote_workers import RemoteWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +22,20 @@ if TYPE_CHECKING:
     from gazette_aio.broker.files import FileOps
     from gazette_aio.broker.metrics import Metrics
     from gazette_aio.broker.stores.base import Store
+    from gazette_aio.broker.workers import Workers
 
 _REMOTE_THREADS = 16
+_VISIT_THREADS = 4
+_MAX_VISITED = 64
+_MANY = 256
+_UNUSED_SECONDS = 2 * 3600.0
 
 
 class StoreRegistry:
     """Stores by URL.
+
+    Those which journals use are kept until nobody has used them for long. Of all others, which
+    clients may name at will, only the ones which were asked for last are.
 
     Args:
         files: File operations.
@@ -60,45 +69,87 @@ class StoreRegistry:
         self._io = io
         self._bulk = bulk
         # Invariant: whoever waits for a network takes no thread from those who don't.
-        self._remote = Workers(_REMOTE_THREADS, "broker-remote")
+        self._remote = RemoteWorkers(_REMOTE_THREADS, "broker-remote")
+        # Nor does a store which only a client has named take one from those of journals.
+        self._visits = RemoteWorkers(_VISIT_THREADS, "broker-visit")
         self._metrics = metrics
         self._clock = clock
         self._open_client = open_client
         self._stores: dict[str, StoreHealth] = {}
+        self._used_at: dict[str, float] = {}
+        self._visited: OrderedDict[str, StoreHealth] = OrderedDict()
+        self._sweep_at = _MANY
 
     def __repr__(self) -> str:
-        return f"<StoreRegistry stores={len(self._stores)}>"
+        return f"<StoreRegistry stores={len(self._stores)} visited={len(self._visited)}>"
+
+    def __len__(self) -> int:
+        return len(self._stores) + len(self._visited)
 
     def get(self, url: str) -> StoreHealth:
-        """Return the store of a valid URL."""
+        """Return the store of a valid URL, for a journal."""
         if (health := self._stores.get(url)) is None:
-            store: Store | None = None
-            problem = ""
-            is_remote = False
-            try:
-                scheme = pb.parse_fragment_store(url).scheme
-                is_remote = scheme != "file" and not self._file_only
-                store = self._open_remote(url, scheme) if is_remote else self._open_local(url)
-            except (pb.StoreError, pb.ValidationError) as error:
-                problem = str(error)
-            health = self._stores[url] = StoreHealth(
-                store,
-                problem,
-                workers=self._remote if is_remote else self._bulk,
-                checkers=self._remote if is_remote else self._io,
-                metrics=self._metrics,
-                clock=self._clock,
-                is_remote=is_remote,
-            )
+            if len(self._stores) >= self._sweep_at:
+                self._sweep()
+            # Opened anew if a client has named it before: that one is checked by other threads.
+            self._visited.pop(url, None)
+            health = self._stores[url] = self._open(url, self._remote)
+        self._used_at[url] = self._clock.monotonic()
         return health
 
+    def visit(self, url: str) -> StoreHealth:
+        """Return the store of a valid URL, which may be one that no journal uses."""
+        if (health := self._stores.get(url)) is not None:
+            return health
+        if (health := self._visited.get(url)) is None:
+            health = self._open(url, self._visits)
+            if health.store is None:
+                return health
+            if len(self._visited) >= _MAX_VISITED:
+                # One which is being checked would only be checked once more at the same time.
+                oldest = next((u for u, h in self._visited.items() if not h.is_busy), None)
+                self._visited.pop(oldest or next(iter(self._visited)))
+            self._visited[url] = health
+        self._visited.move_to_end(url)
+        return health
+
+    def _sweep(self) -> None:
+        """Drop stores which haven't been used for long; they'd be opened again."""
+        until = self._clock.monotonic() - _UNUSED_SECONDS
+        for url, health in list(self._stores.items()):
+            if self._used_at[url] < until and not health.is_busy and not health.is_replaced:
+                del self._stores[url], self._used_at[url]
+        self._sweep_at = max(_MANY, 2 * len(self._stores))
+
+    def _open(self, url: str, checkers: Workers) -> StoreHealth:
+        store: Store | None = None
+        problem = ""
+        is_remote = False
+        try:
+            scheme = pb.parse_fragment_store(url).scheme
+            is_remote = scheme != "file" and not self._file_only
+            store = self._open_remote(url, scheme) if is_remote else self._open_local(url)
+        except (pb.StoreError, pb.ValidationError) as error:
+            problem = str(error)
+        return StoreHealth(
+            store,
+            problem,
+            workers=self._remote if is_remote else self._bulk,
+            checkers=checkers if is_remote else self._io,
+            metrics=self._metrics,
+            clock=self._clock,
+            is_remote=is_remote,
+        )
+
     def begin_close(self) -> None:
-        """Have long work on remote stores give up between two slices."""
-        self._remote.stopping.set()
+        """Fail all work on remote stores, and have it give up between two slices."""
+        self._remote.begin_close()
+        self._visits.begin_close()
 
     def close(self) -> None:
-        """End the threads of remote stores. Blocks for as long as a request to one of them."""
+        """End the threads of remote stores."""
         self._remote.close()
+        self._visits.close()
 
     def _open_local(self, url: str) -> Store:
         return FileStore(self._files, self._root, url, sync=self._sync)

@@ -1,0 +1,59 @@
+"""Long work in slices, between which others have their turn."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+SLICE_SECONDS = 0.001
+_SORTED_ROWS = 1024
+_THREAD_ITEMS = 64
+# Not zero: the thread would take the interpreter again before another one has woken up.
+_THREAD_REST_SECONDS = 0.0001
+
+
+class Turns:
+    """Time of the event loop which some work may take before others have their turn."""
+
+    def __init__(self) -> None:
+        self._end = time.perf_counter() + SLICE_SECONDS
+
+    async def rest(self) -> None:
+        """Let others have their turn, if the time is used up; call it every few dozen steps.
+
+        Cancellation: safe.
+        """
+        if time.perf_counter() >= self._end:
+            await asyncio.sleep(0)
+            self._end = time.perf_counter() + SLICE_SECONDS
+
+
+def in_thread_slices(items: Iterable[T]) -> Iterator[T]:
+    """Iterate items in a worker thread, and let the thread of the event loop run in between.
+
+    It would else wait up to the switch interval of 5 ms, each time it has waited for anything.
+    """
+    end = time.perf_counter() + SLICE_SECONDS
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _THREAD_ITEMS == 0 and time.perf_counter() >= end:
+            time.sleep(_THREAD_REST_SECONDS)
+            end = time.perf_counter() + SLICE_SECONDS
+
+
+def sorted_rows(rows: list[Row]) -> Iterator[Row]:
+    """Iterate tuples in their order, sorted in a worker thread.
+
+    A sort of very many rows is one step of the interpreter, in which no other thread runs.
+    """
+    starts = in_thread_slices(range(0, len(rows), _SORTED_ROWS))
+    runs = [sorted(rows[start : start + _SORTED_ROWS]) for start in starts]
+    return in_thread_slices(heapq.merge(*runs))

@@ -1,0 +1,126 @@
+"""Threads for requests to remote stores, any of which may take very long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import queue
+import threading
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STOPPING = "broker is stopping"
+
+
+class RemoteWorkers(Workers):
+    """Threads which nobody waits for once their outcome isn't wanted any more.
+
+    A store which is silent thus delays neither whoever gives up on it, nor the end of the broker,
+    nor that of the process. What runs must bear that it goes on behind the caller's back.
+
+    Args:
+        threads: Most threads to run.
+        name: Prefix of their names.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._pending: set[_Call] = set()
+        self._started = 0
+        # Invariant: at most as many as there are threads which wait for a call that isn't theirs
+        # yet. Calls which were given up keep theirs, so that pending ones don't tell.
+        self._idle = threading.Semaphore(0)
+
+    def __repr__(self) -> str:
+        return f"<RemoteWorkers threads={self._started} pending={len(self._pending)}>"
+
+    def submit(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Start a call in a thread, and return the future of its result."""
+        self._check()
+        call = _Call(functools.partial(function, *args, **kwargs))
+        self._pending.add(call)
+        call.future.add_done_callback(lambda _: self._pending.discard(call))
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and self._started < self._threads:
+            self._started += 1
+            name = f"{self._name}_{self._started}"
+            arguments = (self._calls, self._idle)
+            threading.Thread(target=_serve, args=arguments, name=name, daemon=True).start()
+        return cast("asyncio.Future[T]", call.future)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in a thread, and return its result.
+
+        Cancellation: safe — a call which has begun goes on in its thread, for nobody.
+        """
+        return await self.submit(function, *args, **kwargs)
+
+    def begin_close(self) -> None:
+        """Fail all calls, and have those which go on give up between two slices."""
+        self.stopping.set()
+        for call in list(self._pending):
+            call.resolve(None, pb.StoreError(STOPPING))
+
+    def close(self) -> None:
+        """End the threads, once they're through with what they do. Doesn't wait for that."""
+        self.stopping.set()
+        if not self._closed:
+            self._closed = True
+            for _ in range(self._started):
+                self._calls.put(None)
+
+
+class _Call:
+    """A call, and the future of its result."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[object] = self.loop.create_future()
+
+    def run(self) -> None:
+        if self.future.done():
+            return
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = self.function()
+        except BaseException as raised:  # noqa: BLE001 - It's the caller's.
+            error = raised
+        # The loop may have ended meanwhile, with all who could want the result.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.resolve, result, error)
+
+    def resolve(self, result: object, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+            self.future.exception()  # Retrieved: the one who waited may be gone.
+
+
+def _serve(calls: queue.SimpleQueue[_Call | None], idle: threading.Semaphore) -> None:
+    while True:
+        try:
+            call = calls.get_nowait()
+        except queue.Empty:
+            idle.release()
+            call = calls.get()
+        if call is None:
+            return
+        call.run()
+        del call  # Neither its arguments nor its result are kept until the next one.
