@@ -17,10 +17,6 @@ import gazette_aio.protocol as pb
 UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
 
 
-EMPTY_MESSAGE = pb.AppendRequest()
-"""The message which announces the commit; front ends may spare themselves to parse another one."""
-
-
 class AppendStreamError(Exception):
     """The client broke the rules of the stream; the text is what it's told."""
 
@@ -64,14 +60,17 @@ class AppendMachine:
         return request
 
     def receive_content(self, length: int) -> None:
-        """Take a message of `length` > 0 bytes of content, and nothing else.
+        """Take a message of `length` bytes of content, and nothing else: zero announces the commit.
 
         Raises:
             AppendStreamError: If it follows the empty message.
         """
         if self.state is not AppendState.STREAMING:
             raise self._fail("append stream: expected EOF after empty Content chunk")
-        self.content_bytes += length
+        if length:
+            self.content_bytes += length
+        else:
+            self.state = AppendState.COMMITTING
 
     def receive(self, request: pb.AppendRequest) -> bytes:
         """Take a further message; return its content, empty if it announces the commit.
@@ -79,19 +78,14 @@ class AppendMachine:
         Raises:
             AppendStreamError: If it isn't allowed here.
         """
-        content = b""
-        if request is not EMPTY_MESSAGE:
-            try:
-                pb.validate(request)
-            except pb.ValidationError as error:
-                raise self._fail(f"append stream: {error}") from None
-            if request.journal:
-                raise self._fail("append stream: expected Content chunk")
-            content = request.content
-        if content or self.state is not AppendState.STREAMING:
-            self.receive_content(len(content))
-        else:
-            self.state = AppendState.COMMITTING
+        try:
+            pb.validate(request)
+        except pb.ValidationError as error:
+            raise self._fail(f"append stream: {error}") from None
+        if request.journal:
+            raise self._fail("append stream: expected Content chunk")
+        content = request.content
+        self.receive_content(len(content))
         return content
 
     def end(self) -> None:

@@ -22,6 +22,8 @@ LEAST_BYTES = 512 << 10
 """Content which is worth a thread, as long as more is to come."""
 BATCH_BYTES = 1 << 20
 MAX_PENDING_BYTES = 4 << 20
+CHUNK_BYTES = 256
+"""Memory which a chunk takes besides its content; it counts in all the above but the batches."""
 _JOB_BATCHES = 2
 """Batches after which the thread is left to others."""
 
@@ -38,7 +40,7 @@ class AppendWriter:
         self._spool = spool
         self._workers = workers
         self._chunks: deque[bytes | memoryview] = deque()
-        # Race: each is changed in one thread only, that of the loop and that of the job.
+        # Race: once there are jobs, the loop changes the first and the job the second only.
         self._taken_bytes = 0
         self._written_bytes = 0
         self._least_bytes = LEAST_BYTES
@@ -46,25 +48,29 @@ class AppendWriter:
         self._buffer = bytearray()
         spool.begin_append()
 
+    def __repr__(self) -> str:
+        return f"<AppendWriter taken={self._taken_bytes} pending={self._pending_bytes}>"
+
     async def write(self, chunk: bytes | memoryview) -> None:
-        """Take a chunk of content.
+        """Take a chunk of content, which isn't changed any more.
 
         Raises:
             OSError: If this or an earlier chunk can't be written.
 
         Cancellation: aborts — call `abort` then.
         """
-        taken_bytes = self._taken_bytes + len(chunk)
+        taken_bytes = self._taken_bytes + len(chunk) + CHUNK_BYTES
         if taken_bytes <= INLINE_BYTES:
-            self._spool.write((chunk,))
+            self._spool.write(chunk)
             self._taken_bytes = self._written_bytes = taken_bytes
             return
         # Race: the job takes what's counted, and so it has to be there.
         self._chunks.append(chunk)
         self._taken_bytes = taken_bytes
-        self._start()
-        while self._taken_bytes - self._written_bytes > MAX_PENDING_BYTES:
-            await self._join()
+        job = self._advance()
+        while job is not None and self._pending_bytes > MAX_PENDING_BYTES:
+            await settle(job)
+            job = self._advance()
 
     async def flush(self) -> None:
         """Write all that was taken.
@@ -75,9 +81,8 @@ class AppendWriter:
         Cancellation: aborts — call `abort` then.
         """
         self._least_bytes = 1
-        self._start()
-        while self._job is not None:
-            await self._join()
+        while (job := self._advance()) is not None:
+            await settle(job)
 
     async def abort(self) -> int:
         """Roll the append back; return the number of bytes dropped.
@@ -88,7 +93,7 @@ class AppendWriter:
         self._least_bytes = self._taken_bytes + 1
         try:
             if self._job is not None:
-                await self._join()
+                await settle(self._job)
         except OSError:
             pass  # The append fails anyway, and what was written is dropped.
         finally:
@@ -96,33 +101,34 @@ class AppendWriter:
             dropped = self._spool.rollback()
         return dropped
 
-    async def _join(self) -> None:
+    @property
+    def _pending_bytes(self) -> int:
+        return self._taken_bytes - self._written_bytes
+
+    def _advance(self) -> asyncio.Future[None] | None:
+        """Start a job if none is running and there's enough to write; return the one which runs.
+
+        A failed job stays, and its error is raised each time.
+        """
         if (job := self._job) is not None:
-            await settle(job)
-            # Race: its callback may still have to come.
-            self._continue(job)
-
-    def _start(self) -> None:
-        if self._job is None and self._taken_bytes - self._written_bytes >= self._least_bytes:
-            self._job = self._workers.submit_bulk(self._run)
-            self._job.add_done_callback(self._continue)
-
-    def _continue(self, job: asyncio.Future[None]) -> None:
-        # A failed job stays, and raises its error in whoever joins it.
-        if job is self._job and not job.cancelled() and job.exception() is None:
+            if not job.done():
+                return job
+            job.result()
             self._job = None
-            self._start()
+        if self._pending_bytes >= self._least_bytes:
+            self._job = self._workers.submit_bulk(self._run)
+        return self._job
 
     def _run(self) -> None:
         for _ in range(_JOB_BATCHES):
-            if self._taken_bytes - self._written_bytes < self._least_bytes:
+            if self._pending_bytes < self._least_bytes:
                 return
-            batch = self._next_batch()
-            self._spool.write((batch,))
-            self._written_bytes += len(batch)
+            batch, pending_bytes = self._next_batch()
+            self._spool.write(batch)
+            self._written_bytes += pending_bytes
 
-    def _next_batch(self) -> bytes | memoryview:
-        """Take chunks which fit a batch, or a longer one.
+    def _next_batch(self) -> tuple[bytes | memoryview, int]:
+        """Take chunks which fit a batch, or a longer one; return it, and what it counted for.
 
         They're joined, so that the thread competes for the interpreter a few times per batch rather
         than per chunk; and always in the same memory, which the processor then has at hand.
@@ -131,12 +137,14 @@ class AppendWriter:
         first = chunks.popleft()
         length = len(first)
         if not chunks or length + len(chunks[0]) > BATCH_BYTES:
-            return first
+            return first, length + CHUNK_BYTES
         if not self._buffer:
             self._buffer = bytearray(BATCH_BYTES)
         batch = memoryview(self._buffer)
         batch[:length] = first
+        count = 1
         while chunks and (end := length + len(chunks[0])) <= BATCH_BYTES:
             batch[length:end] = chunks.popleft()
             length = end
-        return batch[:length]
+            count += 1
+        return batch[:length], length + count * CHUNK_BYTES

@@ -81,6 +81,7 @@ class BrokerCore:
         self.process_id = process_id
         self._data = data
         self._verifier = verifier
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<BrokerCore {self.store!r} {self.replicas!r}>"
@@ -342,6 +343,9 @@ class BrokerCore:
 
         Cancellation: safe — takes effect when that's done.
         """
+        if self._closed:
+            return
+        self._closed = True
         runtime = self.runtime
         runtime.bulk.stopping.set()
         runtime.stores.begin_close()

@@ -59,7 +59,9 @@ class FlowControl:
             journal.balance = max_rate
             journal.last_millis = now_millis
         else:
-            self.tick(now_millis)
+            self.skip(now_millis)
+            # The limit may have been lowered since the last append.
+            journal.balance = min(journal.balance, max_rate * BANK_SECONDS)
         self.spent = min_rate
 
     def tick(self, now_millis: int) -> bool:

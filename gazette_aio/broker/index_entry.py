@@ -55,9 +55,9 @@ class FragmentCover(CoverSet[IndexEntry]):
             end=end,
             sum=pb.sum_from_digest(member[:20]),
             compression_codec=pb.CompressionCodec.ValueType(member[20]),
-            backing_store=self._stores[int.from_bytes(member[21:23])],
+            backing_store=self._stores[int.from_bytes(member[21:25])],
             mod_time=mod_time,
-            path_postfix=member[23:].decode(),
+            path_postfix=member[25:].decode(),
         )
         return IndexEntry(fragment)
 
@@ -73,7 +73,7 @@ class FragmentCover(CoverSet[IndexEntry]):
 
 def pack(fragment: pb.Fragment, store: int) -> bytes:
     """Return what's to be kept of a listed fragment other than its extent."""
-    head = bytes((fragment.compression_codec,)) + store.to_bytes(2)
+    head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
     return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
 
 

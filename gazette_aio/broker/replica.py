@@ -300,9 +300,11 @@ class Replica:
             # A roll may close the files meanwhile, but not their duplicates.
             was_open = spool.is_open
             spool.open()
-            descriptors = spool.duplicate()
-            if not was_open:
-                spool.close()
+            try:
+                descriptors = spool.duplicate()
+            finally:
+                if not was_open:
+                    spool.close()
             await self._runtime.io.run(spool.sync_duplicates, descriptors)
         except FileNotFoundError as error:
             if not self.closed:  # Else it was deleted.

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 _ORPHAN_SUFFIX = ".orphan"
 _FLUSHES_AT_ONCE = 8
+_IDLE_SECONDS = 60.0
 
 
 class Replicas:
@@ -407,27 +408,30 @@ class Replicas:
         try:
             await self.refresh(replica)
         except BaseException:
-            replica.idle = True  # Whoever comes next lists them, and goes on with it.
-            if replica.waiters:
-                self._open_later(replica.name)
+            replica.idle = True  # Whoever comes next lists them.
             raise
-        if replica.item.spec.fragment.stores:
-            self._arm_refresh(replica)
+        finally:
+            if replica.item.spec.fragment.stores:
+                self._arm_refresh(replica)
 
     def _arm_refresh(self, replica: Replica) -> None:
         """See to it that the stores are listed again once their interval is over."""
         interval = replica.item.spec.fragment.refresh_interval
         seconds = interval.seconds + interval.nanos / 1e9
+        if replica.idle:
+            seconds = max(seconds, _IDLE_SECONDS)
         # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
         reference, turn = weakref.ref(replica), replica.refreshes
 
         async def work() -> None:
             replica = reference()
-            if replica is None or replica.closed or replica.idle or replica.refreshes != turn:
+            if replica is None or replica.closed or replica.refreshes != turn:
                 return
             if not replica.accessed and not replica.waiters and replica.listed:
-                # Nobody looks: the next one who does lists the stores first.
+                # Nobody looks: the next one who does lists the stores first. But one who reads
+                # slowly may come to wait, and doesn't ask.
                 replica.idle = True
+                self._arm_refresh(replica)
                 return
             replica.accessed = False
             await self._refresh(replica)

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.append_machine import EMPTY_MESSAGE, content_of
+from gazette_aio.broker.append_machine import content_of
 from gazette_aio.broker.controlled import (
     serve_append,
     serve_apply,
@@ -346,7 +346,7 @@ class _AppendMessages:
         if message is _EOF:
             raise StopAsyncIteration
         if not message:
-            return EMPTY_MESSAGE
+            return b""  # It's content alone, of which there's none.
         content = content_of(message)
         return _parse(pb.AppendRequest, message) if content is None else content
 

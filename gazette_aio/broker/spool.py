@@ -180,18 +180,17 @@ class Spool:
         # The sum of an append which opens a fragment is also that of the fragment: hash it once.
         self._fragment_hash = self._committed.copy() if self.end > self.begin else self._append_hash
 
-    def write(self, chunks: Sequence[bytes | memoryview]) -> None:
+    def write(self, chunk: bytes | memoryview) -> None:
         """Write content behind what the append has written so far; the files are open.
 
         Raises:
             OSError: If it can't be written; the append must be rolled back.
         """
-        for chunk in chunks:
-            self._files.pwrite(self._descriptor, chunk, self.end - self.begin + self.delta)
-            self._append_hash.update(chunk)
-            if self._fragment_hash is not self._append_hash:
-                self._fragment_hash.update(chunk)
-            self.delta += len(chunk)
+        self._files.pwrite(self._descriptor, chunk, self.end - self.begin + self.delta)
+        self._append_hash.update(chunk)
+        if self._fragment_hash is not self._append_hash:
+            self._fragment_hash.update(chunk)
+        self.delta += len(chunk)
 
     def commit(self, registers: pb.LabelSet | None, now_seconds: float) -> bytes:
         """Make the append part of the fragment; return the SHA-1 of its content.
@@ -245,8 +244,17 @@ class Spool:
         self.sync_names()
 
     def duplicate(self) -> tuple[int, int]:
-        """Return duplicates of the descriptors of content and log, for the caller to close."""
-        return self._files.duplicate(self._descriptor), self._files.duplicate(self._log)
+        """Return duplicates of the descriptors of content and log, for the caller to close.
+
+        Raises:
+            OSError: If there can't be more descriptors.
+        """
+        content = self._files.duplicate(self._descriptor)
+        try:
+            return content, self._files.duplicate(self._log)
+        except BaseException:
+            self._files.close(content)
+            raise
 
     def sync_names(self) -> None:
         """Make the names of the files durable, if they aren't."""

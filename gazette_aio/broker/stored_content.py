@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from gazette_aio.broker.stores import Store, StoredFile
 
 _INPUT_BYTES = 256 << 10
+_SKIPPED_PIECES = 8
+"""Pieces of up to 1 MiB which are skipped at a time, so that whoever gives up isn't waited for."""
 
 
 class StoredContent:
@@ -30,8 +32,8 @@ class StoredContent:
         self._decompressor = pb.decompressor(fragment.compression_codec)
         self._file: StoredFile | None = None
 
-    def open(self) -> None:
-        """Open the file.
+    def open(self) -> bool:
+        """Open the file; return whether there's content to `skip` first.
 
         Raises:
             StoreError, OSError: If it can't be opened.
@@ -43,9 +45,22 @@ class StoredContent:
             self._skip = 0
         elif codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
             self._decompressor = pb.decompressor(codec, content_encoded=self._file.gzipped)
+        return self._skip > 0
+
+    def skip(self) -> bool:
+        """Drop some of the content ahead of what's to be read; return whether there's more of it.
+
+        Raises:
+            FragmentError, OSError: As `read`.
+        """
+        for _ in range(_SKIPPED_PIECES):
+            if not self._skip:
+                break
+            self._skip -= len(self._piece(self._skip))
+        return self._skip > 0
 
     def read(self, limit: int) -> bytes:
-        """Return up to about `limit` bytes of content, none at its end.
+        """Return up to `limit` bytes of content, none at its end, once all is skipped.
 
         Raises:
             FragmentError: If the file is damaged or short.
@@ -55,14 +70,9 @@ class StoredContent:
         size = 0
         limit = min(limit, self._remaining)
         while size < limit:
-            piece = self._piece(limit - size + self._skip)
-            if self._skip:
-                dropped = min(self._skip, len(piece))
-                self._skip -= dropped
-                piece = piece[dropped:]
-            if piece:
-                parts.append(piece)
-                size += len(piece)
+            piece = self._piece(limit - size)
+            parts.append(piece)
+            size += len(piece)
         self._remaining -= size
         return b"".join(parts)
 

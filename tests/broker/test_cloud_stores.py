@@ -331,6 +331,62 @@ async def test_pages_of_keys_follow_each_other(
         await asyncio.to_thread(lambda: list(store.list("in/")))
 
 
+def _page(*keys: str, rest: str = "") -> bytes:
+    modified = "<LastModified>2026-01-01T00:00:00Z</LastModified>"
+    entries = "".join(f"<Contents><Key>{key}</Key>{modified}</Contents>" for key in keys)
+    return f"<ListBucketResult>{entries}{rest}</ListBucketResult>".encode()
+
+
+def test_keys_are_decoded_if_they_are_encoded() -> None:
+    encoded = parse_page(_page("a%2Bb+c", rest="<EncodingType>url</EncodingType>"))
+    assert [key for key, _ in encoded[0]] == ["a+b c"]
+    assert [key for key, _ in parse_page(_page("a%2Bb+c"))[0]] == ["a%2Bb+c"]
+
+
+_MORE = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (_page(rest=_MORE), "the same page again"),
+        (b"", "listing failed: BadStatusLine"),
+    ],
+)
+async def test_servers_which_list_badly(
+    answer: bytes, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What follows is told without the URL, which is signed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        writer.write(head + answer if answer else b"nothing\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{port}"
+        client = object_config.open_client(pb.parse_fragment_store(store))
+        assert isinstance(client, S3Store)
+        with pytest.raises(pb.StoreError, match=problem):
+            await asyncio.to_thread(lambda: list(raw_listing.list_keys(client, "a")))
+    assert "Signature" not in caplog.text
+
+
+async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucket: Bucket) -> None:
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec("test/secret", stores=[bucket.url()]))
+        await caller.commit(b"secret", "test/secret")
+        await broker.flush("test/secret")
+        (key,) = [key for key in await asyncio.to_thread(bucket.keys) if "secret" in key]
+        await asyncio.to_thread(bucket.put_raw, f"test/journal/../secret/{key.rpartition('/')[2]}")
+        await caller.create(journal_spec(stores=[bucket.url()]))
+        assert await caller.fragments() == []
+        assert await caller.read() == b""
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -489,6 +545,38 @@ async def test_stores_which_clients_name_are_few(tmp_path: Path) -> None:
             assert "badarg" in await health(caller, "file:///?badarg=1")
 
 
+async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    clock = ManualClock()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+            assert await health(caller, bucket.url()) == ""
+            await caller.create(journal_spec(stores=[bucket.url()]))
+            await caller.commit(b"content")
+            stores = broker.core.runtime.stores
+            checks = [
+                asyncio.ensure_future(stores.visit(f"s3://b{number}/?endpoint={endpoint}").check())
+                for number in range(63)
+            ]
+            await asyncio.sleep(0)
+            # All which are known are busy then: it takes the place of one nonetheless.
+            for number in range(63, 70):
+                visited = stores.visit(f"s3://b{number}/?endpoint={endpoint}")
+                assert stores.visit(f"s3://b{number}/?endpoint={endpoint}") is visited
+                checks.append(asyncio.ensure_future(visited.check()))
+                await asyncio.sleep(0)
+            clock.advance(3600)  # The store's own check is due again.
+            async with asyncio.timeout(3):
+                await caller.commit(b"content")
+            for check in checks:
+                check.cancel()
+            await asyncio.wait(checks)
+
+
 async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path) -> None:
     clock = ManualClock()
     async with new_broker(tmp_path, clock=clock, http_port=None) as broker:
@@ -575,7 +663,8 @@ async def test_other_schemes(tmp_path: Path, url: str, prefix: str) -> None:
     keys = {meta["path"] for chunk in memory.list() for meta in chunk}
     assert keys >= {f"{prefix}.test/health-check"}
     assert sum(key.startswith(f"{prefix}codec/") for key in keys) == len(CODECS) == len(keys) - 1
-    assert opened == [pb.parse_fragment_store(url)]
+    # One for whoever asks about a store, and one for its journals.
+    assert opened == [pb.parse_fragment_store(url)] * 2
     async with new_broker(tmp_path / "two", object_stores=open_client) as broker:
         async with calling(broker.endpoint) as caller:
             for codec in CODECS:

@@ -59,6 +59,13 @@ def test_lifting_the_limit_releases_a_chunk() -> None:
     assert fc.charge == 0
 
 
+def test_a_lowered_limit_holds_from_the_first_chunk() -> None:
+    journal = FlowBalance(balance=100_000, last_millis=100_000)
+    fc = flow(journal, max_rate=1000)
+    fc.chunk(10_001)
+    assert (fc.charge, fc.delayed_chunks) == (1, 1)
+
+
 def test_unlimited_journals_still_underflow() -> None:
     fc = flow(max_rate=0)
     fc.chunk(1 << 40)

@@ -159,7 +159,7 @@ async def test_a_suspension_during_an_append(tmp_path: Path, content: bytes) -> 
         assert await read(core, NAME, 0, len(expected)) == expected
     async with running(tmp_path / "data", FileOps()) as core:
         assert await read(core, NAME, 0, len(expected)) == expected
-        assert (await send(core, b"", journal=NAME)).commit.begin == len(expected)
+        assert (await send(core, journal=NAME)).commit.begin == len(expected)
 
 
 async def test_a_deletion_during_an_append(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def _spool(directory: Path, begin: int = 0, previous_end: int = 0) -> Spool:
 def _append(spool: Spool, content: bytes, registers: pb.LabelSet | None = None) -> None:
     spool.open()
     spool.begin_append()
-    spool.write((content,))
+    spool.write(content)
     spool.commit(registers, 1_700_000_000.0)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,16 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.clock import ManualClock
 from gazette_aio.broker.files import FileOps
-from gazette_aio.broker.stores import FileStore
+from gazette_aio.broker.keyspace import Transaction
+from gazette_aio.broker.scheduler import MAX_RUNNING
+from gazette_aio.broker.service.apply import serve_apply
+from gazette_aio.broker.service.fragments import serve_fragments
+from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.stores import FileStore, Listed
+from gazette_aio.broker.stores.remote_workers import RemoteWorkers
 from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.faulty_files import FaultyFiles
+from tests.broker.test_crash_points import CLAIMS, running, send
 
 NAME = "test/journal"
 FULL = pb.JournalSpec.Suspend(level=pb.JournalSpec.Suspend.Level.FULL)
@@ -117,6 +128,268 @@ async def test_fragments_of_stores_which_were_removed_are_dropped(tmp_path: Path
         assert await caller.fragments() == []
         await caller.create(journal_spec(stores=["file:///"]))
         assert [fragment.end for fragment in await caller.fragments()] == [5]
+
+
+class HeldStore(FileStore):
+    """A local store which holds an operation until it's let go."""
+
+    def __init__(self, root: Path, held: str) -> None:
+        super().__init__(FileOps(), root, "file:///", sync=False)
+        self._held = held
+        self.reached = threading.Event()
+        self.release = threading.Event()
+
+    def _hold(self, operation: str) -> None:
+        if operation == self._held:
+            self.reached.set()
+            assert self.release.wait(10)
+
+    def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
+        self._hold("put")
+        super().put(path, pieces, gzipped=gzipped)
+
+    def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
+        self._hold("list")
+        return super().list(prefix, skip=skip)
+
+
+async def test_a_fragment_stays_until_it_is_in_a_store_of_its_journal(tmp_path: Path) -> None:
+    store = HeldStore(tmp_path / "root", "put")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=["file:///"]))
+        await caller.commit(b"content")
+        broker.core.runtime.stores.get("file:///").replace(store)
+        flushing = asyncio.ensure_future(broker.flush(NAME))
+        assert await asyncio.to_thread(store.reached.wait, 10)
+        await caller.create(journal_spec(stores=["file:///b/"]))
+        store.release.set()
+        await flushing
+        await broker.refresh(NAME)
+        assert await caller.read() == b"content"
+        assert f"b/{NAME}/{file_name(0, b'content')}" in fragment_files(tmp_path / "root")
+
+
+async def test_listings_go_on_after_one_was_given_up(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = HeldStore(tmp_path / "root", "list")
+    async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec())
+        await caller.fragments()
+        broker.core.runtime.stores.get("file:///").replace(store)
+        await caller.create(journal_spec(stores=["file:///"]))
+        request = pb.FragmentsRequest(journal=NAME)
+        giving_up = asyncio.ensure_future(
+            serve_fragments(broker.core, pb.Claims(capability=pb.Capability.ALL), request)
+        )
+        assert await asyncio.to_thread(store.reached.wait, 10)
+        put(tmp_path / "root", 0, b"hello")
+        giving_up.cancel()
+        store.release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await giving_up
+        # The one who comes next sees what's there, and those who wait are told of what follows.
+        assert [fragment.end for fragment in await caller.fragments()] == [5]
+        reading = await waiting_read(broker, caller, 5)
+        put(tmp_path / "root", 5, b"hello")
+        clock.advance(3600)
+        async with asyncio.timeout(5):
+            assert (await reading).write_head == 10
+
+
+async def test_readers_who_were_slow_see_what_follows(tmp_path: Path) -> None:
+    clock = ManualClock()
+    put(tmp_path / "root", 0, b"hello")
+    async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=["file:///"]))
+        sent: asyncio.Queue[int] = asyncio.Queue()
+        resume = asyncio.Event()
+
+        async def send(message: pb.ReadResponse | ContentChunk) -> None:
+            if isinstance(message, ContentChunk):
+                sent.put_nowait(message.offset)
+                await resume.wait()
+
+        request = pb.ReadRequest(journal=NAME, block=True, end_offset=10)
+        claims = pb.Claims(capability=pb.Capability.ALL)
+        reading = asyncio.ensure_future(serve_read(broker.core, claims, request, send))
+        assert await sent.get() == 0
+        for _ in range(2):  # Nobody waits for the journal meanwhile.
+            clock.advance(3600)
+            await broker.control.settled()
+        resume.set()
+
+        async def waits() -> bool:
+            return any(replica.waiters for replica in broker.core.replicas)
+
+        await eventually(waits)
+        put(tmp_path / "root", 5, b"hello")
+        clock.advance(3600)
+        async with asyncio.timeout(5):
+            await reading
+        assert await sent.get() == 5
+
+
+# Opening and leaving
+
+
+async def test_a_journal_is_suspended_as_it_is_about_to_open(tmp_path: Path) -> None:
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=["file:///"]))
+        core = broker.core
+        item = core.store.space.get(NAME)
+        assert item is not None
+        opening = asyncio.ensure_future(core.replicas.get(item))
+        await asyncio.sleep(0)  # It has begun, and its task hasn't.
+        suspended = journal_spec(stores=["file:///"], suspend=FULL)
+        core.replicas.adopt(Transaction(core.store.space.revision, (suspended,)), [])
+        async with asyncio.timeout(5):
+            await opening
+            assert await caller.commit(b"content") == 0
+
+
+async def test_a_journal_suspended_while_it_opens_is_flushed(tmp_path: Path) -> None:
+    store = HeldStore(tmp_path / "root", "list")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec())
+        await caller.commit(b"content")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        broker.core.runtime.stores.get("file:///").replace(store)
+        await caller.create(journal_spec(stores=["file:///"]))  # It's opened by that.
+        assert await asyncio.to_thread(store.reached.wait, 10)
+        await caller.create(journal_spec(stores=["file:///"], suspend=FULL))
+        store.release.set()
+        await broker.control.settled()
+        await broker.core.replicas.flush_all()
+        assert fragment_files(tmp_path / "root") == [f"{NAME}/{file_name(0, b'content')}"]
+
+
+async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path: Path) -> None:
+    """Its earlier life was to be opened by the flush, and isn't any more."""
+    names = [f"test/{number}" for number in range(9)]
+    specs = [journal_spec(name, stores=["file:///"]) for name in names]
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(*(journal_spec(name) for name in names))
+        for name in names:
+            await caller.commit(b"content", name)
+    store = HeldStore(tmp_path / "root", "list")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        broker.control.clock.freeze()
+        await caller.create(*specs)
+        broker.core.runtime.stores.get("file:///").replace(store)
+        flushing = asyncio.ensure_future(broker.core.replicas.flush_all())
+        assert await asyncio.to_thread(store.reached.wait, 10)
+        # The last one waits for its turn.
+        await caller.delete(names[-1])
+        await caller.create(specs[-1])
+        store.release.set()
+        await flushing
+        await caller.create(specs[-1])
+        assert await caller.commit(b"anew", names[-1]) == 0
+        item = broker.core.store.space.get(names[-1])
+        (replica,) = [r for r in broker.core.replicas if r.name == names[-1]]
+        assert item is not None
+        assert replica.directory.name.startswith(f"{item.create_revision}-")
+
+
+# Work which waits for a store, or for a client
+
+
+async def test_work_of_a_silent_store_keeps_no_other_waiting(broker: EmbeddedBroker) -> None:
+    scheduler = broker.core.runtime.scheduler
+    end = asyncio.Event()
+    done: list[str] = []
+
+    async def silent() -> None:
+        await end.wait()
+        done.append("silent")
+
+    async def local() -> None:
+        done.append("local")
+
+    for number in range(3 * MAX_RUNNING):
+        scheduler.after(0.0, f"silent {number}", silent, lane="s3://silent/")
+    scheduler.after(0.0, "local", local)
+
+    async def is_done() -> bool:
+        return bool(done)
+
+    await eventually(is_done)
+    assert done == ["local"]
+    end.set()
+    await broker.control.settled()
+    assert len(done) == 1 + 3 * MAX_RUNNING
+
+
+async def test_a_slow_append_keeps_no_other_journal_from_its_pulse(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+        names = [f"test/{number:02}" for number in range(MAX_RUNNING + 1)]
+        await caller.create(*(journal_spec(name, stores=["file:///"]) for name in names))
+        for name in names:
+            await caller.commit(b"content", name)
+        held = [replica for replica in broker.core.replicas if replica.name != names[-1]]
+        async with contextlib.AsyncExitStack() as stack:
+            for replica in held:
+                await stack.enter_async_context(replica.exclusive())
+            clock.advance(60)
+            async with asyncio.timeout(5):
+                await broker.control.settled()
+            assert len(fragment_files(tmp_path / "root")) == 1
+        clock.advance(60)  # They have theirs later.
+        await broker.control.settled()
+        assert len(fragment_files(tmp_path / "root")) == len(names)
+
+
+# What's acknowledged before it's synced
+
+
+class SyncedFiles(FaultyFiles):
+    """Notes which files are synced, one by one, each after it was let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.release = threading.Event()
+        self.synced: list[str] = []
+
+    def datasync(self, descriptor: int) -> None:
+        path = self._paths[descriptor]
+        if path.suffix == ".spool":
+            self.begun.set()
+            assert self.release.wait(10)
+            self.synced.append(path.parent.name)
+        super().datasync(descriptor)
+
+
+async def test_the_end_waits_for_all_that_is_being_synced(tmp_path: Path) -> None:
+    files = SyncedFiles()
+    async with running(tmp_path, files, "interval", sync_interval=0.001) as core:
+        for name in ("test/one", "test/two", "test/three"):
+            change = pb.ApplyRequest.Change(upsert=journal_spec(name))
+            await serve_apply(core, CLAIMS, pb.ApplyRequest(changes=[change]))
+        # The last one is acknowledged while a round is under way.
+        for name in ("test/one", "test/two", "test/three"):
+            await send(core, b"x", journal=name)
+        assert await asyncio.to_thread(files.begun.wait, 10)
+        ending = asyncio.ensure_future(core.stop_serving())
+        await asyncio.sleep(0)
+        files.release.set()
+        await ending
+    assert len(set(files.synced)) == 3
+
+
+async def test_what_is_suspended_before_it_is_synced_is_synced(tmp_path: Path) -> None:
+    files = SyncedFiles()
+    files.release.set()
+    async with running(tmp_path, files, "interval", sync_interval=3600.0) as core:
+        for suspend in (pb.JournalSpec.Suspend(), FULL):
+            spec = journal_spec(suspend=suspend)
+            change = pb.ApplyRequest.Change(upsert=spec, expect_mod_revision=-1)
+            await serve_apply(core, CLAIMS, pb.ApplyRequest(changes=[change]))
+            if not suspend.level:
+                await send(core, b"content", journal=NAME)
+                assert not files.synced
+        assert await asyncio.to_thread(files.begun.wait, 5)
 
 
 # What's left by an earlier run
@@ -247,3 +520,27 @@ async def test_of_equal_fragments_the_last_one_by_its_path_remains(tmp_path: Pat
         await caller.create(journal_spec(stores=["file:///"]))
         (fragment,) = await caller.fragments()
         assert (fragment.path_postfix, fragment.mod_time) == ("c", 7)
+
+
+def _hang(begun: threading.Event, end: threading.Event) -> None:
+    begun.set()
+    assert end.wait(20)
+
+
+async def test_a_thread_which_was_given_up_keeps_no_call_waiting() -> None:
+    workers = RemoteWorkers(3, "test")
+    end = threading.Event()
+    try:
+        for _ in range(2):
+            begun = threading.Event()
+            stuck = asyncio.ensure_future(workers.run(_hang, begun, end))
+            assert await asyncio.to_thread(begun.wait, 10)
+            stuck.cancel()
+            await asyncio.wait([stuck])
+        async with asyncio.timeout(5):
+            for number in range(20):
+                assert await workers.run(abs, -number) == number
+        assert "threads=3" in repr(workers)
+    finally:
+        end.set()
+        workers.close()

@@ -228,7 +228,9 @@ async def _stored_batches(
     workers = health.workers
     try:
         try:
-            await workers.run(stored.open)
+            skips = await workers.run(stored.open)
+            while skips:
+                skips = await workers.run(stored.skip)
             while batch := await workers.run(stored.read, BATCH_BYTES):
                 yield batch
         finally:
