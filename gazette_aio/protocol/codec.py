@@ -69,7 +69,7 @@ class Decompressor(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether all content of the input so far was handed out."""
+        """Whether a call without data would return nothing, and not raise."""
         ...
 
     def finish(self) -> None:

@@ -10,6 +10,8 @@ from gazette_aio.protocol.errors import FragmentError
 DEFAULT_MAX_BYTES: Final = 1 << 20
 """Default limit of the output of one call, in bytes."""
 
+_NOTHING: Final = memoryview(b"")
+
 
 class Pending:
     """Bytes which wait to be taken from the front; taking is linear in their number."""
@@ -37,9 +39,10 @@ class Pending:
         self._at = min(end, len(self._data))
         return taken
 
-    def peek(self, count: int) -> bytes:
-        """Return up to `count` bytes, which stay."""
-        return bytes(memoryview(self._data)[self._at : self._at + count])
+    def peek(self, count: int, behind: int = 0) -> bytes:
+        """Return up to `count` bytes behind the first `behind` ones. They stay."""
+        begin = self._at + behind
+        return bytes(memoryview(self._data)[begin : begin + count])
 
     def skip(self, count: int) -> int:
         """Remove up to `count` bytes, and return their number."""
@@ -53,15 +56,13 @@ class BoundedDecompressor(abc.ABC):
 
     def __init__(self) -> None:
         self._input = Pending()
-        self._output = Pending()
+        self._rest = _NOTHING
         self._failure: str | None = None
 
     @property
     def needs_input(self) -> bool:
-        """Whether all content of the input so far was handed out."""
-        if self._output:
-            return False
-        return self._failure is not None or not self._has_step()
+        """Whether a call without data would return nothing."""
+        return not self._rest and self._failure is None and not self._has_step()
 
     def decompress(
         self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
@@ -69,19 +70,30 @@ class BoundedDecompressor(abc.ABC):
         """Take all of `data`, and return up to `max_bytes` of content.
 
         Raises:
-            FragmentError: The stream is damaged, and all content before that was handed out.
+            FragmentError: The stream is damaged, and what was decoded before was handed out.
         """
         if data:
             self._input.put(data)
+        rest = self._rest
+        if len(rest) >= max_bytes:
+            self._rest = rest[max_bytes:]
+            return bytes(rest[:max_bytes])
+        pieces: list[bytes | memoryview] = [rest] if rest else []
+        size = len(rest)
         try:
-            while self._failure is None and len(self._output) < max_bytes and self._has_step():
-                self._output.put(self._step(max_bytes - len(self._output)))
+            # Hot: one large piece is handed out as it is, where to fill up would be to copy it.
+            while size <= max_bytes // 2 and self._failure is None and self._has_step():
+                if piece := self._step(max_bytes - size):
+                    pieces.append(piece)
+                    size += len(piece)
         except FragmentError as error:
             self._failure = error.text
         # What was decoded before the damage is handed out first.
-        if self._failure is not None and not self._output:
+        if self._failure is not None and not pieces:
             raise FragmentError(self._failure)
-        return self._output.take(max_bytes)
+        content = b"".join(pieces)
+        self._rest = memoryview(content)[max_bytes:] if size > max_bytes else _NOTHING
+        return content[:max_bytes]
 
     def finish(self) -> None:
         """End the stream.

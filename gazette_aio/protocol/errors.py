@@ -51,6 +51,10 @@ class GazetteError(Exception):
 
     retryable: bool = False
     """Whether the same call may succeed if it's made again."""
+    applied: int = 0
+    """Changes in the batches which `apply_journals()` had applied before it failed."""
+    partial: pb.FragmentsResponse | None = None
+    """What `list_all_fragments()` had listed before it failed, if anything."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses take keyword arguments, which the default protocol would drop.

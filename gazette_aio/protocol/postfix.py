@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.fragment import codec_name
-from gazette_aio.protocol.gotemplate_eval import Template
 from gazette_aio.protocol.gotemplate_values import Method, Named, Record
 from gazette_aio.protocol.gotext import duration_nanoseconds, format_duration
 from gazette_aio.protocol.gotime import (
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gazette_aio.protocol._generated.broker_pb2 import Label
+    from gazette_aio.protocol.gotemplate_eval import Template
 
 _VALIDATED_AS: Final = "postfix"
 
@@ -113,15 +113,22 @@ def render_path_postfix(
 # Errors are never cached, and with them no text which is too long.
 @functools.lru_cache(maxsize=256)
 def _parse(text: str) -> Template:
-    return Template(text, name="")
+    return _template(text, "")
 
 
 @functools.lru_cache(maxsize=256)
 def _validate(text: str) -> None:
     try:
-        Template(text, name=_VALIDATED_AS).execute(_validation_root())
+        _template(text, _VALIDATED_AS).execute(_validation_root())
     except ValidationError as error:
         raise error.extend("PathPostfixTemplate") from None
+
+
+def _template(text: str, name: str) -> Template:
+    # Few programs have templates, and all import this package.
+    from gazette_aio.protocol.gotemplate_eval import Template  # noqa: PLC0415
+
+    return Template(text, name=name)
 
 
 def _execute(template: Template, text: str, root: Record) -> str:
