@@ -12,11 +12,11 @@ import logging
 import secrets
 import sys
 
-from benchmarks.soaks import broker
+from benchmarks.soaks import broker, client
 from benchmarks.soaks.invariant import BrokenInvariantError
 
-SUITES = {"broker": broker.soak}
-PLANNED = ("client", "consumer", "spark")
+SUITES = {"broker": broker.soak, "client": client.soak}
+PLANNED = ("consumer", "spark")
 
 
 def main() -> int:

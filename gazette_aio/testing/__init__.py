@@ -1,4 +1,4 @@
-"""What tests of programs which use Gazette need: brokers as a fixture, a process, a script."""
+"""What tests of programs which use Gazette need: brokers, faults, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gazette_aio.testing.fault_proxy import FaultProxy
+    from gazette_aio.testing.fault_schedule import Direction, Fault, FaultKind, Faults
+    from gazette_aio.testing.leaks import no_leaks
     from gazette_aio.testing.process import BrokerProcess
     from gazette_aio.testing.specs import create_journals, journal_spec
     from gazette_aio.testing.stub_broker import StubBroker
 
-__all__ = ["BrokerProcess", "StubBroker", "create_journals", "journal_spec"]
+__all__ = [
+    "BrokerProcess",
+    "Direction",
+    "Fault",
+    "FaultKind",
+    "FaultProxy",
+    "Faults",
+    "StubBroker",
+    "create_journals",
+    "journal_spec",
+    "no_leaks",
+]
 
 # Imported when first used: pytest loads the plugin, and so this package, in every run.
 _MODULES = {
     "BrokerProcess": "gazette_aio.testing.process",
+    "Direction": "gazette_aio.testing.fault_schedule",
+    "Fault": "gazette_aio.testing.fault_schedule",
+    "FaultKind": "gazette_aio.testing.fault_schedule",
+    "FaultProxy": "gazette_aio.testing.fault_proxy",
+    "Faults": "gazette_aio.testing.fault_schedule",
     "StubBroker": "gazette_aio.testing.stub_broker",
     "create_journals": "gazette_aio.testing.specs",
     "journal_spec": "gazette_aio.testing.specs",
+    "no_leaks": "gazette_aio.testing.leaks",
 }
 
 

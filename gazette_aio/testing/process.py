@@ -54,6 +54,7 @@ class BrokerProcess:
         self.port = port
         self.options = tuple(options)
         self._running: _Running | None = None
+        self._asked_to_end = False
 
     def __repr__(self) -> str:
         state = f"pid={self.pid} at {self.endpoint}" if self._running else "stopped"
@@ -116,6 +117,7 @@ class BrokerProcess:
             stderr.close()
             raise
         self._running = _Running(process, stderr, ready)
+        self._asked_to_end = False
 
     async def stop(self) -> None:
         """Ask the broker to end (SIGTERM), and wait for it. Does nothing when it isn't running.
@@ -130,7 +132,9 @@ class BrokerProcess:
             return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
-                await _end(running.process, signal.SIGTERM)
+                # Race: a second signal may find the broker past the point of handling any.
+                asked, self._asked_to_end = self._asked_to_end, True
+                await _end(running.process, None if asked else signal.SIGTERM)
         except TimeoutError:
             await _end(running.process, signal.SIGKILL)
         self._running = None
@@ -168,8 +172,9 @@ class BrokerProcess:
         await (self.kill() if error is not None else self.stop())
 
 
-async def _end(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    if process.returncode is None:
+async def _end(process: asyncio.subprocess.Process, number: signal.Signals | None) -> None:
+    """Send a signal, if there's one, and wait for the end of a process."""
+    if number is not None and process.returncode is None:
         # Race: it may have ended, and asyncio not have noticed. Its own send_signal() would then
         # take the exit code from under the thread which waits for it.
         with contextlib.suppress(ProcessLookupError):

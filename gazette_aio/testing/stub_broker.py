@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 
@@ -20,10 +21,38 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
+T = TypeVar("T")
+
 Age: TypeAlias = Literal["newest", "v0.100", "v0.89"]
 
 _GRACE_SECONDS: Final = 1.0
 _LIST_CHUNK: Final[dict[Age, int]] = {"newest": 25, "v0.100": 1000, "v0.89": 1 << 30}
+
+_V0_100_LACKS: Final = frozenset(
+    {
+        ("AppendRequest", "min_etcd_revision"),
+        ("AppendRequest", "suspend"),
+        ("AppendResponse", "store_health_error"),
+        ("JournalSpec", "suspend"),
+        ("ReadRequest", "min_etcd_revision"),
+    }
+)
+_LACKS: Final[dict[Age, frozenset[tuple[str, str]]]] = {
+    "newest": frozenset(),
+    "v0.100": _V0_100_LACKS,
+    "v0.89": _V0_100_LACKS
+    | {
+        ("Journal", "create_revision"),
+        ("Label", "prefix"),
+        ("ListRequest", "watch"),
+        ("ListRequest", "watch_resume"),
+        ("ReadRequest", "begin_mod_time"),
+    },
+}
+"""Fields which a release doesn't know: it doesn't see them in requests, nor sends them."""
+
+_NEWER_STATUSES: Final = frozenset({pb.Status.SUSPENDED, pb.Status.FRAGMENT_STORE_UNHEALTHY})
+"""Statuses which releases before v0.101 don't know."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -52,17 +81,32 @@ class End(NamedTuple):
 class StubBroker:
     """A scripted broker, as an async context manager.
 
-    Closing it fails if a request wasn't looked at, a response wasn't sent, or an RPC is still open,
-    unless the test failed anyway.
+    Closing it fails if a request wasn't looked at, a response wasn't sent, an RPC is still open, or
+    a scripted response has a status which the release doesn't know, unless the test failed anyway.
 
     Args:
-        age: Release to resemble: `newest`; `v0.100` sends listings of 1,000 journals in a message
-            and knows no FragmentStoreHealth; `v0.89` lists in one message, and can't watch either.
+        age: Release to resemble: `newest`; `v0.100` sends listings of 1,000 journals in a message,
+            and knows no FragmentStoreHealth, suspension or unhealthy stores; `v0.89` lists in one
+            message, and knows neither watches nor selectors of prefixes. Fields which a release
+            doesn't know are removed from requests and responses.
         list_chunk: Journals in a message of a listing, or None for what `age` says.
+        zone: Its zone.
+        suffix: Its name within that.
     """
 
-    def __init__(self, *, age: Age = "newest", list_chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        age: Age = "newest",
+        list_chunk: int | None = None,
+        zone: str = "local",
+        suffix: str = "stub",
+    ) -> None:
         self.age: Age = age
+        self.process_id = pb.ProcessSpec.ID(zone=zone, suffix=suffix)
+        """Its ID, which `header()` tells."""
+        self.advertised: str | None = None
+        """Endpoint which `header()` tells; None for where it listens."""
         self.list_chunk = list_chunk or _LIST_CHUNK[age]
         self.endpoint = ""
         """Where it listens, once it's started."""
@@ -86,6 +130,7 @@ class StubBroker:
         self.metadata: list[tuple[str, dict[str, str]]] = []
         """Method and metadata of each RPC."""
         self._server: grpc.aio.Server | None = None
+        self._misfits: list[str] = []
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -94,6 +139,29 @@ class StubBroker:
     def open_rpcs(self) -> int:
         """Number of RPCs which are under way."""
         return self._open
+
+    def header(
+        self, *members: StubBroker, primary: StubBroker | None = None, revision: int = 1
+    ) -> pb.Header:
+        """Return the header of a response of this broker, which tells the route of its journal.
+
+        Args:
+            members: Brokers of the journal; none for this one, as the primary.
+            primary: Which one is the primary, or None if there is none.
+            revision: Revision of the key space.
+        """
+        if not members:
+            members, primary = (self,), self
+        members = tuple(sorted(members, key=lambda m: (m.process_id.zone, m.process_id.suffix)))
+        return pb.Header(
+            process_id=self.process_id,
+            route=pb.Route(
+                members=[member.process_id for member in members],
+                endpoints=[member.advertised or member.endpoint for member in members],
+                primary=-1 if primary is None else members.index(primary),
+            ),
+            etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=revision, raft_term=1),
+        )
 
     def finish(
         self, error: StubError | None = None, *, rpc: Literal["Read", "Append"] = "Read"
@@ -160,13 +228,14 @@ class StubBroker:
             "read-loop errors": self.read_loop_errors,
         }
         left = [f"{queue.qsize()} {name}" for name, queue in queues.items() if not queue.empty()]
+        left += self._misfits
         if self._open:
             left.append(f"{self._open} open RPCs")
         return left
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         def encode(message: Any) -> bytes:
-            data: bytes = message.SerializeToString()
+            data: bytes = self._aged(message).SerializeToString()
             return data
 
         unary, stream = (
@@ -208,6 +277,24 @@ class StubBroker:
             )
         return grpc.method_handlers_generic_handler(pb.SERVICE_NAME, methods)
 
+    def _aged(self, message: Any) -> Any:
+        """Return a response as a release of this age would send it."""
+        if self.age == "newest" or not isinstance(message, Message):
+            return message
+        if (status := getattr(message, "status", pb.Status.OK)) in _NEWER_STATUSES:
+            self._misfits.append(f"{pb.Status.Name(status)}, which {self.age} doesn't know")
+        copy = type(message)()
+        copy.CopyFrom(message)
+        _forget(copy, _LACKS[self.age])
+        return copy
+
+    def _seen(self, request: T) -> T:
+        """Return a request as a release of this age sees it."""
+        if self.age != "newest":
+            assert isinstance(request, Message)
+            _forget(request, _LACKS[self.age])
+        return request
+
     @contextlib.asynccontextmanager
     async def _rpc(self, name: str, context: _Context) -> AsyncGenerator[None]:
         metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
@@ -225,26 +312,25 @@ class StubBroker:
 
     async def _apply(self, request: pb.ApplyRequest, context: _Context) -> Any:
         async with self._rpc("Apply", context):
-            return await _call(self.apply_handler, request)
+            return await _call(self.apply_handler, self._seen(request))
 
     async def _list_fragments(self, request: pb.FragmentsRequest, context: _Context) -> Any:
         async with self._rpc("ListFragments", context):
-            return await _call(self.fragments_handler, request)
+            return await _call(self.fragments_handler, self._seen(request))
 
     async def _health(self, request: pb.FragmentStoreHealthRequest, context: _Context) -> Any:
         async with self._rpc("FragmentStoreHealth", context):
-            return await _call(self.health_handler, request)
+            return await _call(self.health_handler, self._seen(request))
 
     async def _list(
         self, request: pb.ListRequest, context: _Context
     ) -> AsyncIterator[pb.ListResponse]:
         async with self._rpc("List", context):
-            answer = await _call(self.list_handler, request)
+            answer = await _call(self.list_handler, self._seen(request))
             if isinstance(answer, pb.ListResponse):
                 for message in self._chunked(answer):
                     yield message
-                # Wire: before watches, a request for one was answered as any other.
-                if request.watch and self.age != "v0.89":
+                if request.watch:
                     yield pb.ListResponse()
                 return
             async for snapshot in answer:
@@ -268,6 +354,7 @@ class StubBroker:
     async def _read(
         self, request: pb.ReadRequest, context: _Context
     ) -> AsyncIterator[pb.ReadResponse]:
+        self._seen(request)
         async with self._rpc("Read", context):
             if self.read_handler is not None:
                 async for response in self.read_handler(request):
@@ -284,7 +371,7 @@ class StubBroker:
     ) -> pb.AppendResponse | None:
         async with self._rpc("Append", context):
             if self.append_handler is not None:
-                return await self.append_handler(requests)
+                return await self.append_handler(self._seen_each(requests))
             reading = asyncio.create_task(self._read_appends(requests))
             try:
                 scripted = await self.append_responses.get()
@@ -295,9 +382,15 @@ class StubBroker:
                 return scripted
             raise scripted.error or StubError(grpc.StatusCode.UNKNOWN, "no response")
 
+    async def _seen_each(
+        self, requests: AsyncIterator[pb.AppendRequest]
+    ) -> AsyncIterator[pb.AppendRequest]:
+        async for request in requests:
+            yield self._seen(request)
+
     async def _read_appends(self, requests: AsyncIterator[pb.AppendRequest]) -> None:
         try:
-            async for request in requests:
+            async for request in self._seen_each(requests):
                 self.append_requests.put_nowait(request)
         except asyncio.CancelledError as error:
             self.read_loop_errors.put_nowait(error)
@@ -322,6 +415,16 @@ class StubBroker:
     def __repr__(self) -> str:
         state = "listening" if self._server is not None else "stopped"
         return f"<StubBroker {self.age} at {self.endpoint or '?'}, {state}, {self._open} RPCs>"
+
+
+def _forget(message: Message, fields: frozenset[tuple[str, str]]) -> None:
+    """Remove fields, by names of messages and theirs, from a message and those within it."""
+    for field, value in message.ListFields():
+        if (message.DESCRIPTOR.name, field.name) in fields:
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for nested in (value,) if isinstance(value, Message) else value:
+                _forget(nested, fields)
 
 
 async def _call(handler: Callable[[Any], Any] | None, request: Any) -> Any:

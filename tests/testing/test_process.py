@@ -69,3 +69,19 @@ async def test_a_leaked_process_warns(tmp_path):
     running.process.kill()
     await running.process.communicate()
     running.stderr.close()
+
+
+async def test_stop_may_be_cancelled_and_called_again(tmp_path):
+    import asyncio
+
+    broker = BrokerProcess(tmp_path / "data")
+    await broker.start()
+    for _ in range(3):
+        stopping = asyncio.create_task(broker.stop())
+        await asyncio.sleep(0.01)
+        stopping.cancel()
+        await asyncio.wait((stopping,))
+    await broker.stop()
+    assert repr(broker).endswith("stopped>")
+    await broker.start()
+    await broker.stop()

@@ -1,0 +1,410 @@
+"""A TCP proxy which does to connections what networks do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import warnings
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+import gazette_aio.protocol as pb
+from gazette_aio.testing.fault_schedule import LASTING, Direction, Fault, FaultKind, Faults
+
+if TYPE_CHECKING:
+    import random
+    from types import TracebackType
+
+_PIECE_BYTES: Final = 64 << 10
+_CONNECT_SECONDS: Final = 5.0
+
+_Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Way:
+    """One direction of all connections, and what's wrong with it."""
+
+    def __init__(self) -> None:
+        self.is_stalled = False
+        self.delay_seconds = 0.0
+        self.piece_bytes = _PIECE_BYTES
+        self.bytes_left: int | None = None
+        """Bytes which may pass before connections end."""
+        self.passed_bytes = 0
+        self.changed = asyncio.Event()
+
+    def change(self) -> None:
+        """Have connections look at what's wrong now."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def hold_up(self) -> None:
+        """Wait until what was received may pass."""
+        if self.delay_seconds:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.delay_seconds):
+                    await self.changed.wait()
+        await self.be_passable()
+
+    async def be_passable(self) -> None:
+        """Wait until there is no stall."""
+        while self.is_stalled:
+            await self.changed.wait()
+
+    def allowance(self) -> int:
+        """Return how many bytes may pass at once."""
+        return (
+            self.piece_bytes if self.bytes_left is None else min(self.piece_bytes, self.bytes_left)
+        )
+
+
+class _Link:
+    """A connection of a client, and the one to the server which belongs to it."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.accepted: socket.socket | None = accepted
+        """Connection of the client, until somebody else owns it."""
+        self.client: _Streams | None = None
+        self.server: _Streams | None = None
+        self.ended: set[Direction] = set()
+        self.task: asyncio.Task[None] | None = None
+
+    def abort(self, *, reset: bool) -> None:
+        """End both connections at once."""
+        if self.accepted is not None:
+            _close(self.accepted, reset=reset)
+        for streams in (self.client, self.server):
+            if streams is not None:
+                _abort(streams[1], reset=reset)
+
+    def end(self, way: Direction) -> None:
+        """Tell the receiver of a direction that nothing more will come."""
+        receiver = self.server if way is Direction.TO_SERVER else self.client
+        if way not in self.ended and receiver is not None:
+            with contextlib.suppress(OSError, RuntimeError):  # It has ended otherwise.
+                receiver[1].write_eof()
+        self.ended.add(way)
+
+
+class FaultProxy:
+    """A TCP proxy between clients and a server, with faults on demand; an async context manager.
+
+    Faults which last concern all connections, also those made later. Nothing which was sent is lost
+    by a stall: it arrives once that's over. What's lost is the remainder of connections that end.
+
+    Brokers tell clients where they are, so that these go there past the proxy. Have a broker
+    advertise the address of the proxy (`EmbeddedBroker(advertise=...)`), or use `cache_size=0` of
+    `connect()`.
+
+    Args:
+        upstream: Endpoint of the server: `http`, `https` or `unix`. It may be set and changed by
+            the attribute of this name, for connections from then on; None refuses them.
+        host: Address to listen at.
+        port: Port to listen at; 0 takes any free one, and keeps it.
+
+    Example:
+        ```python
+        async with FaultProxy(broker.endpoint) as proxy:
+            async with connect(proxy.endpoint, cache_size=0) as client:
+                await proxy.reset()
+                await client.append("a/journal", b"content")
+        ```
+    """
+
+    def __init__(
+        self, upstream: str | None = None, *, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        if upstream is not None:
+            pb.parse_endpoint(upstream)
+        self.upstream = upstream
+        """Endpoint to which new connections go; None refuses them."""
+        self.is_refusing = False
+        """Whether new connections are reset at once."""
+        self.accepted = 0
+        """Number of connections which came in so far."""
+        self._host = host
+        self._port = port
+        self._ways = {Direction.TO_SERVER: _Way(), Direction.TO_CLIENT: _Way()}
+        self._listener: socket.socket | None = None
+        self._links: set[_Link] = set()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens: `http`, or `https` if that's what the upstream is.
+
+        Raises:
+            RuntimeError: It wasn't started.
+        """
+        if not self._port:
+            raise RuntimeError("the proxy isn't started")
+        secure = self.upstream is not None and pb.parse_endpoint(self.upstream).is_secure
+        return f"{'https' if secure else 'http'}://{self._host}:{self._port}"
+
+    @property
+    def connections(self) -> int:
+        """Number of connections which are open."""
+        return len(self._links)
+
+    def passed_bytes(self, direction: Direction = Direction.BOTH) -> int:
+        """Return how many bytes have passed so far."""
+        return sum(way.passed_bytes for way in self._chosen(direction))
+
+    def stall(self, direction: Direction = Direction.BOTH) -> None:
+        """Let nothing pass until `resume()`. Connections remain, and new ones can be made."""
+        for way in self._chosen(direction):
+            way.is_stalled = True
+            way.change()
+
+    def trickle(self, piece_bytes: int = 1, direction: Direction = Direction.BOTH) -> None:
+        """Pass on only so many bytes at a time, each time in a packet of their own."""
+        assert piece_bytes > 0, "nothing would pass"
+        for way in self._chosen(direction):
+            way.piece_bytes = piece_bytes
+            way.change()
+
+    def delay(self, seconds: float, direction: Direction = Direction.BOTH) -> None:
+        """Pass everything on so many seconds late, and 64 KiB within that time at most."""
+        for way in self._chosen(direction):
+            way.delay_seconds = seconds
+            way.change()
+
+    def cut_after(self, count: int, direction: Direction = Direction.BOTH) -> None:
+        """End all connections, once, as soon as `count` bytes have passed in either direction."""
+        for way in self._chosen(direction):
+            way.bytes_left = count
+            way.change()
+
+    def resume(self, direction: Direction = Direction.BOTH) -> None:
+        """End what `stall()`, `trickle()`, `delay()` and `cut_after()` began."""
+        for way in self._chosen(direction):
+            way.is_stalled, way.delay_seconds = False, 0.0
+            way.piece_bytes, way.bytes_left = _PIECE_BYTES, None
+            way.change()
+
+    def heal(self) -> None:
+        """End all faults which last."""
+        self.is_refusing = False
+        self.resume()
+
+    async def cut(self) -> None:
+        """End all connections in order, amid whatever they carry.
+
+        Cancellation: safe — they end anyway.
+        """
+        await self._end_links(reset=False)
+
+    async def reset(self) -> None:
+        """Reset all connections, as the crash of a peer or of something in between does.
+
+        Cancellation: safe — they end anyway.
+        """
+        await self._end_links(reset=True)
+
+    def half_close(self, direction: Direction = Direction.TO_CLIENT) -> None:
+        """End one direction of all connections. What's sent that way from now on is lost."""
+        for link in self._links:
+            for way in self._ways if direction is Direction.BOTH else (direction,):
+                link.end(way)
+
+    async def refuse(self) -> None:
+        """Reset all connections, and new ones at once, until `heal()`.
+
+        Cancellation: safe — they end anyway.
+        """
+        self.is_refusing = True
+        await self.reset()
+
+    async def strike(self, fault: Fault) -> None:
+        """Have one fault, until it has ended.
+
+        Cancellation: safe — faults which last have ended.
+        """
+        match fault.kind:
+            case FaultKind.CUT:
+                await self.cut()
+            case FaultKind.RESET:
+                await self.reset()
+            case FaultKind.HALF_CLOSE:
+                self.half_close(fault.direction)
+            case FaultKind.CUT_AFTER:
+                self.cut_after(fault.byte_count, fault.direction)
+            case FaultKind.STALL:
+                self.stall(fault.direction)
+            case FaultKind.TRICKLE:
+                self.trickle(1, fault.direction)
+            case FaultKind.DELAY:
+                self.delay(fault.seconds / 4, fault.direction)
+            case FaultKind.REFUSE:
+                await self.refuse()
+        if fault.kind in LASTING:
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                self.heal()
+
+    async def suffer(self, faults: Faults, rng: random.Random) -> None:
+        """Have random faults, one after the other, until cancelled.
+
+        Args:
+            faults: What to choose from.
+            rng: Where chance comes from: a `random.Random(seed)` repeats the same faults.
+
+        Cancellation: safe — faults which last have ended.
+        """
+        try:
+            for fault in faults.draw(rng):
+                await asyncio.sleep(fault.calm_seconds)
+                await self.strike(fault)
+        finally:
+            self.heal()
+
+    async def start(self) -> None:
+        """Listen. After `aclose()` that's at the same port again.
+
+        Cancellation: safe — it isn't started.
+
+        Raises:
+            OSError: The port is in use.
+        """
+        assert self._listener is None, "the proxy is started already"
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listener = listener = socket.create_server((self._host, self._port), family=family)
+        listener.setblocking(False)  # noqa: FBT003
+        self._port = listener.getsockname()[1]
+        # Race: a server of asyncio which is closed breaks off what it's about to accept.
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def aclose(self) -> None:
+        """Stop listening, and reset all connections. Idempotent.
+
+        Cancellation: safe — they end anyway.
+        """
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        await self._end_links(reset=True)
+
+    def _chosen(self, direction: Direction) -> tuple[_Way, ...]:
+        if direction is Direction.BOTH:
+            return tuple(self._ways.values())
+        return (self._ways[direction],)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # There is nobody any more.
+            accepted, _ = listener.accept()
+            self.accepted += 1
+            if self.is_refusing or self.upstream is None:
+                _close(accepted, reset=True)
+                return
+            accepted.setblocking(False)  # noqa: FBT003
+            link = _Link(accepted)
+            self._links.add(link)
+            link.task = asyncio.create_task(self._serve(link, self.upstream))
+            link.task.add_done_callback(lambda _: self._links.discard(link))
+
+    async def _serve(self, link: _Link, upstream: str) -> None:
+        """Pass on what comes, until both sides have ended, or either one breaks."""
+        reset = True
+        try:
+            accepted, link.accepted = link.accepted, None
+            link.client = client = await asyncio.open_connection(sock=accepted)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                link.server = server = await _connect(upstream)
+            for way, (_, writer) in ((Direction.TO_CLIENT, client), (Direction.TO_SERVER, server)):
+                # What this process holds is all that may be lost between the sides.
+                writer.transport.set_write_buffer_limits(0)
+                if way in link.ended:
+                    writer.write_eof()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_on(link, Direction.TO_SERVER, client, server))
+                group.create_task(self._pass_on(link, Direction.TO_CLIENT, server, client))
+            reset = False
+        except* OSError:
+            pass  # Either side broke, and so does the other.
+        finally:
+            link.abort(reset=reset)
+
+    async def _pass_on(
+        self, link: _Link, direction: Direction, source: _Streams, target: _Streams
+    ) -> None:
+        way = self._ways[direction]
+        while received := await source[0].read(_PIECE_BYTES):
+            await way.hold_up()
+            rest = memoryview(received)
+            while rest and direction not in link.ended:
+                size = min(way.allowance(), len(rest))
+                target[1].write(rest[:size])
+                await target[1].drain()
+                way.passed_bytes += size
+                if way.bytes_left is not None:
+                    way.bytes_left -= size
+                    if not way.bytes_left:
+                        way.bytes_left = None
+                        self._break_links(reset=False)
+                rest = rest[size:]
+                await asyncio.sleep(0)  # Whoever trickles lets others have their turn.
+                await way.be_passable()
+        link.end(direction)
+
+    def _break_links(self, *, reset: bool) -> list[asyncio.Task[None]]:
+        """End all connections, and return the tasks which see to that."""
+        tasks: list[asyncio.Task[None]] = []
+        for link in self._links:
+            link.abort(reset=reset)
+            if link.task is not None:
+                link.task.cancel()
+                tasks.append(link.task)
+        return tasks
+
+    async def _end_links(self, *, reset: bool) -> None:
+        if tasks := self._break_links(reset=reset):
+            await asyncio.wait(tasks)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if getattr(self, "_listener", None) is not None:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        where = f"{self._host}:{self._port}" if self._listener is not None else "stopped"
+        return f"<FaultProxy {where} to {self.upstream}, {len(self._links)} connections>"
+
+
+async def _connect(endpoint: str) -> _Streams:
+    parsed = pb.parse_endpoint(endpoint)
+    if parsed.scheme == "unix":
+        return await asyncio.open_unix_connection(parsed.path)
+    host, _, port = parsed.grpc_target.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))
+
+
+def _abort(writer: asyncio.StreamWriter, *, reset: bool) -> None:
+    """Close a connection without sending what is still to be sent."""
+    if reset and not writer.transport.is_closing():
+        _linger_not(writer.get_extra_info("socket"))
+    writer.transport.abort()
+
+
+def _close(sock: socket.socket, *, reset: bool) -> None:
+    if reset:
+        _linger_not(sock)
+    sock.close()
+
+
+def _linger_not(sock: socket.socket) -> None:
+    # Closing a socket which doesn't linger resets its connection.
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
