@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-_MODULES = ("read_committed", "publish", "appends", "listing", "broker", "imports")
+_MODULES = ("read_committed", "publish", "reads", "appends", "listing", "broker", "imports")
 
 
 def load() -> None:

@@ -1,27 +1,40 @@
-"""Many small appends at a time."""
+"""Appending: one at a time, and many small ones through the append service."""
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc.aio
+
+import gazette_aio.protocol as pb
 from benchmarks.harness import Measure, Subject, register
 from benchmarks.measures.events import served_journals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gazette_aio.client import JournalClient
+
 JOURNALS = [f"bench/appends/part-{number}" for number in range(4)]
 CONTENT = b"x" * 99 + b"\n"
 TASKS = 50
 APPENDS_PER_TASK = 100
 ONE_SHOT_APPENDS = 300
+BULK_APPENDS = 200_000
+BULK_PER_SECOND = 300_000.0
+AWAITING_TASKS = 25_000
+AWAITED_CONTENT = b"x" * 31 + b"\n"
+"""All of it fits into what a journal holds in memory, as waiting for a disk isn't the subject."""
+MANY_JOURNALS = 1000
+APPENDS_PER_JOURNAL = 10
 
 
 @asynccontextmanager
-async def setup() -> AsyncIterator[Subject]:
+async def appending() -> AsyncIterator[Subject]:
     async with served_journals(*JOURNALS) as client:
 
         async def append_in_service(number: int) -> None:
@@ -47,13 +60,200 @@ async def setup() -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
+@asynccontextmanager
+async def bare_stub(client: JournalClient) -> AsyncIterator[Any]:
+    """Yield the stub of Append as code which grpcio-tools generates sets it up."""
+    async with grpc.aio.insecure_channel(client.endpoint.removeprefix("http://")) as channel:
+        yield channel.stream_unary(
+            pb.APPEND,
+            request_serializer=pb.AppendRequest.SerializeToString,
+            response_deserializer=pb.AppendResponse.FromString,
+        )
+
+
+async def append_bare(stub: Any, journal: str) -> None:
+    """Append by the least which a program without this package gets by with."""
+    call = stub()
+    await call.write(pb.AppendRequest(journal=journal))
+    await call.write(pb.AppendRequest(content=CONTENT))
+    await call.write(pb.AppendRequest())
+    await call.done_writing()
+    response = await call
+    assert response.status == pb.Status.OK, response
+
+
+@asynccontextmanager
+async def round_trips() -> AsyncIterator[Subject]:
+    journal = JOURNALS[0]
+    async with served_journals(journal) as client, bare_stub(client) as stub:
+        # Both take turns within a round, so that what else the machine does is common to them.
+        ours: list[float] = []
+        bare: list[float] = []
+
+        async def figure() -> float:
+            ours.clear()
+            bare.clear()
+            for _ in range(ONE_SHOT_APPENDS):
+                begun = time.perf_counter()
+                await client.append(journal, CONTENT)
+                between = time.perf_counter()
+                await append_bare(stub, journal)
+                ours.append(between - begun)
+                bare.append(time.perf_counter() - between)
+            return statistics.median(ours) * 1e3
+
+        async def yardstick() -> float:
+            return statistics.median(bare) * 1e3
+
+        await client.append(journal, CONTENT)
+        await append_bare(stub, journal)
+        yield Subject(figure, yardstick)
+
+
+@asynccontextmanager
+async def releasing() -> AsyncIterator[Subject]:
+    journal = JOURNALS[0]
+    async with served_journals(journal) as client:
+        service = client.appends
+
+        async def figure() -> float:
+            begun = time.perf_counter()
+            for _ in range(BULK_APPENDS):
+                append = await service.start_append(journal)
+                append.write(CONTENT)
+                append.release()
+            await service.flush()
+            return BULK_APPENDS / (time.perf_counter() - begun)
+
+        async def yardstick() -> float:
+            return BULK_PER_SECOND
+
+        await figure()
+        yield Subject(figure, yardstick)
+
+
+@asynccontextmanager
+async def awaiting() -> AsyncIterator[Subject]:
+    journal = JOURNALS[0]
+    async with served_journals(journal) as client:
+        service = client.appends
+
+        async def append() -> None:
+            append = await service.start_append(journal)
+            append.write(AWAITED_CONTENT)
+            append.release()
+            await append
+
+        async def figure() -> float:
+            begun = time.perf_counter()
+            tasks = [asyncio.create_task(append()) for _ in range(AWAITING_TASKS)]
+            for task in tasks:
+                await task
+            return AWAITING_TASKS / (time.perf_counter() - begun)
+
+        async def yardstick() -> float:
+            loop = asyncio.get_running_loop()
+            futures: list[asyncio.Future[None]] = []
+
+            async def wait() -> None:
+                future = loop.create_future()
+                futures.append(future)
+                await future
+
+            begun = time.perf_counter()
+            tasks = [asyncio.create_task(wait()) for _ in range(AWAITING_TASKS)]
+            await asyncio.sleep(0)  # Each begins to wait.
+            for future in futures:
+                future.set_result(None)
+            for task in tasks:
+                await task
+            return AWAITING_TASKS / (time.perf_counter() - begun)
+
+        await figure()
+        yield Subject(figure, yardstick)
+
+
+@asynccontextmanager
+async def many_journals() -> AsyncIterator[Subject]:
+    journals = [f"bench/appends/part-{number:04}" for number in range(MANY_JOURNALS)]
+    async with served_journals(*journals) as client, bare_stub(client) as stub:
+        service = client.appends
+
+        async def figure() -> float:
+            tasks = len(asyncio.all_tasks())
+            begun = time.perf_counter()
+            for _ in range(APPENDS_PER_JOURNAL):
+                for journal in journals:
+                    append = await service.start_append(journal)
+                    append.write(CONTENT)
+                    append.release()
+            await service.flush()
+            elapsed = time.perf_counter() - begun
+            await asyncio.sleep(0)
+            assert len(asyncio.all_tasks()) <= tasks, "a task of an idle journal"
+            return MANY_JOURNALS * APPENDS_PER_JOURNAL / elapsed
+
+        async def yardstick() -> float:
+            begun = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                for journal in journals:
+                    group.create_task(append_bare(stub, journal))
+            return MANY_JOURNALS / (time.perf_counter() - begun)
+
+        await figure()
+        yield Subject(figure, yardstick)
+
+
+register(
+    Measure(
+        name="append.p50",
+        goal=1.3,
+        unit="ms",
+        setup=round_trips,
+        better="less",
+        about="median round trip of append() of 100 bytes, against that of a bare stub which "
+        "appends the same",
+    )
+)
 register(
     Measure(
         name="append_service.small",
         goal=5.0,
         unit="/s",
-        setup=setup,
+        setup=appending,
         about="appends of 100 bytes by 50 tasks through the append service, each awaited, against "
         "one append() after the other",
+    )
+)
+register(
+    Measure(
+        name="append_service.released",
+        goal=1.0,
+        unit="/s",
+        setup=releasing,
+        about="appends of 100 bytes to one journal which are started, written and released one "
+        "after the other, up to the commit of all of them, against 300,000/s",
+    )
+)
+register(
+    Measure(
+        name="append_service.awaited",
+        goal=0.5,
+        unit="/s",
+        setup=awaiting,
+        rounds=9,
+        about="appends of 32 bytes to one journal, each in a task of its own which awaits it, "
+        "against bare tasks each of which awaits a future",
+    )
+)
+register(
+    Measure(
+        name="append_service.journals",
+        goal=5.0,
+        unit="/s",
+        setup=many_journals,
+        rounds=3,
+        about="10 appends of 100 bytes to each of 1,000 journals, up to the commit of all of them, "
+        "against one append by a bare stub to each of them, all at once",
     )
 )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 MESSAGES = 150_000
+APPLIED = 100
+"""Journals which are created at a time."""
 JOURNAL = "bench/messages"
 
 
@@ -86,5 +88,6 @@ async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
                 journal_spec(name, labels=labels, length=1 << 30, codec=pb.CompressionCodec.NONE)
                 for name in names
             ]
-            await create_journals(client, *specs)
+            for begin in range(0, len(specs), APPLIED):
+                await create_journals(client, *specs[begin : begin + APPLIED])
             yield client

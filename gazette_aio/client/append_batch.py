@@ -10,6 +10,7 @@ Rules:
   whatever the holder must wait for (its dependencies are a subset of the batch's), and isn't too
   long already. Otherwise a new batch is opened behind it.
 * A batch is sealed when it's about to be sent, or when another one is opened behind it.
+* A batch which fails dooms those behind it.
 * A batch which nobody has put anything into needs no RPC. Nothing differs from nothing put into it
   on purpose: a kept append of no bytes is a barrier, and is sent.
 """
@@ -42,6 +43,7 @@ class Batch:
     __slots__ = (
         "buffer",
         "dependencies",
+        "doom",
         "is_plain",
         "kept",
         "operation",
@@ -70,6 +72,8 @@ class Batch:
         self.operation = AsyncOperation()
         """Resolved once the batch was appended, or failed."""
         self.response: pb.AppendResponse | None = None
+        self.doom: Exception | None = None
+        """Error of a batch before it, which was to be followed."""
 
     def suits(self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture]) -> bool:
         """Whether an append of `request` which waits for `dependencies` may join."""
@@ -119,6 +123,14 @@ class Chain:
         if batch is self.open:
             self.open = None
         return batch
+
+    def doom(self, error: Exception) -> None:
+        """Have all batches behind the oldest one fail with its error. None of them stays open."""
+        # Invariant: nothing is appended behind an append which is missing, even if whoever hears
+        # of that lets new ones proceed at once.
+        for batch in self.batches:
+            batch.doom = error
+        self.open = None
 
     def complete(
         self, response: pb.AppendResponse | None = None, error: BaseException | None = None

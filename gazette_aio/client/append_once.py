@@ -70,6 +70,10 @@ async def append(
     """
     if isinstance(request, str):
         request = pb.AppendRequest(journal=request)
+    else:
+        # The header of a refusal is noted in it.
+        given, request = request, pb.AppendRequest()
+        request.CopyFrom(given)
     attempts = Attempts(Operation.APPEND, retry_policy or client.retry_policy, request)
     while True:
         appender = Appender(client, request, claims=claims)

@@ -40,10 +40,21 @@ class AppendStatus:
     """Journals with pending appends."""
     batches: int
     """Their batches, each of which takes one RPC."""
+    appends: int
+    """Appends which share them."""
     pending_bytes: int
     """Content of these batches."""
     failed_journals: int
     """Journals whose appends fail until `clear_error()`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ClearedError:
+    """An error of appends of a journal which `clear_error()` has cleared."""
+
+    error: BaseException
+    count: int
+    """How many errors of the journal were cleared so far, with this one."""
 
 
 class AppendContext:
@@ -128,6 +139,7 @@ class AppendService:
         self._drain_timeout = drain_timeout
         self._journals: dict[str, JournalAppends] = {}
         self._errors: dict[str, AsyncOperation] = {}
+        self._cleared: dict[str, ClearedError] = {}
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
 
@@ -138,10 +150,12 @@ class AppendService:
 
     def status(self) -> AppendStatus:
         """Return what is pending."""
+        batches = [batch for appends in self._journals.values() for batch in appends.chain.batches]
         return AppendStatus(
             journals=len(self._journals),
-            batches=sum(len(appends.chain.batches) for appends in self._journals.values()),
-            pending_bytes=self.pending_bytes,
+            batches=len(batches),
+            appends=sum(batch.kept for batch in batches),
+            pending_bytes=sum(batch.buffer.length for batch in batches),
             failed_journals=len(self._errors),
         )
 
@@ -293,9 +307,27 @@ class AppendService:
         return pending
 
     def clear_error(self, journal: str) -> BaseException | None:
-        """Let new appends of a journal proceed after one failed, and return its error."""
-        failed = self._errors.pop(journal, None)
-        return None if failed is None else failed.exception()
+        """Let new appends of a journal proceed after one failed, and return its error.
+
+        Barriers of `pending_except()` don't tell of that failure from then on: whoever relies on
+        earlier appends has to have awaited them. A Publisher knows by `cleared_error()`, and fails
+        transactions of which messages may be missing.
+        """
+        if (failed := self._errors.pop(journal, None)) is None:
+            return None
+        error = failed.exception()
+        assert error is not None
+        before = self._cleared.get(journal)
+        self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
+        return error
+
+    def cleared_error(self, journal: str) -> ClearedError | None:
+        """Return the latest error of a journal which was cleared, or None.
+
+        While that's the same object, the success of an append means that all appends of the journal
+        before it have succeeded.
+        """
+        return self._cleared.get(journal)
 
     def cancel(self) -> None:
         """End all pending appends, some of which may have been committed. Idempotent."""
@@ -332,8 +364,9 @@ class AppendService:
                 pending = self.status()
                 _logger.warning(
                     "%d pending appends of %d journals are cancelled",
-                    pending.batches,
+                    pending.appends,
                     pending.journals,
+                    extra={"journals": pending.journals, "pending_bytes": pending.pending_bytes},
                 )
                 self.cancel()
                 await asyncio.wait(workers)
@@ -349,7 +382,12 @@ class AppendService:
     def note_error(self, journal: str, error: Exception) -> None:
         """Have all further appends of `journal` fail with `error`."""
         if journal not in self._errors:
-            _logger.warning("appends of journal %s fail from now on: %s", journal, error)
+            _logger.warning(
+                "appends of journal %s fail from now on: %s",
+                journal,
+                error,
+                extra={"journal": journal},
+            )
             self._errors[journal] = finished_operation(error)
 
     def forget_if_idle(self, appends: JournalAppends) -> None:

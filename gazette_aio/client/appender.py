@@ -11,7 +11,7 @@ import grpc.aio
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import CHUNK_BYTES
-from gazette_aio.client.rpc import decoded
+from gazette_aio.client.rpc import decoded, without_header
 from gazette_aio.client.rpc_errors import closed_channel_is_an_error
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class Appender:
 
     Args:
         client: Client to use.
-        request: The first message: journal and preconditions. Not modified.
+        request: The first message: journal and preconditions. Not modified. A `header` isn't sent:
+            it's that of a refusal, by whose route the append goes.
         claims: Claims to present in place of the least ones.
     """
 
@@ -63,6 +64,7 @@ class Appender:
         self._request = request
         self._claims = claims
         self._call: AppendCall | None = None
+        self._endpoint = ""
         self._state = _State.READY
         self._response: pb.AppendResponse | None = None
         self._sent_bytes = 0
@@ -82,6 +84,19 @@ class Appender:
         if self._response is None:
             raise asyncio.InvalidStateError("the append has no response")
         return self._response
+
+    async def open(self) -> None:
+        """Begin the RPC, unless it began, and wait until its first message is on its way.
+
+        The first `write()`, else `close()`, does so, too. Who has to prepare content may rather
+        wait without holding any.
+
+        Cancellation: poisons — the append is rolled back.
+
+        Raises:
+            GazetteError: As `write()`.
+        """
+        await self._open()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send content, in messages of at most 128 KiB. Waits while the broker accepts no more.
@@ -107,7 +122,6 @@ class Appender:
             self._drop()
             raise
         self._sent_bytes += len(view)
-        self._client.rpc.metrics.append_bytes(self._request.journal, len(view))
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without prior writes it's an append of no bytes.
@@ -130,6 +144,8 @@ class Appender:
                 pass
             response = await self._finish(call)
             _check_length(response.commit, self._sent_bytes)
+            if self._sent_bytes:
+                self._client.rpc.metrics.append_bytes(self._request.journal, self._sent_bytes)
             return response
         finally:
             self._drop()
@@ -179,11 +195,17 @@ class Appender:
                 self._client.rpc.check_request(self._request)
             except pb.ValidationError as error:
                 raise error.extend("Request") from None
-            call = await self._client.rpc.append(self._request, claims=self._claims)
-            self._call, self._state = call, _State.OPEN
+            begun = await self._client.rpc.append(self._request, claims=self._claims)
+            call, self._endpoint = begun
+            self._call = call
+            if self._state is not _State.READY:
+                # Race: another task aborted it while it waited for its token or its broker.
+                self._drop()
+                raise RuntimeError("the Appender was closed while it opened")
+            self._state = _State.OPEN
             try:
                 with closed_channel_is_an_error(self._request.journal):
-                    await call.write(self._request.SerializeToString())
+                    await call.write(without_header(self._request).SerializeToString())
             except _WRITE_FAILURES:
                 await self._refused(call)
             except BaseException:
@@ -206,7 +228,7 @@ class Appender:
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
-            raise self._client.rpc.map_error(error, journal) from error
+            raise self._client.rpc.map_error(error, journal, self._endpoint) from error
 
         try:
             response = decoded(pb.AppendResponse.FromString, data)
@@ -214,6 +236,7 @@ class Appender:
         except pb.ValidationError as error:
             raise error.extend("validating broker response") from None
         self._response = response
+        self._client.rpc.update_route(journal, response.header)
         if response.status != pb.Status.OK:
             raise pb.status_error(
                 response.status,

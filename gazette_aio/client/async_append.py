@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio.client.futures import Callback, OpFuture, park
+from gazette_aio.client.futures import Callback, OpFuture
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -80,7 +80,8 @@ class AsyncAppend(OpFuture):
         Raises:
             RuntimeError: It was released.
         """
-        self._held("write()")
+        if self._holding is None:
+            self._held("write()")  # Hot: it's called only to raise.
         content = data if type(data) is bytes else bytes(data)
         self.batch.buffer.append(content)
         return len(content)
@@ -113,7 +114,7 @@ class AsyncAppend(OpFuture):
             RuntimeError: It was released before.
             BaseException: The error handed to `require()`; nothing of the content is appended.
         """
-        appends = self._held("release()")
+        appends = self._holding or self._held("release()")
         self._holding = None
         error = self._error
         self._end = appends.leave(self.batch, self._begin, keep=error is None)
@@ -159,11 +160,21 @@ class AsyncAppend(OpFuture):
     def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
         if self._holding is not None:
             raise RuntimeError("awaited an append which isn't released")
-        if not self.done():
-            yield from park(self.batch.operation)
-        if (error := self.exception()) is not None:
+        batch, error = self.batch, self._error
+        if error is None:
+            operation = batch.operation
+            if not operation.done():
+                # Hot: this is what `parked()` does.
+                waiter = operation.waiter()
+                try:
+                    yield from waiter
+                except BaseException:
+                    operation.forget(waiter)
+                    raise
+            error = operation.exception()
+        if error is not None:
             raise error.with_traceback(None)
-        return self.response
+        return self.response if batch.response is None else batch.response
 
     def _held(self, what: str) -> JournalAppends:
         if self._holding is None:

@@ -20,18 +20,30 @@ class Attempts:
     Args:
         operation: What is attempted.
         policy: Which failures to retry.
-        request: The request, shown to the policy.
+        request: The request, shown to the policy. A refusal which names another broker leaves its
+            header there for the next attempt, and only for that.
     """
 
-    __slots__ = ("_failed_since", "_operation", "_policy", "count", "request")
+    __slots__ = (
+        "_failed_since",
+        "_hops",
+        "_operation",
+        "_policy",
+        "count",
+        "established",
+        "request",
+    )
 
     def __init__(self, operation: Operation, policy: RetryPolicy, request: Any) -> None:
         self._operation = operation
         self._policy = policy
         self._failed_since: float | None = None
+        self._hops = 0
         self.request = request
         self.count = 0
         """Failed attempts since the last success."""
+        self.established = False
+        """Shown to the policy, see `Failure`."""
 
     @property
     def _journal(self) -> str:
@@ -42,6 +54,7 @@ class Attempts:
         """Start over counting."""
         self.count = 0
         self._failed_since = None
+        self._hops = 0
 
     def failed(self, error: pb.GazetteError | None) -> float:
         """Note a failure, or with None the early end of a stream.
@@ -53,18 +66,29 @@ class Attempts:
             GazetteError: `error`, if it isn't to be retried. It carries the number of its attempt.
         """
         now = time.monotonic()
-        if self._failed_since is None:
-            self._failed_since = now
-        attempt, self.count = self.count, self.count + 1
-
+        failed_since = now if self._failed_since is None else self._failed_since
+        attempt = self.count
         failure = Failure(
             operation=self._operation,
             error=error,
             attempt=attempt,
             request=self.request,
-            elapsed=now - self._failed_since,
+            elapsed=now - failed_since,
+            hops=self._hops,
+            established=self.established,
         )
         decision = decide(failure, self._policy)
+        if decision.hop:
+            assert isinstance(error, pb.BrokerStatusError)
+            self._hops += 1
+            self.request.header.CopyFrom(error.header)
+            return 0.0
+        self.count += 1
+        self._failed_since = failed_since
+        self._hops = 0
+        if isinstance(self.request, pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest):
+            # Whatever else went wrong, the next attempt doesn't rely on that broker.
+            self.request.ClearField("header")
         if isinstance(error, pb.BrokerStatusError | pb.TransportError):
             error.attempt = attempt
         if not decision.retry:

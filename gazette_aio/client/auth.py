@@ -60,8 +60,9 @@ def authorizer(auth: Auth | None) -> pb.Authorizer:
     """
     if auth is None:
         return auth_from_environment()
+    if isinstance(auth, type):
+        raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself")
     if callable(getattr(auth, "authorize", None)):
-        assert not inspect.isfunction(auth)
         return auth  # type: ignore[return-value]  # It was just looked at.
     if callable(auth):
         return SourceAuth(auth)

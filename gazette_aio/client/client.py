@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Final, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import append_once, listing
-from gazette_aio.client.append_service import AppendService, AppendStatus
+from gazette_aio.client.append_service import AppendService
 from gazette_aio.client.auth import Auth, authorizer
 from gazette_aio.client.dispatch import Dispatcher
+from gazette_aio.client.fragment_url import FragmentSource
 from gazette_aio.client.metrics import Metrics, NoMetrics
 from gazette_aio.client.options import (
     TLSOptions,
     address_from_environment,
+    cache_size_from_environment,
+    cache_ttl_from_environment,
+    file_root_from_environment,
     zone_from_environment,
 )
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.client.retry_reader import RetryReader
+from gazette_aio.client.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.rpc import JournalStub
+from gazette_aio.client.status import ClientStatus, client_status
+from gazette_aio.client.watched_list import POLL_INTERVAL, WatchedList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import asyncio
+    import os
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from gazette_aio.client.append_once import Content
+    from gazette_aio.client.fragment_fetcher import FragmentFetcher
+    from gazette_aio.client.reader import Reader
 
 CONNECT_TIMEOUT: Final = 20.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StreamStatus:
-    """An open read stream."""
-
-    journal: str
-    waiting_bytes: int
-    """Bytes of responses which were received and not yet read."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClientStatus:
-    """What a client is about."""
-
-    endpoint: str
-    connection: str
-    """One of `idle`, `connecting`, `ready`, `transient_failure`, `closed`."""
-    streams: tuple[StreamStatus, ...]
-    appends: AppendStatus
 
 
 class JournalClient:
@@ -58,12 +49,19 @@ class JournalClient:
 
     Args:
         address: Endpoint of a broker; `http`, `https` or `unix`.
-        zone: Zone of this process.
+        zone: Zone of this process, whose brokers are preferred.
         auth: What authorizes RPCs: KeyedAuth, BearerAuth, NoopAuth, an Authorizer, or a function
             which returns a token. None looks at `$BROKER_AUTH_KEYS` and `$BROKER_AUTH_TOKEN`.
         tls: TLS of `https` endpoints; None looks into the environment.
         retry: Which failures to retry.
         metrics: Receives counts.
+        cache_size: Journals whose routes are kept, so that their RPCs go to brokers which serve
+            them; 0 has all RPCs go to the address. None for `$BROKER_CACHE_SIZE`, else 256.
+        cache_ttl: Seconds for which routes are kept. None for `$BROKER_CACHE_TTL`, else 60.
+        file_root: Directory of fragment files with `file` URLs. None for that of
+            `install_file_transport()`, else `$BROKER_FILE_ROOT`, else there is none.
+        fragment_fetcher: What fetches fragment files with `http` and `https` URLs; it's closed
+            with the client. None for a HTTPFragmentFetcher.
         connect_timeout: Seconds within which a broker must answer.
         drain_timeout: Seconds for which `aclose()` waits for pending appends.
         strict: Whether to check responses for all rules of the protocol.
@@ -84,6 +82,10 @@ class JournalClient:
         tls: TLSOptions | None = None,
         retry: RetryPolicy | None = None,
         metrics: Metrics | None = None,
+        cache_size: int | None = None,
+        cache_ttl: float | None = None,
+        file_root: str | os.PathLike[str] | None = None,
+        fragment_fetcher: FragmentFetcher | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         drain_timeout: float = 30.0,
         strict: bool = False,
@@ -91,8 +93,14 @@ class JournalClient:
     ) -> None:
         self.zone = zone or zone_from_environment()
         self.retry_policy = retry or RetryPolicy()
+        self.router = _router(cache_size, cache_ttl)
+        """Knows the routes of journals."""
         self._dispatcher = Dispatcher(
-            address, tls or TLSOptions.from_environment(), connect_timeout=connect_timeout
+            address,
+            tls or TLSOptions.from_environment(),
+            connect_timeout=connect_timeout,
+            router=self.router,
+            zone=self.zone,
         )
         self.rpc = JournalStub(
             self._dispatcher,
@@ -102,8 +110,19 @@ class JournalClient:
             allow_parent=allow_parent,
         )
         """The RPCs as the wire has them."""
+        self.fragments = FragmentSource(
+            file_root=file_root,
+            fallback_root=file_root_from_environment(),
+            fetcher=fragment_fetcher,
+            metrics=self.rpc.metrics,
+        )
+        """Fragment files, which are read from their stores."""
         self.appends = AppendService(self, drain_timeout=drain_timeout)
         """Appends in the background."""
+        self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        """Readers which have begun."""
+        self.watches: weakref.WeakSet[WatchedList] = weakref.WeakSet()
+        """Lists of journals which have begun to be kept up to date."""
 
     @property
     def endpoint(self) -> str:
@@ -116,6 +135,32 @@ class JournalClient:
         Cancellation: safe.
         """
         return await listing.list_all_journals(self, selector)
+
+    def watch(
+        self,
+        selector: str | pb.LabelSelector | pb.ListRequest = "",
+        *,
+        changed: asyncio.Event | None = None,
+        on_error: Callable[[pb.GazetteError], None] | None = None,
+        poll_interval: float = POLL_INTERVAL,
+        retry_policy: RetryPolicy | None = None,
+    ) -> WatchedList:
+        """Return a list of journals which is kept up to date while it's entered.
+
+        The arguments are those of `WatchedList`.
+
+        Raises:
+            ValidationError: The selector is invalid.
+            ConfigurationError: Another argument is.
+        """
+        return WatchedList(
+            self,
+            selector,
+            changed=changed,
+            on_error=on_error,
+            poll_interval=poll_interval,
+            retry_policy=retry_policy,
+        )
 
     async def apply(
         self,
@@ -137,9 +182,13 @@ class JournalClient:
         block: bool = False,
         end_offset: int = 0,
         begin_mod_time: int = 0,
+        direct: bool | None = None,
+        verify: bool = False,
         retry_policy: RetryPolicy | None = None,
     ) -> RetryReader:
-        """Return a reader of a journal. Other arguments go with the name of a journal only.
+        """Return a reader of a journal.
+
+        `offset`, `block`, `end_offset` and `begin_mod_time` go with the name of a journal only.
 
         Args:
             request: The journal, or a request.
@@ -147,10 +196,15 @@ class JournalClient:
             block: Whether to wait for new content at the write head.
             end_offset: Offset to end at, or 0 for none.
             begin_mod_time: Unix seconds; fragments persisted before are skipped.
+            direct: Whether to fetch the files of persisted fragments from their store, rather than
+                through a broker; None for what `do_not_proxy` of the request says, which is no.
+                What this client can't fetch still comes through a broker.
+            verify: Whether to check the sums of fragment files which are read directly.
             retry_policy: Which failures to retry; None for the policy of the client.
 
         Raises:
             ValidationError: The request is invalid.
+            ConfigurationError: It's for metadata only.
         """
         if isinstance(request, str):
             request = pb.ReadRequest(
@@ -160,7 +214,7 @@ class JournalClient:
                 end_offset=end_offset,
                 begin_mod_time=begin_mod_time,
             )
-        return RetryReader(self, request, retry_policy=retry_policy)
+        return RetryReader(self, request, retry_policy=retry_policy, direct=direct, verify=verify)
 
     async def append(
         self,
@@ -193,15 +247,11 @@ class JournalClient:
         )
 
     def status(self) -> ClientStatus:
-        """Return what the client is about."""
-        return ClientStatus(
-            endpoint=self.endpoint,
-            connection=self._dispatcher.state,
-            streams=tuple(
-                StreamStatus(stream.journal, stream.waiting_bytes) for stream in self.rpc.streams
-            ),
-            appends=self.appends.status(),
-        )
+        """Return what the client is about at this moment: streams, watches, pending appends.
+
+        It costs little, so that it may be logged or served once a second.
+        """
+        return client_status(self, self._dispatcher.state, self._dispatcher.members())
 
     async def aclose(self) -> None:
         """Wait for pending appends within a bound, end all RPCs, and hang up. Idempotent.
@@ -212,9 +262,12 @@ class JournalClient:
             await self.appends.aclose()
         finally:
             try:
-                await self.rpc.aclose()
+                await self.fragments.aclose()
             finally:
-                await self._dispatcher.aclose()
+                try:
+                    await self.rpc.aclose()
+                finally:
+                    await self._dispatcher.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -240,6 +293,12 @@ class JournalClient:
         )
 
 
+def _router(size: int | None, ttl: float | None) -> DispatchRouter:
+    size = cache_size_from_environment() if size is None else size
+    ttl = cache_ttl_from_environment() if ttl is None else ttl
+    return RouteCache(size, ttl) if size else NoopDispatchRouter()
+
+
 def connect(
     address: str | None = None,
     *,
@@ -248,6 +307,10 @@ def connect(
     tls: TLSOptions | None = None,
     retry: RetryPolicy | None = None,
     metrics: Metrics | None = None,
+    cache_size: int | None = None,
+    cache_ttl: float | None = None,
+    file_root: str | os.PathLike[str] | None = None,
+    fragment_fetcher: FragmentFetcher | None = None,
     connect_timeout: float = CONNECT_TIMEOUT,
     drain_timeout: float = 30.0,
     strict: bool = False,
@@ -257,11 +320,18 @@ def connect(
 
     Args:
         address: Endpoint of a broker; None for `$BROKER_ADDRESS`, else `http://localhost:8080`.
-        zone: Zone of this process; None for `$ZONE`, else `local`.
+        zone: Zone of this process, whose brokers are preferred; None for `$ZONE`, else `local`.
         auth: What authorizes RPCs; None for what the environment says.
         tls: TLS of `https` endpoints; None for what the environment says.
         retry: Which failures to retry.
         metrics: Receives counts.
+        cache_size: Journals whose routes are kept, so that their RPCs go to brokers which serve
+            them; 0 has all RPCs go to the address. None for `$BROKER_CACHE_SIZE`, else 256.
+        cache_ttl: Seconds for which routes are kept. None for `$BROKER_CACHE_TTL`, else 60.
+        file_root: Directory of fragment files with `file` URLs. None for that of
+            `install_file_transport()`, else `$BROKER_FILE_ROOT`, else there is none.
+        fragment_fetcher: What fetches fragment files with `http` and `https` URLs; it's closed
+            with the client. None for a HTTPFragmentFetcher.
         connect_timeout: Seconds within which a broker must answer.
         drain_timeout: Seconds for which closing waits for pending appends.
         strict: Whether to check responses for all rules of the protocol, rather than to put up
@@ -284,6 +354,10 @@ def connect(
         tls=tls,
         retry=retry,
         metrics=metrics,
+        cache_size=cache_size,
+        cache_ttl=cache_ttl,
+        file_root=file_root,
+        fragment_fetcher=fragment_fetcher,
         connect_timeout=connect_timeout,
         drain_timeout=drain_timeout,
         strict=strict,

@@ -61,7 +61,7 @@ class AsyncOperation(OpFuture):
 
     def __init__(self) -> None:
         self._outcome: object = _PENDING
-        self._callbacks: list[Callback] | None = None
+        self._callbacks: list[Callback | asyncio.Future[None]] | None = None
 
     def resolve(self, error: BaseException | None = None) -> None:
         """Complete the operation.
@@ -78,7 +78,10 @@ class AsyncOperation(OpFuture):
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
-                callback()
+                if callable(callback):
+                    callback()
+                elif not callback.done():
+                    callback.set_result(None)
             except Exception:
                 # Invariant: whoever waits is woken, whatever others do.
                 _logger.exception("a callback of a completed operation failed")
@@ -109,12 +112,32 @@ class AsyncOperation(OpFuture):
 
     def remove_done_callback(self, callback: Callback) -> None:
         """Forget `callback`, which may have been called."""
+        self.forget(callback)
+
+    def forget(self, callback: Callback | asyncio.Future[None]) -> None:
+        """Forget a callback or a waiter. One who gives up time and again leaves nothing behind."""
         if self._callbacks is not None and callback in self._callbacks:
             self._callbacks.remove(callback)
 
+    def waiter(self) -> asyncio.Future[None]:
+        """Return a future of the running task, to be awaited until completion.
+
+        If that's broken off, the future is to be handed to `forget()`.
+        """
+        # Race: each task which awaits has a future of its own: cancelling one concerns no other.
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Hot: a future among the callbacks spares a function for each.
+        if self._outcome is not _PENDING:
+            future.set_result(None)
+        elif self._callbacks is None:
+            self._callbacks = [future]
+        else:
+            self._callbacks.append(future)
+        return future
+
     def __await__(self) -> Generator[Any, None, None]:
         if self._outcome is _PENDING:
-            yield from park(self)
+            yield from _park(self)
         if (error := self.exception()) is not None:
             raise error.with_traceback(None)
 
@@ -133,27 +156,27 @@ def finished_operation(error: BaseException | None = None) -> AsyncOperation:
     return operation
 
 
-def park(operation: OpFuture) -> Generator[Any, None, None]:
-    """Suspend the running task until `operation` completes; for use in `__await__`."""
-    # Race: each awaiting task has a future of its own, so that cancelling one concerns no other.
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    operation.add_done_callback(wake)
-    try:
-        yield from future
-    finally:
-        # One who gives up time and again leaves nothing behind.
-        operation.remove_done_callback(wake)
-
-
 @types.coroutine
 def parked(operation: OpFuture) -> Generator[Any, None, None]:
     """Wait until `operation` completes, whether it succeeds or fails.
 
     Cancellation: safe.
     """
-    yield from park(operation)
+    yield from _park(operation)
+
+
+def _park(operation: OpFuture) -> Generator[Any, None, None]:
+    if isinstance(operation, AsyncOperation):
+        waiter = operation.waiter()
+        try:
+            yield from waiter
+        except BaseException:
+            operation.forget(waiter)
+            raise
+        return
+    completion = AsyncOperation()
+    operation.add_done_callback(completion.resolve)
+    try:
+        yield from completion.waiter()
+    finally:
+        operation.remove_done_callback(completion.resolve)

@@ -89,7 +89,10 @@ class JournalAppends:
         else:
             buffer.truncate(begin)
         end = buffer.length
-        self.unlock()
+        # Hot: this is `unlock()`.
+        self.lock.release()
+        if not self.chain.batches:
+            self.service.forget_if_idle(self)
         return end
 
     def unlock(self) -> None:
@@ -136,7 +139,7 @@ class JournalAppends:
         while self.chain.batches:
             batch = self.chain.batches[0]
             response: pb.AppendResponse | None = None
-            error: Exception | None = self.service.error_of(self.journal)
+            error: Exception | None = batch.doom or self.service.error_of(self.journal)
             if error is None:
                 error = await self._await_dependencies(batch)
             if batch is self.chain.open:
@@ -149,8 +152,9 @@ class JournalAppends:
                     response = await self._append(batch)
                 except pb.GazetteError as failure:
                     error = failure
-            if error is not None and batch.kept:
+            if error is not None and batch.kept and batch.doom is None:
                 self.service.note_error(self.journal, error)
+                self.chain.doom(error)
             self._complete(response, error)
         # Race: whoever admits a batch from here on has to start another task.
         self.worker = None
@@ -191,6 +195,8 @@ class JournalAppends:
                 return appender.response
 
     async def _write(self, batch: Batch, appender: Appender) -> None:
+        # While there's no connection, chunks would only be copies of what is there.
+        await appender.open()
         spool = self.spools.get(batch)
         if spool is None:
             for chunk in batch.buffer.pieces(CHUNK_BYTES):
@@ -212,7 +218,12 @@ class JournalAppends:
             "CANCELLED", "the append service was cancelled", journal=self.journal
         )
         if not worker.cancelled() and (cause := worker.exception()) is not None:
-            _logger.error("appending to %s broke off", self.journal, exc_info=cause)
+            _logger.error(
+                "appending to %s broke off",
+                self.journal,
+                exc_info=cause,
+                extra={"journal": self.journal},
+            )
             error = cause
         if self.service.cancellation is None and isinstance(error, Exception):
             # Invariant: nothing is appended behind an append which is missing.

@@ -1,4 +1,4 @@
-"""From messages of a List stream to whole listings.
+"""From messages of List streams to whole listings, and what a watch asks for next.
 
 A snapshot begins with a message whose header has a revision, and goes on with messages which are
 just more journals. A message without journals ends a snapshot of a watch, whereas a unary listing
@@ -7,18 +7,39 @@ ends with its stream.
 
 from __future__ import annotations
 
+from typing import Final
+
 import gazette_aio.protocol as pb
+
+_SLICE_JOURNALS: Final = 32
+"""Journals which one step checks, in about a millisecond."""
+
+MAX_DOUBTS: Final = 7
+"""Failures in a row, over a second of them, after which a watch asks for everything again."""
 
 
 class ListFold:
     """Gathers the messages of a List stream.
+
+    `receive()` takes a whole message at once. An event loop which has other things to do as well
+    calls `feed()`, then `step()` until that returns False, and then `take()`.
 
     Args:
         request: The request of the stream.
         strict: Whether to check messages for all rules.
     """
 
-    __slots__ = ("_after_revision", "_snapshot", "_strict", "_watch")
+    __slots__ = (
+        "_after_revision",
+        "_complete",
+        "_is_marked",
+        "_message",
+        "_messages",
+        "_position",
+        "_snapshot",
+        "_strict",
+        "_watch",
+    )
 
     def __init__(self, request: pb.ListRequest, *, strict: bool = False) -> None:
         self._strict = strict
@@ -27,6 +48,12 @@ class ListFold:
             request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
         )
         self._snapshot: pb.ListResponse | None = None
+        self._complete: pb.ListResponse | None = None
+        self._message: pb.ListResponse | None = None
+        """The message whose journals are being checked, from `_position` on."""
+        self._position = 0
+        self._messages = 0
+        self._is_marked = False
 
     def receive(self, response: pb.ListResponse) -> pb.ListResponse | None:
         """Take the next message, and return a snapshot which it completes.
@@ -35,21 +62,76 @@ class ListFold:
             ValidationError: The message is invalid, or isn't one which may come next.
             BrokerStatusError: The broker refused the listing.
         """
+        self.feed(response)
+        while self.step():
+            pass
+        return self.take()
+
+    def feed(self, response: pb.ListResponse) -> None:
+        """Take the next message, which belongs to the fold from now on, but for its journals.
+
+        Raises:
+            ValidationError: The message is invalid, or isn't one which may come next.
+            BrokerStatusError: The broker refused the listing.
+        """
+        assert self._message is None, "the message before isn't done"
+        self._messages += 1
         snapshot = self._snapshot
-        if snapshot is None:
-            pb.validate(response, strict=self._strict)
-            self._begin(response)
-            return None
         # Wire: the header of further messages is there or not, and says nothing in either case.
-        response.header.CopyFrom(snapshot.header)
-        pb.validate(response, strict=self._strict)
-        if not response.journals:
+        if snapshot is None or response.status != pb.Status.OK:
+            self._check_head(response, (snapshot or response).header)
+        if snapshot is None:
+            self._begin(response)
+        elif not response.journals:
             if not self._watch:
                 raise pb.ValidationError("unexpected empty ListResponse.Journals in unary listing")
-            self._snapshot = None
-            return snapshot
-        snapshot.journals.extend(response.journals)
-        return None
+            self._snapshot, self._complete = None, snapshot
+            self._is_marked = True
+            return
+        if response.journals:
+            self._message, self._position = response, 0
+
+    def step(self) -> bool:
+        """Do a bounded part of what is left to do about the last message.
+
+        Returns:
+            Whether there was anything to do.
+
+        Raises:
+            ValidationError: A journal is invalid.
+        """
+        message, snapshot, begin = self._message, self._snapshot, self._position
+        if message is None or snapshot is None:
+            return False
+        journals = message.journals[begin : begin + _SLICE_JOURNALS]
+        for index, journal in enumerate(journals, begin):
+            try:
+                pb.validate(journal, strict=self._strict)
+            except pb.ValidationError as error:
+                raise error.extend(f"Journals[{index}]") from None
+        # The first message becomes the snapshot as it is; those behind it are copied once.
+        if message is not snapshot:
+            snapshot.journals.extend(journals)
+        self._position += len(journals)
+        if self._position >= len(message.journals):
+            self._message = None
+        return True
+
+    def take(self) -> pb.ListResponse | None:
+        """Return the snapshot which is complete, if there is one, and forget it."""
+        complete, self._complete = self._complete, None
+        return complete
+
+    def drain(self) -> pb.ListResponse | None:
+        """Return what was gathered of a unary listing and not yet drained, and forget it.
+
+        Parts of a listing need less memory than the whole of it.
+        """
+        part = self._snapshot
+        if part is None or not part.journals or self._message is not None:
+            return None
+        self._snapshot = pb.ListResponse(header=part.header)
+        return part
 
     def end(self) -> pb.ListResponse | None:
         """Note the end of the stream, and return the unary listing which it completes.
@@ -60,23 +142,93 @@ class ListFold:
         Raises:
             UnexpectedEOFError: It ended within a snapshot of a watch, or there was no message.
         """
-        if self._watch:
-            if self._snapshot is not None:
-                raise pb.UnexpectedEOFError("unexpected EOF")
+        if self._watch and self._snapshot is None:
             return None
-        if self._snapshot is None:
+        if self._watch or self._snapshot is None:
             raise pb.UnexpectedEOFError("unexpected EOF")
         return self._snapshot
 
+    def unmarked(self) -> pb.ListResponse | None:
+        """Return the only message of a watch which ended without a mark behind it.
+
+        Brokers up to v0.99 don't know watches, and answer them as any other request.
+        """
+        return None if self._is_marked or self._messages != 1 else self._snapshot
+
+    def _check_head(self, response: pb.ListResponse, header: pb.Header) -> None:
+        head = pb.ListResponse(status=response.status, header=header)
+        pb.validate(head, strict=self._strict)
+        if head.status != pb.Status.OK:
+            raise pb.status_error(head.status, header=head.header, response=response)
+
     def _begin(self, response: pb.ListResponse) -> None:
-        if response.status != pb.Status.OK:
-            raise pb.status_error(response.status, header=response.header, response=response)
         revision = response.header.etcd.revision
         if revision <= self._after_revision and self._after_revision:
-            raise pb.ValidationError(
-                "server sent unexpected ListResponse revision "
-                f"({revision}; expected > {self._after_revision})"
-            )
+            raise _unexpected(revision, f"> {self._after_revision}")
         self._after_revision = revision if self._watch else 0
-        self._snapshot = pb.ListResponse()
-        self._snapshot.CopyFrom(response)
+        self._snapshot = response
+
+
+class WatchPlan:
+    """Decides what a watch asks for.
+
+    A resumed watch waits for revisions behind the last snapshot, and would do so for ever with a
+    broker whose key space was made anew, or taken back. So it's preceded by a probe: a listing
+    without any journals, whose header tells the cluster and its revision.
+
+    Args:
+        selector: Which journals to watch.
+    """
+
+    __slots__ = ("_doubts", "_resume", "_selector")
+
+    def __init__(self, selector: pb.LabelSelector) -> None:
+        self._selector = selector
+        self._resume: pb.Header | None = None
+        self._doubts = 0
+
+    def request(self) -> pb.ListRequest:
+        """Return the request of the next watch."""
+        return pb.ListRequest(selector=self._selector, watch=True, watch_resume=self._resume)
+
+    def probe(self) -> pb.ListRequest | None:
+        """Return a request to make ahead of the next watch, if there's need."""
+        if self._resume is None:
+            return None
+        # No journal is, and is not, of this name.
+        name = pb.label_set("name", "watch/resume")
+        return pb.ListRequest(selector=pb.LabelSelector(include=name, exclude=name))
+
+    def probed(self, header: pb.Header) -> None:
+        """Take the header of the answer to `probe()`.
+
+        Raises:
+            ValidationError: The broker is behind what others told. It's to be asked again, as it
+                may catch up.
+        """
+        if self._resume is None:
+            return
+        if header.etcd.cluster_id != self._resume.etcd.cluster_id:
+            self._resume = None
+        elif header.etcd.revision < self._resume.etcd.revision:
+            raise _unexpected(header.etcd.revision, f">= {self._resume.etcd.revision}")
+
+    def received(self, header: pb.Header) -> None:
+        """Resume behind the snapshot with this header from now on."""
+        # A copy: the header of a snapshot would keep all of that in memory.
+        self._resume = pb.Header()
+        self._resume.CopyFrom(header)
+        self._doubts = 0
+
+    def doubt(self) -> None:
+        """Note a failure which may be due to resuming. Further ones give up on that."""
+        self._doubts += 1
+        if self._doubts >= MAX_DOUBTS:
+            self._resume = None
+            self._doubts = 0
+
+
+def _unexpected(revision: int, expected: str) -> pb.ValidationError:
+    return pb.ValidationError(
+        f"server sent unexpected ListResponse revision ({revision}; expected {expected})"
+    )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.route_cache import DEFAULT_SIZE, DEFAULT_TTL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
 DEFAULT_ADDRESS: Final = "http://localhost:8080"
 DEFAULT_ZONE: Final = "local"
+
+_MOST_DIGITS: Final = 10
 
 MAX_RECEIVE_BYTES: Final = 16 << 20
 """Largest message accepted from a broker."""
@@ -61,9 +66,31 @@ class TLSOptions:
         """Return the contents of `ca_file`, `key_file`, `certificate_file`.
 
         Raises:
-            ConfigurationError: A file can't be read.
+            ConfigurationError: A file can't be read, or isn't what it should be.
         """
-        return (_read(self.ca_file), _read(self.key_file), _read(self.certificate_file))
+        contents = (_read(self.ca_file), _read(self.key_file), _read(self.certificate_file))
+        self._check()
+        return contents
+
+    def _check(self) -> None:
+        # Wire: of files which it can't parse, gRPC says nothing but that there's no connection.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # What is too weak is up to gRPC.
+        if self.ca_file is not None:
+            with _named(self.ca_file):
+                context.load_verify_locations(self.ca_file)
+        if self.certificate_file is not None:
+            with _named(self.certificate_file):
+                # Who has encrypted a key isn't asked for its passphrase, as there's no terminal.
+                context.load_cert_chain(self.certificate_file, self.key_file, password="")
+
+
+@contextlib.contextmanager
+def _named(path: str | os.PathLike[str]) -> Generator[None]:
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise pb.ConfigurationError(f"reading TLS options: {error}: {path}") from error
 
 
 def _read(path: str | os.PathLike[str] | None) -> bytes | None:
@@ -85,3 +112,41 @@ def zone_from_environment(environment: Mapping[str, str] | None = None) -> str:
     """Return `$ZONE`, or the default zone."""
     environment = os.environ if environment is None else environment
     return environment.get("ZONE") or DEFAULT_ZONE
+
+
+def file_root_from_environment(environment: Mapping[str, str] | None = None) -> str | None:
+    """Return `$BROKER_FILE_ROOT`, if it's set."""
+    environment = os.environ if environment is None else environment
+    return environment.get("BROKER_FILE_ROOT") or None
+
+
+def cache_size_from_environment(environment: Mapping[str, str] | None = None) -> int:
+    """Return `$BROKER_CACHE_SIZE`, or the default number of routes to keep.
+
+    Raises:
+        ConfigurationError: It isn't a number.
+    """
+    environment = os.environ if environment is None else environment
+    if not (text := environment.get("BROKER_CACHE_SIZE")):
+        return DEFAULT_SIZE
+    if not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
+        raise pb.ConfigurationError(f"invalid BROKER_CACHE_SIZE ({text[:_MOST_DIGITS]})")
+    return int(text)
+
+
+def cache_ttl_from_environment(environment: Mapping[str, str] | None = None) -> float:
+    """Return the seconds of `$BROKER_CACHE_TTL`, such as `1m30s`, or those by default.
+
+    Raises:
+        ConfigurationError: It isn't a duration, or negative.
+    """
+    environment = os.environ if environment is None else environment
+    if not (text := environment.get("BROKER_CACHE_TTL")):
+        return DEFAULT_TTL
+    try:
+        seconds = pb.parse_duration(text) / 1e9
+    except pb.ValidationError as error:
+        raise pb.ConfigurationError(f"invalid BROKER_CACHE_TTL: {error}") from None
+    if seconds < 0:
+        raise pb.ConfigurationError(f"invalid BROKER_CACHE_TTL ({text})")
+    return seconds

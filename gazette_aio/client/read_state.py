@@ -2,15 +2,23 @@
 
     begin ──► metadata ──► content… ──► metadata ──► …
                   │            │
-                  └────────────┴──► end of stream, or a status other than OK and then the end
+                  ├────────────┴──► end of stream, or a status other than OK and then the end
+                  └──► end of stream: content is in the file of the fragment
 
 Metadata tells the offset at which content continues, the fragment which it's of, and the write
-head. A metadata offset beyond the expected one is a jump over a hole of the journal.
+head. A metadata offset beyond the expected one is a jump over a hole of the journal. Metadata which
+nothing follows refers to the file of its fragment, if it tells its URL.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import gazette_aio.protocol as pb
+from gazette_aio.client.read_message import ReadContent
+
+if TYPE_CHECKING:
+    from gazette_aio.client.read_message import ReadMessage
 
 _NOTHING = memoryview(b"")
 
@@ -31,20 +39,26 @@ class ReadState:
         self.failure: pb.BrokerStatusError | None = None
         """The status other than OK which the broker ended with."""
         self._metadata = pb.ReadResponse()
-        self._content: pb.ReadResponse | None = None
+        self._content: ReadMessage | None = None
         self._unread = _NOTHING
 
     @property
     def response(self) -> pb.ReadResponse:
         """The latest response; one of content also has the fragment and head known before it."""
-        if self._content is None:
+        content = self._content
+        if content is None:
             return self._metadata
         merged = pb.ReadResponse()
-        merged.CopyFrom(self._content)
+        merged.CopyFrom(content.message() if isinstance(content, ReadContent) else content)
         if self._metadata.HasField("fragment"):
             merged.fragment.CopyFrom(self._metadata.fragment)
         merged.write_head = self._metadata.write_head
         return merged
+
+    @property
+    def write_head(self) -> int | None:
+        """Write head of the journal, as the latest metadata has it, or None if there is none."""
+        return self._metadata.write_head if self._metadata.ByteSize() else None
 
     @property
     def is_complete(self) -> bool:
@@ -52,11 +66,23 @@ class ReadState:
         return 0 < self.request.end_offset <= self.request.offset
 
     @property
-    def unread_bytes(self) -> int:
-        """Bytes of content which were received and not taken."""
-        return len(self._unread)
+    def referral(self) -> pb.ReadResponse | None:
+        """The latest response, if its fragment's file has the content that the RPC ended ahead of.
 
-    def receive(self, response: pb.ReadResponse) -> None:
+        It means so only once the RPC has ended well.
+        """
+        request = self.request
+        # Race: a broker which stops may end an RPC just ahead of content which it was to proxy.
+        if (
+            self._content is None
+            and self._metadata.fragment_url
+            and request.do_not_proxy
+            and not (request.metadata_only or self.is_complete)
+        ):
+            return self._metadata
+        return None
+
+    def receive(self, response: ReadMessage) -> None:
         """Take the next response, once all content of the last one was taken.
 
         Raises:
@@ -65,7 +91,10 @@ class ReadState:
         """
         assert not self._unread
         # Hot: other rules of content are without consequence.
-        if response.status != pb.Status.OK or not (content := response.content):
+        content = response.content
+        if not isinstance(response, ReadContent) and (
+            response.status != pb.Status.OK or not content
+        ):
             self._receive_metadata(response)
             return
         self._content = response
@@ -79,9 +108,7 @@ class ReadState:
         unread = self._unread
         if not unread:
             return b""
-        if end := self.request.end_offset:
-            unread = unread[: max(end - self.request.offset, 0)]
-        if 0 <= limit < len(unread):
+        if 0 <= (limit := self.bounded(limit)) < len(unread):
             self._unread = unread[limit:]
             unread = unread[:limit]
         else:
@@ -89,6 +116,17 @@ class ReadState:
         self.request.offset += len(unread)
         whole = unread.obj
         return whole if type(whole) is bytes and len(whole) == len(unread) else bytes(unread)
+
+    def bounded(self, limit: int) -> int:
+        """Return how many bytes may be taken up to the end of the request, or -1 for any number.
+
+        Args:
+            limit: Most bytes wanted, or -1.
+        """
+        if not (end := self.request.end_offset):
+            return limit
+        remaining = max(end - self.request.offset, 0)
+        return min(limit, remaining) if limit >= 0 else remaining
 
     def _receive_metadata(self, response: pb.ReadResponse) -> None:
         request = self.request

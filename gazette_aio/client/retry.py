@@ -9,6 +9,8 @@ A row takes one of these courses:
 * `retry`: try again after `backoff(attempt)`, with a warning in the log.
 * `retry, quiet at first`: the same, but the first failure since the last success isn't logged.
 * `retry, silent`: the same, never logged.
+* `hop`: try again at once, at a broker which the refusal names. It isn't logged, and isn't counted
+  as a failed attempt.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ GRACE_ATTEMPTS: Final = 4
 
 CONTROL_ATTEMPTS: Final = 6
 """Failed attempts, some two seconds of them, within which a broker may restart or hand over."""
+
+TOKEN_ATTEMPTS: Final = 2
+"""Failed attempts within which a token may have expired: its stream ends, then it's refused."""
+
+MAX_HOPS: Final = 3
+"""Refusals in a row which are followed to the broker that they name."""
 
 PERMANENT_CODES: Final = frozenset(
     {"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "INVALID_ARGUMENT"}
@@ -62,6 +70,10 @@ class Operation(enum.Enum):
     """An Append RPC of an AppendService."""
     CONTROL = "control"
     """A List, Apply, ListFragments or FragmentStoreHealth RPC."""
+    WATCH = "watch"
+    """A watching List RPC of a WatchedList."""
+    POLL = "poll"
+    """A listing of a PolledList. The first one is retried as `CONTROL` before it fails as this."""
 
 
 class Failure(NamedTuple):
@@ -75,7 +87,12 @@ class Failure(NamedTuple):
     request: Any
     """The request of the RPC."""
     elapsed: float = 0.0
-    """Seconds since the first failure since the last success."""
+    """Seconds since the first failure since the last success. For a watch that is a listing which
+    differs from the one before, or a resumed stream which stood a while."""
+    hops: int = 0
+    """Refusals in a row before this one which were followed to another broker."""
+    established: bool = False
+    """Whether a watch, or a polled listing, has had a listing before."""
 
 
 class Course(enum.Enum):
@@ -85,6 +102,7 @@ class Course(enum.Enum):
     RETRY = "retry"
     RETRY_QUIET_AT_FIRST = "retry, quiet at first"
     RETRY_SILENT = "retry, silent"
+    HOP = "hop"
 
 
 class Decision(NamedTuple):
@@ -95,6 +113,8 @@ class Decision(NamedTuple):
     """Seconds to wait before the next attempt, without jitter."""
     log_level: int
     """Level of the log record which tells of the failure, or 0 for none."""
+    hop: bool = False
+    """Whether to try at a broker which the refusal names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +123,17 @@ class RetryPolicy:
 
     Args:
         max_attempts: Attempts since the last success after which an operation fails; None for any.
-        max_elapsed: Seconds since the first failure in a row after which an operation fails; None
-            for any.
-        on_error: Called with each Failure. True retries it, False ends the operation, and None
-            leaves the decision to the table. It may be called at any time and must not block.
-        backoff: Seconds to wait by number of the attempt, in place of the built-in schedule.
+        max_elapsed: Seconds since the first failure in a row from which on a further one fails the
+            operation; None for any. It doesn't cut attempts or delays short.
+        on_error: Called with each Failure. True retries it within the bounds, False ends the
+            operation, and None leaves the decision to the table. It must not block; what it raises
+            ends the operation.
+        backoff: Seconds to wait by number of the attempt, in place of the built-in schedule. That
+            is -1 for the first end of a stream in a row, which nothing is wrong with.
         jitter: Share of each delay by which it's randomly lengthened or shortened.
         permanent_attempts: Attempts of an AppendService before an error which looks permanent
-            (`PERMANENT_CODES`, or an invalid response) ends its batch.
+            (`PERMANENT_CODES`, or an invalid response) ends its batch; and of a read before a
+            damaged fragment file, or one which its store refuses for good, ends it.
         retry_not_found: Whether `append()` retries JOURNAL_NOT_FOUND for a short grace, as is
             useful right after the journal was created.
         retry_check_registers: Whether an AppendService retries every failure of a request which
@@ -131,6 +154,8 @@ class RetryPolicy:
             raise pb.ConfigurationError("max_attempts must be one or more")
         if self.max_elapsed is not None and self.max_elapsed < 0:
             raise pb.ConfigurationError("max_elapsed must not be negative")
+        if self.permanent_attempts < 1:
+            raise pb.ConfigurationError("permanent_attempts must be one or more")
         if not 0 <= self.jitter < 1:
             raise pb.ConfigurationError("jitter must be within [0, 1)")
 
@@ -173,7 +198,9 @@ def _is_coded(*codes: str) -> _Predicate:
 
 _is_permanent = _is_coded(*PERMANENT_CODES)
 _is_unavailable = _is_coded("UNAVAILABLE")
+_is_unauthenticated = _is_coded("UNAUTHENTICATED")
 _is_ours = _is(pb.AuthorizationError, pb.ConfigurationError)
+_is_damage = _is(pb.FragmentError, pb.UnexpectedEOFError, pb.DidNotReadExpectedEOFError)
 
 
 def _any(_failure: Failure, _policy: RetryPolicy) -> bool:
@@ -188,6 +215,27 @@ def _is_behind_head(failure: Failure, _: RetryPolicy) -> bool:
     return isinstance(failure.error, pb.OffsetNotYetAvailableError) and bool(failure.request.block)
 
 
+def _is_away_from_head(failure: Failure, _: RetryPolicy) -> bool:
+    error = failure.error
+    return (
+        isinstance(error, pb.OffsetNotYetAvailableError)
+        and failure.attempt < GRACE_ATTEMPTS
+        and error.response is not None
+        and error.response.offset != error.response.write_head
+    )
+
+
+def _names_another(failure: Failure, _: RetryPolicy) -> bool:
+    return (
+        isinstance(failure.error, pb.NotJournalBrokerError | pb.NotJournalPrimaryBrokerError)
+        and failure.hops < MAX_HOPS
+        # Requests which aren't of one journal have no such field.
+        and getattr(failure.request, "do_not_proxy", False)
+        and failure.error.header is not None
+        and len(failure.error.header.route.members) > 0
+    )
+
+
 def _may_appear(failure: Failure, _: RetryPolicy) -> bool:
     return (
         isinstance(failure.error, pb.JournalNotFoundError)
@@ -198,6 +246,10 @@ def _may_appear(failure: Failure, _: RetryPolicy) -> bool:
 
 def _is_asked_to_appear(failure: Failure, policy: RetryPolicy) -> bool:
     return policy.retry_not_found and _may_appear(failure, policy)
+
+
+def _may_expire(failure: Failure, policy: RetryPolicy) -> bool:
+    return _is_unauthenticated(failure, policy) and failure.attempt < TOKEN_ATTEMPTS
 
 
 def _may_unmask(failure: Failure, _: RetryPolicy) -> bool:
@@ -219,11 +271,32 @@ def _stays_invalid(failure: Failure, policy: RetryPolicy) -> bool:
     )
 
 
+def _stays_unreadable(failure: Failure, policy: RetryPolicy) -> bool:
+    return (
+        _is_damage(failure, policy) or _is_refused_fetch(failure)
+    ) and failure.attempt + 1 >= policy.permanent_attempts
+
+
+def _is_refused_fetch(failure: Failure) -> bool:
+    error = failure.error
+    return isinstance(error, pb.TransportError) and error.code.isdigit() and not error.retryable
+
+
 def _may_return(failure: Failure, policy: RetryPolicy) -> bool:
     return (
         _is_unavailable(failure, policy)
         and failure.attempt < CONTROL_ATTEMPTS
         and is_repeatable(failure.request)
+    )
+
+
+def _is_first(failure: Failure, _: RetryPolicy) -> bool:
+    return not failure.established
+
+
+def _is_refused_at_first(failure: Failure, policy: RetryPolicy) -> bool:
+    return _is_first(failure, policy) and (
+        _is_permanent(failure, policy) or _is_ours(failure, policy)
     )
 
 
@@ -236,6 +309,28 @@ def is_repeatable(request: Any) -> bool:
 
 _R, _A, _S = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
 _C = Operation.CONTROL
+_W, _P = Operation.WATCH, Operation.POLL
+
+
+def _hop(operation: Operation) -> Rule:
+    return Rule(
+        operation,
+        "NOT_JOURNAL_BROKER, NOT_JOURNAL_PRIMARY_BROKER, and the request forbids to proxy",
+        _names_another,
+        Course.HOP,
+        "The refusal tells who serves the journal. Brokers which disagree are given up on.",
+    )
+
+
+def _expired(operation: Operation) -> Rule:
+    return Rule(
+        operation,
+        "UNAUTHENTICATED, within grace",
+        _may_expire,
+        Course.RETRY_QUIET_AT_FIRST,
+        "The token may have expired on its way. The next attempt carries a fresh one.",
+    )
+
 
 RULES: Final[tuple[Rule, ...]] = (
     # Reads.
@@ -256,11 +351,20 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         _R,
+        "OFFSET_NOT_YET_AVAILABLE away from the write head, within grace",
+        _is_away_from_head,
+        Course.RETRY_SILENT,
+        "This replica lags behind the one which served what was read before, or has yet to learn "
+        "of stored fragments; or there is a hole which isn't old enough to be skipped.",
+    ),
+    Rule(
+        _R,
         "OFFSET_NOT_YET_AVAILABLE",
         _is(pb.OffsetNotYetAvailableError),
         Course.RAISE,
         "The caller asked not to block.",
     ),
+    _hop(_R),
     Rule(
         _R,
         "INSUFFICIENT_JOURNAL_BROKERS, NOT_JOURNAL_BROKER",
@@ -282,12 +386,36 @@ RULES: Final[tuple[Rule, ...]] = (
         Course.RAISE,
         "It will remain so until someone changes the journal.",
     ),
+    _expired(_R),
     Rule(
         _R, "permanent gRPC codes", _is_permanent, Course.RAISE, "The request is refused as such."
     ),
     Rule(_R, "local authorization or configuration", _is_ours, Course.RAISE, "Nothing was sent."),
-    Rule(_R, "anything else", _any, Course.RETRY, "Reads are free of side effects."),
+    Rule(
+        _R,
+        "a fragment file which is damaged, or refused for good by its store, time and again",
+        _stays_unreadable,
+        Course.RAISE,
+        "It's the file or the store which is at fault, rather than the network or a moment.",
+    ),
+    Rule(
+        _R,
+        "HTTP 400, 401, 403, 404 of a fragment file",
+        _is_coded("400", "401", "403", "404"),
+        Course.RETRY_QUIET_AT_FIRST,
+        "Signed URLs expire within a minute, and files are removed as they age: the next RPC "
+        "brings what's right by now.",
+    ),
+    Rule(
+        _R,
+        "anything else",
+        _any,
+        Course.RETRY,
+        "Reads are free of side effects, and go on at the very next byte.",
+    ),
     # One append.
+    _hop(_A),
+    _expired(_A),
     Rule(
         _A,
         "UNAVAILABLE",
@@ -322,6 +450,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(_A, "anything else", _any, Course.RAISE, "The caller knows what it's good for."),
     # Batches of an AppendService.
+    _hop(_S),
     Rule(
         _S,
         "anything, and the request has check_registers, and the policy asks",
@@ -367,6 +496,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "Appends queued behind this one rely on it.",
     ),
     # Everything else.
+    _hop(_C),
+    _expired(_C),
     Rule(
         _C,
         "UNAVAILABLE within grace, and the request may be repeated",
@@ -376,6 +507,39 @@ RULES: Final[tuple[Rule, ...]] = (
         "second one fails because of what the first one did.",
     ),
     Rule(_C, "anything else", _any, Course.RAISE, "The caller waits for the answer."),
+    # Watched and polled listings.
+    Rule(
+        _W,
+        "end of stream",
+        _is_end,
+        Course.RETRY_SILENT,
+        "Brokers end watches when they shut down, or a token expires. The first costs no delay; "
+        "further ones which follow at once, with nothing new, do.",
+    ),
+    _expired(_W),
+    Rule(
+        _W,
+        "permanent gRPC codes, local authorization or configuration, before the first snapshot",
+        _is_refused_at_first,
+        Course.RAISE,
+        "It never worked, and the caller waits for it. Later on, who maintains credentials or "
+        "brokers may be about to mend it, and the last snapshot remains of use meanwhile.",
+    ),
+    Rule(
+        _W,
+        "anything else",
+        _any,
+        Course.RETRY_QUIET_AT_FIRST,
+        "The last snapshot remains of use, and watches are free of side effects.",
+    ),
+    Rule(
+        _P,
+        "before the first listing",
+        _is_first,
+        Course.RAISE,
+        "The caller waits for it, and it was retried as any listing is.",
+    ),
+    Rule(_P, "anything else", _any, Course.RETRY, "The last listing remains of use."),
 )
 """The table. For each operation its last row matches everything."""
 
@@ -398,6 +562,9 @@ def decide(failure: Failure, policy: RetryPolicy) -> Decision:
             course = Course.RAISE
         elif course is Course.RAISE:
             course = Course.RETRY
+
+    if course is Course.HOP:
+        return Decision(retry=True, delay=0.0, log_level=0, hop=True)
 
     if course is Course.RAISE or _is_exhausted(failure, policy):
         return Decision(retry=False, delay=0.0, log_level=0)

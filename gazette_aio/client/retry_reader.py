@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.reader import Reader
+from gazette_aio.client.journal_reader import JournalReader
+from gazette_aio.client.reader import Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from gazette_aio.client.client import JournalClient
 
+_logger = logging.getLogger(__name__)
 
-class RetryReader:
+
+class RetryReader(JournalReader):
     """Reads a journal by as many RPCs as it takes.
 
     It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`.
@@ -27,6 +29,11 @@ class RetryReader:
     OffsetJumpError when a hole was skipped, and goes on behind it; only that an offset of -1 became
     the one of the head isn't a jump. Failures are retried as the policy says.
 
+    If it reads directly, content which brokers no longer have at hand is fetched from the files of
+    its fragments, each of which a Read RPC refers to once content of it is asked for. Other content
+    comes from a broker, and so does all from when on there's a file that this client has no
+    transport for.
+
     One task at a time may use it; only `cancel()` is for others.
 
     Args:
@@ -34,9 +41,12 @@ class RetryReader:
         request: What to read. A copy of it is taken.
         retry_policy: Which failures to retry; None for the policy of the client.
         claims: Claims to present in place of the least ones.
+        direct: Whether to read directly; None for what `do_not_proxy` of the request says.
+        verify: Whether to check the sums of fragment files which are read directly and as a whole.
 
     Raises:
         ValidationError: The request is invalid.
+        ConfigurationError: It's for metadata only, which a Reader is for.
     """
 
     def __init__(
@@ -46,11 +56,16 @@ class RetryReader:
         *,
         retry_policy: RetryPolicy | None = None,
         claims: pb.Claims | None = None,
+        direct: bool | None = None,
+        verify: bool = False,
     ) -> None:
         self.client = client
         """The client used."""
+        self._check(request)
         self._policy = retry_policy or client.retry_policy
         self._claims = claims
+        self._wants_direct = direct
+        self._verify = verify
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
         self._interrupted = False
@@ -60,6 +75,8 @@ class RetryReader:
     def _begin(self, request: pb.ReadRequest) -> None:
         self._request = pb.ReadRequest()
         self._request.CopyFrom(request)
+        wants = self._wants_direct
+        self._direct = self._request.do_not_proxy if wants is None else wants
         self._attempts = Attempts(Operation.READ, self._policy, self._request)
         self._response = pb.ReadResponse()
         self._reader: Reader | None = self._fresh_reader()
@@ -75,14 +92,9 @@ class RetryReader:
         return self._response if self._reader is None else self._reader.response
 
     @property
-    def journal(self) -> str:
-        """The journal read."""
-        return self._request.journal
-
-    @property
-    def offset(self) -> int:
-        """Offset of the next byte to be returned; -1 until the head is known."""
-        return self._request.offset
+    def is_direct(self) -> bool:
+        """Whether it reads directly; not so any longer once this client turned out unable to."""
+        return self._direct
 
     async def read(self, limit: int = -1) -> bytes:
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
@@ -116,6 +128,11 @@ class RetryReader:
                         raise
                     continue
                 except pb.GazetteError as failure:
+                    if self._direct and isinstance(failure, pb.ConfigurationError):
+                        _logger.debug("reading %s through the broker: %s", self.journal, failure)
+                        self._direct = False
+                        await self._drop_reader()
+                        continue
                     error = failure
                 else:
                     if data:
@@ -123,7 +140,8 @@ class RetryReader:
                         return data
                     if 0 < self._request.end_offset <= self._request.offset:
                         return b""
-                await self._restart_after(error)
+                if not self._closed:
+                    await self._restart_after(error)
         except asyncio.CancelledError:
             self._interrupted_by_cancel()
             raise
@@ -145,23 +163,17 @@ class RetryReader:
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
         """
-        if whence == os.SEEK_CUR:
-            offset += max(self._request.offset, 0)
-        elif whence != os.SEEK_SET:
-            raise ValueError("only os.SEEK_SET and os.SEEK_CUR are supported")
-        if offset < 0:
-            raise ValueError(f"seek to a negative offset ({offset})")
+        target = seek_target(offset, whence, self._request.offset)
         self._enter()
         try:
-            if offset != self._request.offset:
-                self._request.offset = offset
-                await self._drop_reader()
+            if target != self._request.offset:
+                await self._move(target)
         except asyncio.CancelledError:
             self._interrupted_by_cancel()
             raise
         finally:
             self._task = None
-        return offset
+        return target
 
     def cancel(self) -> None:
         """End an ongoing or the next read or seek with CancelledError, until `restart()`."""
@@ -178,7 +190,7 @@ class RetryReader:
         Raises:
             ValidationError: The request is invalid.
         """
-        self.client.rpc.check_request(request)
+        self._check(request)
         before, self._reader = self._reader, None
         self._begin(request)
         self._cancelled = self._closed = False
@@ -192,6 +204,11 @@ class RetryReader:
         """
         self._closed = True
         await self._drop_reader()
+
+    def _check(self, request: pb.ReadRequest) -> None:
+        self.client.rpc.check_request(request)
+        if request.metadata_only:
+            raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
 
     def _enter(self) -> None:
         if self._closed:
@@ -207,6 +224,22 @@ class RetryReader:
             self._interrupted = False
             self._task.uncancel()
 
+    async def _move(self, target: int) -> None:
+        request = self._request
+        try:
+            if self._reader is not None:
+                await self._reader.seek(target)
+        except pb.SeekRequiresNewReaderError:
+            pass
+        except pb.GazetteError as error:
+            extra = {"journal": self.journal, "offset": target}
+            _logger.warning("seek of journal %s begins anew: %s", self.journal, error, extra=extra)
+        finally:
+            # Race: `restart()` may come right behind `cancel()`, and isn't to be undone.
+            if request is self._request and request.offset != target:
+                request.offset = target
+                await self._drop_reader()
+
     async def _restart_after(self, error: pb.GazetteError | None) -> None:
         if error is None and time.monotonic() - self._began > LONGEST_DELAY:
             self._attempts.succeeded()  # The stream served its time.
@@ -219,32 +252,14 @@ class RetryReader:
 
     def _fresh_reader(self) -> Reader:
         self._began = time.monotonic()
-        return Reader(self.client, self._request, claims=self._claims)
+        self._request.do_not_proxy = self._direct
+        return Reader(self.client, self._request, claims=self._claims, verify=self._verify)
 
     async def _drop_reader(self) -> None:
         before, self._reader = self._reader, None
         if before is not None:
             self._response = before.response
             await before.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if data := await self.read():
-            return data
-        raise StopAsyncIteration
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "cancelled" if self._cancelled else "open"

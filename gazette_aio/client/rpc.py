@@ -2,58 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.member_choice import Mode
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
+from gazette_aio.client.read_message import decode_read_message
 from gazette_aio.client.rpc_errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.stream import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from google.protobuf.message import Message
-
+    from gazette_aio.client.channel_pool import Connection
     from gazette_aio.client.dispatch import Dispatcher
     from gazette_aio.client.metrics import Metrics
+    from gazette_aio.client.read_message import ReadMessage
 
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
+JournalRequest: TypeAlias = pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest
+"""A request of one journal, which may be refused by those who don't serve it."""
+
+_Request = TypeVar("_Request", bound=JournalRequest)
 
 AppendCall = grpc.aio.StreamUnaryCall[Any, bytes]
 
 
-@dataclasses.dataclass(slots=True)
-class _Methods:
-    """Methods of the service on one channel."""
+class BegunAppend(NamedTuple):
+    """An Append RPC which began."""
 
-    list: Callable[..., Any]
-    apply: Callable[..., Any]
-    read: Callable[..., Any]
-    append: Callable[..., Any]
-    list_fragments: Callable[..., Any]
-    fragment_store_health: Callable[..., Any]
-
-
-def _encode(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
-    # Content chunks come encoded, which spares copies of their content.
-    return message if isinstance(message, bytes) else message.SerializeToString()
-
-
-def _undecoded(data: bytes) -> bytes:
-    return data
+    call: AppendCall
+    endpoint: str
+    """Endpoint of the broker called."""
 
 
 def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
@@ -62,29 +50,19 @@ def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
     Raises:
         ValidationError: It isn't one.
     """
-    # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
     try:
         return parse(data)
     except DecodeError as error:
         raise pb.ValidationError(f"undecodable response: {error}") from None
 
 
-def _bind(channel: grpc.aio.Channel) -> _Methods:
-    return _Methods(
-        list=channel.unary_stream(pb.LIST, _encode, _undecoded),
-        apply=channel.unary_unary(pb.APPLY, _encode, _undecoded),
-        read=channel.unary_stream(pb.READ, _encode, _undecoded),
-        append=channel.stream_unary(pb.APPEND, _encode_append, _undecoded),
-        list_fragments=channel.unary_unary(pb.LIST_FRAGMENTS, _encode, _undecoded),
-        fragment_store_health=channel.unary_unary(pb.FRAGMENT_STORE_HEALTH, _encode, _undecoded),
-    )
-
-
 class JournalStub:
     """The RPCs as the wire has them.
 
-    Requests are validated before they're sent. RPCs carry a token of `claims`, else of the claims
-    set by `protocol.with_claims()`, else of the least claims which the RPC needs.
+    Requests are validated before they're sent. Those of a journal go to a broker which serves it,
+    if its route is known. The `header` of a request is that of a refusal: its route goes before the
+    one which is known otherwise, and it's never sent. RPCs carry a token of `claims`, else of the
+    claims set by `protocol.with_claims()`, else of the least claims which the RPC needs.
 
     Args:
         dispatcher: Where RPCs go.
@@ -111,7 +89,6 @@ class JournalStub:
         self.streams: set[ResponseStream[Any]] = set()
         """Read streams which are open."""
         self._authorizer = authorizer
-        self._bound: tuple[grpc.aio.Channel, _Methods] | None = None
 
     async def list(
         self, request: pb.ListRequest, *, claims: pb.Claims | None = None
@@ -119,9 +96,9 @@ class JournalStub:
         """Begin a List RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims)
-        methods = self._methods(await self.dispatcher.ready())
-        call = methods.list(request, metadata=metadata, wait_for_ready=True)
-        return self._stream(call, pb.ListResponse.FromString, "")
+        connection = await self.dispatcher.ready()
+        call = connection.methods.list(request, metadata=metadata)
+        return self._stream(call, pb.ListResponse.FromString, connection, "")
 
     async def apply(
         self, request: pb.ApplyRequest, *, claims: pb.Claims | None = None
@@ -129,36 +106,40 @@ class JournalStub:
         """Make an Apply RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims, _MINUTE)
-        methods = self._methods(await self.dispatcher.ready())
-        call = methods.apply(request, metadata=metadata, wait_for_ready=True)
-        return await self._unary(call, pb.ApplyResponse.FromString)
+        connection = await self.dispatcher.ready()
+        call = connection.methods.apply(request, metadata=metadata)
+        return await self._unary(call, pb.ApplyResponse.FromString, connection)
 
     async def read(
         self, request: pb.ReadRequest, *, claims: pb.Claims | None = None
-    ) -> ResponseStream[pb.ReadResponse]:
+    ) -> ResponseStream[ReadMessage]:
         """Begin a Read RPC."""
-        metadata = await self._authorize(request, claims)
-        methods = self._methods(self.dispatcher.channel())
-        call = methods.read(request, metadata=metadata)
-        return self._stream(call, pb.ReadResponse.FromString, request.journal)
+        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        call = connection.methods.read(without_header(request), metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        return self._stream(call, decode_read_message, connection, request.journal)
 
     async def append(
         self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
-    ) -> AppendCall:
-        """Begin an Append RPC, to which the caller writes `request` first."""
-        metadata = await self._authorize(request, claims)
-        methods = self._methods(self.dispatcher.channel())
-        return cast("AppendCall", methods.append(metadata=metadata))
+    ) -> BegunAppend:
+        """Begin an Append RPC, to which the caller writes `request` first, without its header."""
+        connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
+        call: AppendCall = connection.methods.append(metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        return BegunAppend(call, connection.endpoint)
 
     async def list_fragments(
         self, request: pb.FragmentsRequest, *, claims: pb.Claims | None = None
     ) -> pb.FragmentsResponse:
-        """Make a ListFragments RPC, once the broker answers."""
-        pb.validate(request)
-        metadata = await self._authorize(request, claims)
-        methods = self._methods(await self.dispatcher.ready())
-        call = methods.list_fragments(request, metadata=metadata)
-        return await self._unary(call, pb.FragmentsResponse.FromString, request.journal)
+        """Make a ListFragments RPC, once a broker answers."""
+        pb.validate(without_header(request))
+        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        if connection is self.dispatcher.default():
+            await self.dispatcher.ready()
+        call = connection.methods.list_fragments(without_header(request), metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        parse = pb.FragmentsResponse.FromString
+        return await self._unary(call, parse, connection, request.journal)
 
     async def fragment_store_health(
         self, request: pb.FragmentStoreHealthRequest, *, claims: pb.Claims | None = None
@@ -166,9 +147,9 @@ class JournalStub:
         """Make a FragmentStoreHealth RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims)
-        methods = self._methods(await self.dispatcher.ready())
-        call = methods.fragment_store_health(request, metadata=metadata)
-        return await self._unary(call, pb.FragmentStoreHealthResponse.FromString)
+        connection = await self.dispatcher.ready()
+        call = connection.methods.fragment_store_health(request, metadata=metadata)
+        return await self._unary(call, pb.FragmentStoreHealthResponse.FromString, connection)
 
     def check_journal(self, name: str) -> None:
         """Refuse the name of a journal which is outside of the root of a file store.
@@ -185,32 +166,53 @@ class JournalStub:
         Raises:
             ValidationError: It's invalid.
         """
-        pb.validate(request)
+        pb.validate(without_header(request))
         try:
             self.check_journal(request.journal)
         except pb.ValidationError as error:
             raise error.extend("Journal") from None
 
-    def map_error(self, error: grpc.aio.AioRpcError, journal: str = "") -> pb.TransportError:
-        """Return what a failure of an RPC is to users."""
-        return transport_error(error, endpoint=self.dispatcher.endpoint, journal=journal)
+    def update_route(self, journal: str, source: pb.Header | pb.Route | None) -> None:
+        """Note the route of a journal, which is that of a header; None is to forget it."""
+        route = source.route if isinstance(source, pb.Header) else source
+        self.dispatcher.router.update_route(journal, route)
+
+    def map_error(
+        self, error: grpc.aio.AioRpcError, journal: str = "", endpoint: str = ""
+    ) -> pb.TransportError:
+        """Return what a failure of an RPC is to users.
+
+        Args:
+            error: The failure.
+            journal: Journal of the request, or empty.
+            endpoint: Endpoint of the broker called; empty for the default one.
+        """
+        endpoint = endpoint or self.dispatcher.endpoint
+        return transport_error(error, endpoint=endpoint, journal=journal)
 
     async def aclose(self) -> None:
         """End all streams. Idempotent."""
         for stream in tuple(self.streams):
             await stream.aclose()
 
-    def _methods(self, channel: grpc.aio.Channel) -> _Methods:
-        if self._bound is None or self._bound[0] is not channel:
-            self._bound = (channel, _bind(channel))
-        return self._bound[1]
+    async def _journal_rpc(
+        self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
+    ) -> tuple[Connection, pb.Metadata]:
+        """Return the connection for an RPC of a journal, which must begin at once, and metadata."""
+        refused_by = request.header if request.HasField("header") else None
+        if request.do_not_proxy:
+            await self.dispatcher.reach(request.journal, mode, refused_by)
+        metadata = await self._authorize(request, claims)
+        return self.dispatcher.connection(request.journal, mode, refused_by), metadata
 
-    def _stream(self, call: Any, parse: Callable[[bytes], T], journal: str) -> ResponseStream[T]:
+    def _stream(
+        self, call: Any, parse: Callable[[bytes], T], connection: Connection, journal: str
+    ) -> ResponseStream[T]:
         stream = ResponseStream(
             call,
             parse,
             max_bytes=STREAM_BUFFER_BYTES,
-            endpoint=self.dispatcher.endpoint,
+            endpoint=connection.endpoint,
             journal=journal,
             on_close=self.streams.discard,
         )
@@ -224,11 +226,25 @@ class JournalStub:
         return await self._authorizer.authorize(claims, lifetime)
 
     async def _unary(
-        self, call: Awaitable[bytes], parse: Callable[[bytes], T], journal: str = ""
+        self,
+        call: Awaitable[bytes],
+        parse: Callable[[bytes], T],
+        connection: Connection,
+        journal: str = "",
     ) -> T:
         try:
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
-            raise self.map_error(error, journal) from error
+            raise self.map_error(error, journal, connection.endpoint) from error
         return decoded(parse, data)
+
+
+def without_header(request: _Request) -> _Request:
+    """Return a request without its header, which only brokers may send."""
+    # Wire: a broker refuses requests whose header names another process than itself.
+    if not request.HasField("header"):
+        return request
+    sent = copy.copy(request)
+    sent.ClearField("header")
+    return sent

@@ -43,12 +43,12 @@ class ResponseStream(Generic[T]):
         on_close: Callable[[ResponseStream[T]], None] | None = None,
     ) -> None:
         self.journal = journal
+        self.endpoint = endpoint
         self.waiting_bytes = 0
         """Bytes of the responses which wait to be received."""
         self._call = call
         self._parse = parse
         self._max_bytes = max_bytes
-        self._endpoint = endpoint
         self._on_close = on_close
         self._waiting: deque[tuple[int, T]] = deque()
         self._error: pb.GazetteError | None = None
@@ -138,7 +138,7 @@ class ResponseStream(Generic[T]):
                     finally:
                         self._room = None
         except grpc.aio.AioRpcError as error:
-            self._error = transport_error(error, endpoint=self._endpoint, journal=self.journal)
+            self._error = transport_error(error, endpoint=self.endpoint, journal=self.journal)
         except DecodeError as error:
             self._error = pb.TransportError(
                 "INTERNAL", f"undecodable response: {error}", journal=self.journal, retryable=True

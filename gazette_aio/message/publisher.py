@@ -26,12 +26,13 @@ from gazette_aio.message.uuid import (
     build_uuid,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import MixedTransactionError, ValidationError
+from gazette_aio.protocol.errors import DependencyError, MixedTransactionError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client.append_service import ClearedError
     from gazette_aio.message.intents import IntentLog
     from gazette_aio.message.mapping import Mapping, Target
 
@@ -46,6 +47,7 @@ class Route(Generic[T]):
     """A journal which is published to, by its content type."""
 
     __slots__ = (
+        "cleared_error",
         "encode_continue",
         "encode_outside",
         "first_clock",
@@ -71,6 +73,8 @@ class Route(Generic[T]):
         """Whether there are uncommitted messages without an acknowledgement."""
         self.first_clock = 0
         """Clock of the first of them."""
+        self.cleared_error: ClearedError | None = None
+        """Latest error of the journal which was cleared before the first of them."""
         self.last: AsyncAppend | None = None
         """Append of the last of them."""
         self.settled_clock: int | None = None
@@ -256,6 +260,7 @@ class Publisher(Generic[T]):
         if not route.pending:
             route.pending = True
             route.first_clock = clock
+            route.cleared_error = self.appends.cleared_error(route.journal)
             self._pending.append(route)
             self._open_routes[target] = route
         route.last = append
@@ -415,12 +420,19 @@ class Publisher(Generic[T]):
         Cancellation: safe.
 
         Raises:
-            GazetteError: If an append failed.
+            GazetteError: If an append failed, or may have failed whose error was cleared.
         """
         for route in list(self._pending):
-            # Invariant: appends of one journal complete in order, and fail all later ones.
+            # Invariant: appends of one journal complete in order, and fail all later ones, until
+            # somebody clears the error.
             if route.last is not None:
                 await route.last
+            cleared = self.appends.cleared_error(route.journal)
+            if cleared is not None and cleared is not route.cleared_error:
+                raise DependencyError(
+                    f"messages to {route.journal} may be missing, as an error of its appends was "
+                    f"cleared: {cleared.error}"
+                ) from cleared.error
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
+from tests.client.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -24,26 +23,9 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    """Fail a test which leaves tasks, temporary files or unclosed owners behind."""
-    before = asyncio.all_tasks()
-    yield
-    gc.collect(1)  # Those who warn about themselves do so now.
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    if left:
-        # What a stopped server has under way ends by itself.
-        _, left = await asyncio.wait(left, timeout=1)
-    assert not left, f"tasks left: {left}"
-    assert not list(_temporary_files()), "temporary files left"
-
-
-def _temporary_files() -> Iterator[str]:
-    for entry in Path("/proc/self/fd").glob("*") if Path("/proc/self/fd").is_dir() else ():
-        try:
-            target = str(entry.readlink())
-        except OSError:
-            continue
-        if "gazette-append" in target:
-            yield target
+    """Fail a test which leaves tasks, threads, files or connections behind."""
+    async with no_leaks():
+        yield
 
 
 @pytest.fixture
@@ -62,3 +44,19 @@ async def broker() -> AsyncIterator[StubBroker]:
 async def client(broker: StubBroker, instant: RetryPolicy) -> AsyncIterator[JournalClient]:
     async with connect(broker.endpoint, retry=instant, strict=True, drain_timeout=5) as client:
         yield client
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    await cluster.aclose()
+
+
+@pytest.fixture
+async def pair(cluster: Cluster) -> Cluster:
+    """Brokers `one`, which is the address of the client, and `two`, which is the primary."""
+    await cluster.add("one")
+    await cluster.add("two")
+    cluster.primary = "two"
+    return cluster

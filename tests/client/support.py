@@ -71,7 +71,10 @@ def content(offset: int, data: bytes) -> pb.ReadResponse:
 
 
 def refusal(status: pb.Status.ValueType, offset: int = 0) -> pb.ReadResponse:
-    return pb.ReadResponse(status=status, header=header(), offset=offset, write_head=1024)
+    at_head = status == pb.Status.OFFSET_NOT_YET_AVAILABLE
+    return pb.ReadResponse(
+        status=status, header=header(), offset=offset, write_head=offset if at_head else 1024
+    )
 
 
 def script_read(

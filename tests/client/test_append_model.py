@@ -45,9 +45,12 @@ class ScriptedRpc:
 
     async def append(self, request: pb.AppendRequest, *, claims: object) -> Any:
         self.rpcs += 1
-        return ScriptedCall(self, request.journal)
+        return ScriptedCall(self, request.journal), "http://scripted"
 
-    def map_error(self, error: Exception, journal: str) -> pb.TransportError:
+    def update_route(self, journal: str, header: pb.Header) -> None:
+        pass
+
+    def map_error(self, error: Exception, journal: str, endpoint: str) -> pb.TransportError:
         return pb.TransportError("UNAVAILABLE", str(error), journal=journal, retryable=True)
 
 

@@ -811,6 +811,45 @@ async def test_beginning_anew_upon_failure(
     assert journals.contents[JOURNAL].endswith(b"again")
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_what_waits_behind_a_failure_fails_even_if_it_is_cleared(
+    journals: MemoryJournals, service: AppendService, is_held: bool
+) -> None:
+    journals.gate.clear()
+    journals.failures = [refused(pb.Status.NOT_ALLOWED)]
+    first = await write(service, JOURNAL, b"first")
+    await until(lambda: journals.begun)
+    behind = await write(service, JOURNAL, b"behind")
+    registers = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("name", "1"))
+    last = await write(service, registers, b"last")
+    held = await service.start_append(registers) if is_held else None
+    again: list[AsyncAppend | None] = []
+
+    def begin_anew() -> None:
+        assert isinstance(service.clear_error(JOURNAL), pb.NotAllowedError)
+        if not is_held:
+            again.append(service.try_append(JOURNAL, b"again"))
+
+    first.add_done_callback(begin_anew)
+    journals.gate.set()
+    for append in (first, behind, last):
+        with pytest.raises(pb.NotAllowedError):
+            await append
+    if held is not None:
+        held.write(b"held")
+        held.release()
+        with pytest.raises(pb.NotAllowedError):
+            await held
+        again.append(await write(service, JOURNAL, b"again"))
+    (anew,) = again
+    assert anew is not None
+    await anew
+    assert anew.commit_range == (0, 5)
+    assert journals.contents[JOURNAL] == b"again"
+    assert journals.begun == 2
+    await until(lambda: service.status().journals == 0)
+
+
 async def test_contexts_do_not_mask_exceptions(
     journals: MemoryJournals, service: AppendService
 ) -> None:

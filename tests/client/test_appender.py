@@ -167,6 +167,31 @@ async def test_abort_before_anything_was_sent(broker: StubBroker, client: Journa
     assert len(broker.metadata) == 1
 
 
+async def test_abort_while_it_opens(broker: StubBroker) -> None:
+    journals = MemoryJournals(broker)
+    asked, ready = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        asked.set()
+        await ready.wait()
+        return "token"
+
+    async with connect(broker.endpoint, auth=slow) as client:
+        a = appender(client)
+        writing = asyncio.create_task(a.write(b"foo"))
+        await asked.wait()
+        await a.abort()
+        ready.set()
+        with pytest.raises(RuntimeError, match="closed while it opened"):
+            await writing
+        assert "closed" in repr(a)
+        a.reset()
+        await a.write(b"bar")
+        await a.close()
+    await until(lambda: broker.open_rpcs == 0)
+    assert journals.contents == {JOURNAL: b"bar"}
+
+
 async def test_errors_during_writes(broker: StubBroker, client: JournalClient) -> None:
     a = appender(client)
     await a.write(b"foo")

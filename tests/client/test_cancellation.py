@@ -14,12 +14,15 @@ from gazette_aio.client import (
     Appender,
     AppendService,
     JournalClient,
+    PolledList,
     Reader,
     RetryPolicy,
     RetryReader,
     apply_journals,
     connect,
     get_journal,
+    iter_fragments,
+    iter_journals,
 )
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at, cancel_at_every_await
@@ -174,6 +177,7 @@ async def test_one_appender(
 ) -> None:
     async def operation() -> None:
         async with Appender(client, pb.AppendRequest(journal=JOURNAL)) as appender:
+            await appender.open()
             await appender.write(CONTENT)
         appender.reset()
         await appender.write(CONTENT)
@@ -232,6 +236,57 @@ async def test_the_append_service(
         assert await cancel_at_every_await(operation, check) >= 4
     # Who awaited and was cancelled took nothing away: all that was released is there.
     assert bytes(serving.contents[JOURNAL]) == CONTENT * kept
+
+
+async def test_iterations(broker: StubBroker, client: JournalClient, serving: object) -> None:
+    async def operation() -> None:
+        assert len([journal async for journal in iter_journals(client, "name:prefix=a/")]) == 60
+        assert [fragment async for fragment in iter_fragments(client, JOURNAL)] == []
+
+    async def check() -> None:
+        await quiet(broker, client)
+
+    assert await cancel_at_every_await(operation, check) > 2
+
+
+async def test_polled_lists(broker: StubBroker, client: JournalClient, serving: object) -> None:
+    async def operation() -> None:
+        async with PolledList(client, "name:prefix=a/", poll_interval=60) as polled:
+            assert len((await polled.ready()).journals) == 60
+            assert len((await anext(polled.updates())).journals) == 60
+            assert len((await anext(polled.changes())).added) == 60
+
+    async def check() -> None:
+        await quiet(broker, client)
+
+    assert await cancel_at_every_await(operation, check) >= 2
+
+
+async def test_appends_which_have_to_wait(
+    broker: StubBroker, client: JournalClient, serving: MemoryJournals
+) -> None:
+    """For those before them to be sent, and for content to leave memory."""
+    piece = bytes(3 << 20)
+    kept = 0
+    async with AppendService(client, cutoff_bytes=1 << 20, max_pending_bytes=2 << 20) as service:
+
+        async def operation() -> None:
+            nonlocal kept
+            serving.gate.clear()
+            asyncio.get_running_loop().call_later(0.002, serving.gate.set)
+            for _ in range(3):
+                async with service.append(JOURNAL) as append:
+                    append.write(piece)
+                kept += 1
+
+        async def check() -> None:
+            serving.gate.set()
+            await service.flush()
+            assert len(serving.contents.get(JOURNAL, b"")) == kept * len(piece)
+            await until(lambda: service.status().journals == 0)
+            await quiet(broker, client)
+
+        assert await cancel_at_every_await(operation, check) >= 1
 
 
 async def test_closing(broker: StubBroker, serving: MemoryJournals) -> None:

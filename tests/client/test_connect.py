@@ -5,27 +5,35 @@ import base64
 import datetime as dt
 import logging
 import os
-import pickle
 import socket
+import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import trustme
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import (
     JournalClient,
     RetryPolicy,
-    TLSOptions,
     auth_from_environment,
     connect,
 )
-from gazette_aio.testing.stub_broker import StubBroker
-from tests.client.support import JOURNAL, MemoryJournals, header, listing, script_read
+from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.support import (
+    JOURNAL,
+    MemoryJournals,
+    content,
+    header,
+    listing,
+    metadata,
+    script_read,
+    until,
+)
 
 KEY = base64.b64encode(b"a very secret key").decode()
 
@@ -58,9 +66,10 @@ async def test_a_broker_that_is_down_at_start() -> None:
     async with connect(f"http://127.0.0.1:{port}", connect_timeout=0.05) as client:
         with pytest.raises(pb.TransportError) as raised:
             await client.list()
-        assert str(raised.value) == (
-            f"UNAVAILABLE: no broker answers at http://127.0.0.1:{port} (waited 0.05 s)"
+        assert str(raised.value).startswith(
+            f"UNAVAILABLE: no broker answers at http://127.0.0.1:{port} (waited 0.05 s): failed to "
         )
+        assert "Connection refused" in str(raised.value)
         assert raised.value.retryable
     async with connect(
         f"http://127.0.0.1:{port}", retry=RetryPolicy(max_attempts=2, backoff=lambda _: 0.0)
@@ -97,68 +106,55 @@ async def test_unix_sockets(tmp_path: Path) -> None:
     await broker.aclose()
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-async def serve_tls(authority: trustme.CA, *, mutual: bool) -> tuple[grpc.aio.Server, int]:
-    certificate = authority.issue_cert("localhost", "127.0.0.1")
-    credentials = grpc.ssl_server_credentials(
-        [(certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes())],
-        root_certificates=authority.cert_pem.bytes() if mutual else None,
-        require_client_auth=mutual,
-    )
-    stub = StubBroker()
-    stub.list_handler = lambda request: listing("a/one")
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((stub._handlers(),))
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
-    return server, port
-
-
-async def test_tls(authority: trustme.CA, tmp_path: Path) -> None:
-    ca = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca))
-    server, port = await serve_tls(authority, mutual=False)
-    async with connect(f"https://127.0.0.1:{port}", tls=TLSOptions(ca_file=ca)) as client:
-        assert len((await client.list()).journals) == 1
-    # Who doesn't know the authority doesn't get through.
-    async with connect(f"https://127.0.0.1:{port}", connect_timeout=0.2) as client:
-        with pytest.raises(pb.TransportError, match="no broker answers"):
-            await client.list()
-    await server.stop(None)
-
-
-async def test_mutual_tls(
-    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_broker_which_goes_away_is_not_waited_for(
+    broker: StubBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ca, certificate, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    authority.cert_pem.write_to_path(str(ca))
-    issued = authority.issue_cert("client")
-    issued.cert_chain_pems[0].write_to_path(str(certificate))
-    issued.private_key_pem.write_to_path(str(key))
-    monkeypatch.setenv("BROKER_TRUSTED_CA_FILE", str(ca))
-    server, port = await serve_tls(authority, mutual=True)
-    async with connect(f"https://127.0.0.1:{port}", connect_timeout=0.2) as client:
-        with pytest.raises(pb.TransportError):
-            await client.list()
-    monkeypatch.setenv("BROKER_CERT_FILE", str(certificate))
-    monkeypatch.setenv("BROKER_CERT_KEY_FILE", str(key))
-    async with connect(f"https://127.0.0.1:{port}") as client:
+    """Neither by an RPC which begins at that moment."""
+    async with connect(broker.endpoint) as client:
+        ready = client.rpc.dispatcher.ready
+
+        async def was_ready() -> Any:
+            connection = await ready()
+            await broker.stop()
+            await until(lambda: client.status().connection == "idle")
+            return connection
+
+        monkeypatch.setattr(client.rpc.dispatcher, "ready", was_ready)
+        stream = await client.rpc.list(pb.ListRequest())
+        with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
+            await stream.receive()
+        await stream.aclose()
+        await broker.start(broker.endpoint.removeprefix("http://"))
+        with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
+            await client.rpc.apply(pb.ApplyRequest())
+
+
+async def test_hosts_which_are_schemes_of_grpc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A host named `unix` isn't a socket of this machine."""
+    monkeypatch.chdir(tmp_path)
+    stub = StubBroker()
+    MemoryJournals(stub)
+    await stub.start("unix:8080")
+    policy = RetryPolicy(max_attempts=1)
+    async with connect("http://unix:8080", retry=policy, auth=lambda: "secret") as client:
+        with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
+            await client.append(JOURNAL, b"content")
+    assert stub.metadata == []
+    await stub.aclose()
+
+
+async def test_ipv6(instant: RetryPolicy) -> None:
+    broker = StubBroker()
+    try:
+        await broker.start("[::1]:0")
+    except OSError as error:
+        pytest.skip(f"no IPv6 ({error})")
+    broker.list_handler = lambda request: listing("a/one")
+    async with connect(broker.endpoint, retry=instant) as client:
         assert len((await client.list()).journals) == 1
-    await server.stop(None)
-
-
-async def test_tls_options_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(pb.ConfigurationError, match="together"):
-        TLSOptions(certificate_file="cert.pem")
-    options = TLSOptions(ca_file=tmp_path / "absent")
-    assert pickle.loads(pickle.dumps(options)) == options
-    async with connect("https://localhost:1", tls=options) as client:
-        with pytest.raises(pb.ConfigurationError, match="absent"):
-            await client.list()
+    await broker.aclose()
 
 
 # Authorization.
@@ -187,8 +183,8 @@ async def test_every_rpc_carries_the_least_claims(broker: StubBroker) -> None:
     await broker.read_requests.get()
 
     seen = []
-    for method, metadata in broker.metadata:
-        claims = claims_of(metadata)
+    for method, sent in broker.metadata:
+        claims = claims_of(sent)
         seen.append((method, claims.capability, pb.format_label_selector(claims.selector)))
         assert claims.expires_at is not None
         assert claims.issued_at is not None
@@ -240,7 +236,7 @@ async def test_tokens_from_elsewhere(broker: StubBroker) -> None:
         (Asking(), 1),
         (pb.NoopAuth(), 1),
     ):
-        async with connect(broker.endpoint, auth=auth) as client:  # type: ignore[arg-type]
+        async with connect(broker.endpoint, auth=auth) as client:
             for _ in range(times):
                 await client.list()
     assert [metadata.get("authorization") for _, metadata in broker.metadata] == [
@@ -253,6 +249,101 @@ async def test_tokens_from_elsewhere(broker: StubBroker) -> None:
     ]
     with pytest.raises(pb.ConfigurationError, match="can't authorize by a int"):
         connect(broker.endpoint, auth=7)  # type: ignore[arg-type]
+    with pytest.raises(pb.ConfigurationError, match="can't authorize by the class NoopAuth"):
+        connect(broker.endpoint, auth=pb.NoopAuth)  # type: ignore[arg-type]
+
+
+async def test_rpcs_wait_for_their_token(broker: StubBroker) -> None:
+    broker.list_handler = lambda request: listing()
+    MemoryJournals(broker)
+    ready = asyncio.Event()
+    asked = 0
+
+    async def slow() -> str:
+        nonlocal asked
+        asked += 1
+        await ready.wait()
+        return "ready"
+
+    async with connect(broker.endpoint, auth=slow) as client:
+        waiting = [asyncio.create_task(client.append(JOURNAL, b"content")) for _ in range(2)]
+        waiting.append(asyncio.create_task(client.list()))  # type: ignore[arg-type]
+        await until(lambda: asked == 3)
+        assert broker.metadata == []
+        ready.set()
+        await asyncio.gather(*waiting)
+    assert [sent["authorization"] for _, sent in broker.metadata] == ["Bearer ready"] * 3
+
+
+async def test_expired_tokens_are_renewed(broker: StubBroker, instant: RetryPolicy) -> None:
+    """What expires on its way is refused, and the next attempt carries a fresh token."""
+    journals = MemoryJournals(broker)
+    valid = ""
+
+    def check() -> None:
+        if broker.metadata[-1][1]["authorization"] != f"Bearer {valid}":
+            raise StubError(grpc.StatusCode.UNAUTHENTICATED, "token is expired")
+
+    async def read(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        check()
+        yield metadata(request.offset)
+        yield content(request.offset, b"c")
+
+    async def append(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        check()
+        return await journals.answer(requests)
+
+    def list_(request: pb.ListRequest) -> pb.ListResponse:
+        check()
+        return listing()
+
+    broker.read_handler, broker.append_handler, broker.list_handler = read, append, list_
+    current = ""
+
+    async def source() -> str:
+        nonlocal current
+        given, current = current, valid  # It learns of the expiry too late.
+        return given
+
+    async with connect(broker.endpoint, auth=source, retry=instant) as client:
+        async with client.read(JOURNAL) as reader:
+            valid = "first"
+            assert await reader.read() == b"c"
+            valid = "second"
+            assert await reader.read() == b"c"
+        valid = "third"
+        await client.append(JOURNAL, b"content")
+        valid = "fourth"
+        await client.list()
+        valid = "fifth"
+        append_ = client.appends.try_append(JOURNAL, b"content")
+        assert append_ is not None
+        await append_
+    codes = [sent["authorization"] for _, sent in broker.metadata]
+    assert codes == [
+        *("Bearer ", "Bearer first", "Bearer first", "Bearer second"),
+        *("Bearer second", "Bearer third", "Bearer third", "Bearer fourth"),
+        *("Bearer fourth", "Bearer fifth"),
+    ]
+
+
+async def test_tokens_which_stay_invalid_end_a_read(
+    broker: StubBroker, instant: RetryPolicy
+) -> None:
+    async def refuse(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        if broker.metadata:
+            raise StubError(grpc.StatusCode.UNAUTHENTICATED, "no")
+        yield metadata(0)
+
+    broker.read_handler = refuse
+    async with (
+        connect(broker.endpoint, auth=lambda: "token", retry=instant) as client,
+        client.read(JOURNAL, block=True) as reader,
+    ):
+        with pytest.raises(pb.TransportError, match="UNAUTHENTICATED: no") as raised:
+            await reader.read()
+    assert raised.value.attempt == 2
+    assert len(broker.metadata) == 3
 
 
 def test_authorization_by_the_environment() -> None:
@@ -326,6 +417,59 @@ async def test_it_belongs_to_one_process(
         with pytest.raises(RuntimeError, match="before this process was forked"):
             await client.appends.start_append(JOURNAL)
     await client.list()
+
+
+_FORKING = """
+import asyncio, os, signal, sys
+from gazette_aio.client import connect
+
+def first_step(coroutine):
+    try:
+        coroutine.send(None)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    coroutine.close()
+    return "it went on"
+
+async def main():
+    async with connect(sys.argv[1]) as client:
+        await client.list()
+        child = os.fork()
+        if not child:
+            told = [first_step(use) for use in (
+                client.list(), client.append("a/journal", b"content"), client.list_fragments("a/journal"),
+            )]
+            try:
+                client.appends.try_append("a/journal", b"content")
+            except RuntimeError as error:
+                told.append(f"RuntimeError: {error}")
+            # What isn't its own is left alone; whatever waits for it, waits for ever.
+            signal.alarm(5)
+            told.append(first_step(client.aclose()))
+            print("\\n".join(told), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        await client.list()  # The parent isn't harmed.
+        print("parent", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_forked_processes_are_told(broker: StubBroker) -> None:
+    """Takes a process of its own, as a fork of this one might do harm."""
+    broker.list_handler = lambda request: listing()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _FORKING, broker.endpoint, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    *told, closed, parent = output.decode().splitlines()
+    assert len(told) == 4, told
+    assert all(line.startswith("RuntimeError: the client of ") for line in told), told
+    assert all("before this process was forked" in line for line in told)
+    assert closed == "StopIteration: "
+    assert parent == "parent"
 
 
 async def test_it_warns_when_it_was_never_closed(broker: StubBroker) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import pickle
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -8,14 +11,17 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import (
+    Failure,
     JournalClient,
     ListFold,
+    Operation,
     RetryPolicy,
     apply_journals,
     connect,
     fragment_store_health,
     get_journal,
     iter_fragments,
+    iter_journals,
     list_all_fragments,
     list_all_journals,
 )
@@ -60,6 +66,22 @@ async def test_all_ages_list_alike(age: Age) -> None:
         assert names(await client.list()) == every
         broker.list_handler = lambda request: listing()
         assert names(await client.list()) == []
+
+
+async def test_listings_tell_routes(broker: StubBroker) -> None:
+    listed = listing("a/one", "a/two", "a/three")
+    listed.journals[1].route.Clear()
+    listed.journals[1].route.primary = -1
+    broker.list_handler = lambda request: listed
+    async with connect(broker.endpoint) as client:
+        client.rpc.update_route("a/two", header())
+        await client.list()
+        assert client.router.route("a/one;meta") == listed.journals[0].route
+        assert not client.router.route("a/two").members
+        assert client.router.route("a/three") == listed.journals[2].route
+        client.rpc.update_route("a/one", None)
+        assert [journal.spec.name async for journal in iter_journals(client)] == names(listed)
+        assert client.router.route("a/one") == listed.journals[0].route
 
 
 async def test_refused_listings(broker: StubBroker, client: JournalClient) -> None:
@@ -113,6 +135,79 @@ async def test_get_journal(broker: StubBroker, client: JournalClient) -> None:
     assert raised.value.journal == "does/not/exist"
 
 
+# Iterating.
+
+
+@pytest.mark.parametrize("age", ["newest", "v0.100", "v0.89"])
+async def test_iterated_journals(age: Age) -> None:
+    every = [f"a/journal/{number:04}" for number in range(1030)]
+    requests: list[pb.ListRequest] = []
+
+    def handle(request: pb.ListRequest) -> pb.ListResponse:
+        requests.append(request)
+        return listing(*every)
+
+    async with StubBroker(age=age) as broker, connect(broker.endpoint, strict=True) as client:
+        broker.list_handler = handle
+        journals = [journal async for journal in iter_journals(client, "foo=bar")]
+        assert [journal.spec.name for journal in journals] == every
+        assert journals[-1].route == header().route
+        assert requests == [pb.ListRequest(selector=pb.parse_label_selector("foo=bar"))]
+        every.clear()
+        assert [journal async for journal in iter_journals(client)] == []
+        with pytest.raises(pb.ValidationError, match="Watch"):
+            await anext(iter_journals(client, pb.ListRequest(watch=True)))
+
+
+async def test_iterating_is_left_early(broker: StubBroker, client: JournalClient) -> None:
+    broker.list_handler = lambda request: listing(*(f"a/journal/{n:04}" for n in range(100)))
+    async with contextlib.aclosing(iter_journals(client)) as journals:
+        assert (await anext(journals)).spec.name == "a/journal/0000"
+        assert len(client.status().streams) == 1
+    assert client.status().streams == ()
+
+
+async def test_iterating_is_retried_until_it_begins(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    listed = broker.list_handler = Failing(listing("a/one", "a/two"), 2)
+    assert [journal.spec.name async for journal in iter_journals(client)] == ["a/one", "a/two"]
+    assert listed.calls == 3
+
+
+class Breaking:
+    """A stream which breaks off."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._messages = iter([listing("a/one")])
+
+    async def receive(self) -> pb.ListResponse:
+        for message in self._messages:
+            return message
+        raise pb.TransportError("UNAVAILABLE", "gone", retryable=True)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+async def test_iterating_is_not_retried_later_on(
+    client: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[Breaking] = []
+
+    async def begin(request: pb.ListRequest) -> Breaking:
+        streams.append(Breaking())
+        return streams[-1]
+
+    monkeypatch.setattr(client.rpc, "list", begin)
+    journals = iter_journals(client)
+    assert (await anext(journals)).spec.name == "a/one"
+    with pytest.raises(pb.TransportError, match="gone"):
+        await anext(journals)
+    assert [stream.is_closed for stream in streams] == [True]
+
+
 # Folding.
 
 
@@ -156,6 +251,60 @@ def test_a_unary_listing_has_no_markers() -> None:
     with pytest.raises(pb.ValidationError) as raised:
         fold.receive(pb.ListResponse())
     assert str(raised.value) == "unexpected empty ListResponse.Journals in unary listing"
+
+
+def test_only_the_first_message_may_be_all_there_is() -> None:
+    watch = pb.ListRequest(watch=True)
+    fold = ListFold(watch)
+    assert fold.unmarked() is None
+    fold.receive(listing("a/one"))
+    unmarked = fold.unmarked()
+    assert unmarked is not None
+    assert names(unmarked) == ["a/one"]
+    with pytest.raises(pb.UnexpectedEOFError):
+        fold.end()
+    fold.receive(pb.ListResponse(journals=listing("a/two").journals))
+    assert fold.unmarked() is None
+
+    fold = ListFold(watch)
+    fold.receive(listing("a/one"))
+    fold.receive(pb.ListResponse())
+    assert fold.unmarked() is None
+
+
+def test_parts_of_a_listing() -> None:
+    fold = ListFold(pb.ListRequest())
+    assert fold.drain() is None
+    fold.feed(listing(*(f"a/journal/{n}" for n in range(40))))
+    fold.step()
+    # Not before all of them were checked.
+    assert fold.drain() is None
+    fold.step()
+    part = fold.drain()
+    assert part is not None
+    assert len(part.journals) == 40
+    assert fold.drain() is None
+    fold.receive(pb.ListResponse(journals=listing("a/two").journals))
+    part = fold.drain()
+    assert part is not None
+    assert names(part) == ["a/two"]
+    assert part.header == header()
+    with pytest.raises(pb.ValidationError, match="unexpected empty"):
+        fold.receive(pb.ListResponse())
+
+
+def test_invalid_journals_are_told_by_their_place() -> None:
+    message = listing(*(f"a/journal/{n:03}" for n in range(100)))
+    message.journals[70].mod_revision = 0
+    with pytest.raises(pb.ValidationError, match=r"^Journals\[70\]: invalid ModRevision"):
+        ListFold(pb.ListRequest()).receive(message)
+
+
+def test_further_messages_may_refuse() -> None:
+    fold = ListFold(pb.ListRequest())
+    fold.receive(listing("a/one"))
+    with pytest.raises(pb.WrongRouteError):
+        fold.receive(pb.ListResponse(status=pb.Status.WRONG_ROUTE))
 
 
 # Applying.
@@ -216,7 +365,8 @@ async def test_failing_batches(broker: StubBroker, client: JournalClient) -> Non
     applied.fail_at = 2
     with pytest.raises(pb.TransportError, match="an error") as transport:
         await apply_journals(client, CHANGES, batch_size=1)
-    assert transport.value.applied == 2  # type: ignore[attr-defined]
+    assert transport.value.applied == 2
+    assert pickle.loads(pickle.dumps(transport.value)).applied == 2
     assert applied.batches == [["a/one"], ["a/two"]]
 
     applied.fail_at = len(applied.batches)
@@ -305,6 +455,29 @@ async def test_refused_fragments(broker: StubBroker, client: JournalClient) -> N
         await client.list_fragments(JOURNAL)
     with pytest.raises(pb.ValidationError, match="PageLimit"):
         await client.list_fragments(pb.FragmentsRequest(journal=JOURNAL, page_limit=-1))
+
+
+async def test_refusals_lead_to_who_lists_the_fragments(broker: StubBroker) -> None:
+    refusing = [True, True]
+
+    def handle(request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+        assert not request.HasField("header")
+        if refusing.pop():
+            return pb.FragmentsResponse(status=pb.Status.NOT_JOURNAL_BROKER, header=broker.header())
+        return page(0, 3, 0)
+
+    broker.fragments_handler = handle
+    policy = RetryPolicy(max_attempts=1)
+    async with connect(broker.endpoint, retry=policy) as client:
+        request = pb.FragmentsRequest(journal=JOURNAL, do_not_proxy=True)
+        refusing[:] = [False, True]
+        assert len((await client.list_fragments(request)).fragments) == 3
+        assert refusing == []
+        refusing[:] = [True] * 9
+        with pytest.raises(pb.NotJournalBrokerError):
+            await client.list_fragments(request)
+        assert len(refusing) == 9 - 4
+        assert request == pb.FragmentsRequest(journal=JOURNAL, do_not_proxy=True)
 
 
 async def test_a_page_token_which_does_not_move_on(
@@ -421,6 +594,43 @@ async def test_repeating_has_bounds(broker: StubBroker, client: JournalClient) -
     assert listed.calls == 1
 
 
+async def test_policies_are_shown_refusals(broker: StubBroker) -> None:
+    refused: dict[str, Any] = {"status": pb.Status.NOT_JOURNAL_BROKER, "header": header()}
+    broker.list_handler = lambda request: pb.ListResponse(**refused)
+    broker.apply_handler = lambda request: pb.ApplyResponse(**refused)
+    broker.fragments_handler = lambda request: pb.FragmentsResponse(**refused)
+    broker.health_handler = lambda request: pb.FragmentStoreHealthResponse(**refused)
+    seen: list[Failure] = []
+
+    def insist(failure: Failure) -> bool:
+        seen.append(failure)
+        return True
+
+    policy = RetryPolicy(on_error=insist, max_attempts=2, backoff=lambda attempt: 0.0)
+    async with connect(broker.endpoint, retry=policy) as client:
+
+        async def iterate() -> None:
+            async for _ in iter_journals(client):
+                raise AssertionError
+
+        operations: list[Callable[[], Awaitable[object]]] = [
+            client.list,
+            iterate,
+            lambda: client.apply([]),
+            lambda: client.list_fragments(JOURNAL),
+            lambda: client.fragment_store_health("file:///store/"),
+        ]
+        for operation in operations:
+            seen.clear()
+            with pytest.raises(pb.NotJournalBrokerError) as raised:
+                await operation()
+            assert raised.value.attempt == 1
+            assert [(failure.attempt, failure.operation) for failure in seen] == [
+                (0, Operation.CONTROL),
+                (1, Operation.CONTROL),
+            ]
+
+
 async def test_errors_have_the_fragments_before_them(
     broker: StubBroker, client: JournalClient
 ) -> None:
@@ -436,11 +646,13 @@ async def test_errors_have_the_fragments_before_them(
     broker.fragments_handler = handle
     with pytest.raises(pb.TransportError, match="an error") as raised:
         await client.list_fragments(JOURNAL)
-    assert len(raised.value.partial.fragments) == 5  # type: ignore[attr-defined]
+    partial = pickle.loads(pickle.dumps(raised.value)).partial
+    assert partial == raised.value.partial
+    assert len(partial.fragments) == 5
     pages[:] = [AN_ERROR]
     with pytest.raises(pb.TransportError, match="an error") as raised:
         await client.list_fragments(JOURNAL)
-    assert raised.value.partial is None  # type: ignore[attr-defined]
+    assert raised.value.partial is None
 
 
 async def test_names_outside_of_the_root_are_refused(

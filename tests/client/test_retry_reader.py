@@ -214,7 +214,6 @@ async def test_final_statuses(
 @pytest.mark.parametrize(
     "code",
     [
-        grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.UNIMPLEMENTED,
         grpc.StatusCode.INVALID_ARGUMENT,

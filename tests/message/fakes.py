@@ -53,6 +53,9 @@ class FakeAppends:
         content += data
         return begin, len(content)
 
+    def cleared_error(self, journal):
+        return None
+
     def try_append(self, journal, data):
         lock = self.locks.setdefault(journal, asyncio.Lock())
         if not self.fast or lock.locked():

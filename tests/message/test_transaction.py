@@ -291,3 +291,40 @@ async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doub
     async with publisher.transaction(intents=log):
         pass
     assert await committed(client) == sorted([*rows(1), ("J1", 2)])
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_clearing_an_error_hides_no_missing_message(tmp_path, caplog, is_early):
+    """A transaction fails if a message of it is missing, whoever let later ones proceed."""
+    from gazette_aio.client import connect
+    from gazette_aio.protocol import DependencyError, JournalNotFoundError, Status
+    from gazette_aio.testing import StubBroker
+    from tests.client.support import MemoryJournals, refused
+
+    async with StubBroker() as broker, connect(broker.endpoint) as client:
+        memory = MemoryJournals(broker)
+        publisher = Publisher(client.appends, json_adapter())
+        log = IntentLog(tmp_path / "intents")
+        memory.failures = [refused(Status.JOURNAL_NOT_FOUND)]
+        with pytest.raises(DependencyError, match="may be missing") as raised:  # noqa: PT012
+            async with publisher.transaction(intents=log):
+                if is_early:
+                    # It fails already when the transaction begins to publish.
+                    async with client.appends.append("first/journal") as append:
+                        append.write(b"{}\n")
+                    with pytest.raises(JournalNotFoundError):
+                        await append
+                lost = await publisher.publish_uncommitted(to("first/journal"), {"v": 1})
+                with pytest.raises(JournalNotFoundError):
+                    await lost
+                assert isinstance(client.appends.clear_error("first/journal"), JournalNotFoundError)
+                await publisher.publish_uncommitted(to("first/journal"), {"v": 2})
+        assert isinstance(raised.value.__cause__, JournalNotFoundError)
+        async with publisher.transaction(intents=log):
+            await publisher.publish_uncommitted(to("first/journal"), {"v": 3})
+    texts = [
+        json.loads(line)["v"]
+        for line in memory.contents["first/journal"].splitlines()
+        if b'"v"' in line
+    ]
+    assert texts == [2, 3]

@@ -1,0 +1,147 @@
+"""Reading the bytes of a journal: through a broker, and from the file of a fragment."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import msgspec
+import zstandard
+
+import gazette_aio.protocol as pb
+from benchmarks.harness import Measure, Subject, register
+from benchmarks.measures.events import JOURNAL, served_journals
+from examples.flights.data import flights
+from gazette_aio.client.fragment_url import FragmentSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+JOURNAL_BYTES = 128 << 20
+APPENDED_BYTES = 16 << 20
+SLICE_BYTES = 1 << 20
+FILE = "fragment.zst"
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[Subject]:
+    """Compare a reader with a loop over the responses of a stub."""
+    content = messages(APPENDED_BYTES)
+    async with served_journals(JOURNAL) as client:
+        for _ in range(JOURNAL_BYTES // len(content)):
+            head = (await client.append(JOURNAL, content)).commit.end
+        # As code that grpcio-tools generates sets them up.
+        channel = grpc.aio.insecure_channel(
+            client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
+        )
+        stub: Any = channel.unary_stream(
+            pb.READ,
+            request_serializer=pb.ReadRequest.SerializeToString,
+            response_deserializer=pb.ReadResponse.FromString,
+        )
+
+        async def figure() -> float:
+            count = 0
+            begun = time.perf_counter()
+            async with client.read(JOURNAL, end_offset=head) as reader:
+                async for chunk in reader:
+                    count += len(chunk)
+            elapsed = time.perf_counter() - begun
+            assert count == head, count
+            return count / elapsed / 1e6
+
+        async def yardstick() -> float:
+            count = 0
+            request = pb.ReadRequest(journal=JOURNAL, end_offset=head)
+            begun = time.perf_counter()
+            async for response in stub(request):
+                count += len(response.content)
+            elapsed = time.perf_counter() - begun
+            assert count == head, count
+            return count / elapsed / 1e6
+
+        try:
+            await yardstick()
+            yield Subject(figure, yardstick)
+        finally:
+            await channel.close()
+
+
+@asynccontextmanager
+async def fetching() -> AsyncIterator[Subject]:
+    """Compare a fragment reader with a streaming decompressor on the same file."""
+    content = messages(JOURNAL_BYTES)
+    fragment = pb.Fragment(
+        journal=JOURNAL,
+        end=len(content),
+        compression_codec=pb.CompressionCodec.ZSTANDARD,
+        sum=pb.sha1_sum(content),
+    )
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        path = Path(directory, FILE)
+        path.write_bytes(zstandard.ZstdCompressor().compress(content))  # noqa: ASYNC240
+        size = len(content)
+        del content
+        source = FragmentSource(file_root=directory)
+
+        async def figure() -> float:
+            count = 0
+            begun = time.perf_counter()
+            async with await source.open(fragment, 0, f"file:///{FILE}") as reader:
+                async for chunk in reader:
+                    count += len(chunk)
+            elapsed = time.perf_counter() - begun
+            assert count == size, count
+            return count / elapsed / 1e6
+
+        def decompress() -> float:
+            count = 0
+            begun = time.perf_counter()
+            with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as plain:
+                while chunk := plain.read(SLICE_BYTES):
+                    count += len(chunk)
+            elapsed = time.perf_counter() - begun
+            assert count == size, count
+            return count / elapsed / 1e6
+
+        async def yardstick() -> float:
+            return decompress()
+
+        try:
+            yield Subject(figure, yardstick)
+        finally:
+            await source.aclose()
+
+
+def messages(size: int) -> bytes:
+    """Return as many JSON lines as fill `size` bytes, the last one cut."""
+    lines = b"".join(msgspec.json.encode(flight) + b"\n" for flight in flights())
+    return (lines * (size // len(lines) + 1))[:size]
+
+
+register(
+    Measure(
+        name="read.raw",
+        goal=0.9,
+        unit="MB/s",
+        setup=reading,
+        rounds=15,
+        about="client.read() of 128 MiB of a broker process, against a bare loop over the "
+        "responses of a stub",
+    )
+)
+register(
+    Measure(
+        name="read.fragment",
+        goal=0.7,
+        unit="MB/s",
+        setup=fetching,
+        rounds=9,
+        about="a FragmentReader of a local zstd file of 128 MiB, against the streaming "
+        "decompressor of zstandard on the same file, in this process",
+    )
+)

@@ -1,0 +1,45 @@
+"""The methods of the broker's service on a channel, whose responses are left encoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    import grpc.aio
+    from google.protobuf.message import Message
+
+
+class Methods:
+    """Begins RPCs on one channel.
+
+    Args:
+        channel: The channel.
+    """
+
+    # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+    __slots__ = ("append", "apply", "fragment_store_health", "list", "list_fragments", "read")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.list: Any = channel.unary_stream(pb.LIST, _encode, _undecoded)
+        self.apply: Any = channel.unary_unary(pb.APPLY, _encode, _undecoded)
+        self.read: Any = channel.unary_stream(pb.READ, _encode, _undecoded)
+        self.append: Any = channel.stream_unary(pb.APPEND, _encode_append, _undecoded)
+        self.list_fragments: Any = channel.unary_unary(pb.LIST_FRAGMENTS, _encode, _undecoded)
+        self.fragment_store_health: Any = channel.unary_unary(
+            pb.FRAGMENT_STORE_HEALTH, _encode, _undecoded
+        )
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
+    # Content chunks come encoded, which spares copies of their content.
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def _undecoded(data: bytes) -> bytes:
+    return data

@@ -1,0 +1,62 @@
+"""Decoding the messages of a Read RPC, most of which are content and nothing else."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import gazette_aio.protocol as pb
+
+_FIELDS: Final = pb.ReadResponse.DESCRIPTOR.fields_by_name
+_OFFSET_TAG: Final = _FIELDS["offset"].number << 3
+_CONTENT_TAG: Final = _FIELDS["content"].number << 3 | 2
+_MORE: Final = 0x80
+_MOST_BITS: Final = 63
+
+
+class ReadContent:
+    """A message of content at an offset, whose other fields have their defaults."""
+
+    __slots__ = ("content", "offset")
+
+    def __init__(self, offset: int, content: bytes) -> None:
+        self.offset = offset
+        self.content = content
+
+    def message(self) -> pb.ReadResponse:
+        """Return it as the message which it was decoded from."""
+        return pb.ReadResponse(offset=self.offset, content=self.content)
+
+
+ReadMessage: TypeAlias = pb.ReadResponse | ReadContent
+
+
+def decode_read_message(data: bytes) -> ReadMessage:
+    """Return what a message of a Read RPC says: metadata, a refusal, or content.
+
+    Raises:
+        google.protobuf.message.DecodeError: It isn't such a message.
+    """
+    # Hot: protobuf copies content twice, out of the message and out of its own memory.
+    offset = position = 0
+    end = len(data)
+    if end and data[0] == _OFFSET_TAG:
+        offset, position = _varint(data, 1)
+    if 0 <= position < end and data[position] == _CONTENT_TAG:
+        length, begin = _varint(data, position + 1)
+        # Wire: fields may come in any form and order, but they are written in this one.
+        if 0 < length == end - begin:
+            return ReadContent(offset, data[begin:])
+    return pb.ReadResponse.FromString(data)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at `position` and what follows it, or -1 twice if it isn't a plain one."""
+    value = shift = 0
+    # Slices end where the message does.
+    for byte in data[position : position + _MOST_BITS // 7]:
+        value |= (byte & ~_MORE) << shift
+        shift += 7
+        position += 1
+        if byte < _MORE:
+            return value, position
+    return -1, -1

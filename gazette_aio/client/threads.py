@@ -1,0 +1,33 @@
+"""Blocking calls in worker threads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a thread of the loop's default executor, and return its result.
+
+    Cancellation: safe — raised once the call has returned, so that nothing runs on behind the
+    caller. What it returned is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    call = loop.run_in_executor(None, lambda: function(*args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():
+            try:
+                await asyncio.wait((call,))
+            except asyncio.CancelledError:
+                continue  # The first one is raised below.
+        if not call.cancelled():
+            call.exception()  # Retrieved: the caller sees the cancellation instead.
+        raise

@@ -1,0 +1,1 @@
+"""What goes with other packages, each module with one of them."""

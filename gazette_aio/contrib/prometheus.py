@@ -1,0 +1,155 @@
+"""Metrics of clients for Prometheus, by the names which Gazette's own client gives them.
+
+It needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter
+except ImportError as error:
+    raise ImportError(
+        'gazette_aio.contrib.prometheus needs prometheus-client: pip install "gazette-aio[metrics]"'
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_JOURNALS: Final = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfCodec:
+    """Counters of a journal and a codec."""
+
+    opened: Counter
+    opened_bytes: Counter
+    content_length: Counter
+    read: Counter
+    discarded: Counter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OfJournal:
+    """Counters of a journal."""
+
+    appended: Counter
+    read: Counter
+    codecs: dict[str, _OfCodec]
+
+
+class PrometheusMetrics:
+    """Counts what clients do, as the `metrics` of `connect()`. One may serve several clients.
+
+        gazette_append_bytes_total{journal}
+        gazette_read_bytes_total{journal}
+        gazette_fragment_open_total{journal,codec}
+        gazette_fragment_open_bytes_total{journal,codec}
+        gazette_fragment_open_content_length_total{journal,codec}
+        gazette_read_fragment_bytes_total{journal,codec}
+        gazette_discard_fragment_bytes_total{journal,codec}
+
+    There are counters of each journal which is in use. Beyond `max_journals`, those of the journal
+    which was out of use for longest are dropped, and begin anew at zero when it's used again.
+
+    Args:
+        registry: Registry of the counters, or None for the one of the process.
+        prefix: What the names begin with.
+        max_journals: Most journals to have counters of.
+
+    Raises:
+        ValueError: The registry has counters of these names.
+        ConfigurationError: `max_journals` isn't positive.
+
+    Example:
+        connect(metrics=PrometheusMetrics())
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        prefix: str = "gazette",
+        max_journals: int = MOST_JOURNALS,
+    ) -> None:
+        if max_journals < 1:
+            raise pb.ConfigurationError("max_journals must be positive")
+        registry = REGISTRY if registry is None else registry
+
+        def counter(name: str, about: str, labels: Sequence[str] = ("journal", "codec")) -> Counter:
+            # Prometheus adds `_total` to the name.
+            return Counter(f"{prefix}_{name}", about, labels, registry=registry)
+
+        self._appended = counter("append_bytes", "Bytes of committed appends.", ["journal"])
+        self._read = counter("read_bytes", "Bytes read.", ["journal"])
+        self._by_codec = (
+            counter("fragment_open", "Fragment files opened."),
+            counter("fragment_open_bytes", "Uncompressed bytes of the fragments opened."),
+            counter("fragment_open_content_length", "Bytes of the fragment files opened."),
+            counter("read_fragment_bytes", "Uncompressed bytes read of fragment files."),
+            counter("discard_fragment_bytes", "Uncompressed bytes skipped in fragment files."),
+        )
+        self._max_journals = max_journals
+        self._journals: OrderedDict[str, _OfJournal] = OrderedDict()
+
+    def append_bytes(self, journal: str, count: int) -> None:
+        """Count bytes of a committed append."""
+        self._of(journal).appended.inc(count)
+
+    def read_bytes(self, journal: str, count: int) -> None:
+        """Count bytes which a reader returned."""
+        self._of(journal).read.inc(count)
+
+    def fragment_open(
+        self, journal: str, codec: str, fragment_bytes: int, content_length: int | None
+    ) -> None:
+        """Count a fragment file which was opened."""
+        counters = self._of_codec(journal, codec)
+        counters.opened.inc()
+        counters.opened_bytes.inc(fragment_bytes)
+        if content_length is not None:
+            counters.content_length.inc(content_length)
+
+    def read_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
+        """Count uncompressed bytes which were read of a fragment file."""
+        self._of_codec(journal, codec).read.inc(count)
+
+    def discard_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
+        """Count uncompressed bytes which were skipped in a fragment file."""
+        self._of_codec(journal, codec).discarded.inc(count)
+
+    def _of(self, journal: str) -> _OfJournal:
+        counters = self._journals.get(journal)
+        if counters is not None:
+            self._journals.move_to_end(journal)
+            return counters
+        if len(self._journals) >= self._max_journals:
+            self._drop(*self._journals.popitem(last=False))
+        counters = self._journals[journal] = _OfJournal(
+            self._appended.labels(journal), self._read.labels(journal), {}
+        )
+        return counters
+
+    def _of_codec(self, journal: str, codec: str) -> _OfCodec:
+        codecs = self._of(journal).codecs
+        if (counters := codecs.get(codec)) is None:
+            counters = codecs[codec] = _OfCodec(
+                *(counter.labels(journal, codec) for counter in self._by_codec)
+            )
+        return counters
+
+    def _drop(self, journal: str, counters: _OfJournal) -> None:
+        self._appended.remove(journal)
+        self._read.remove(journal)
+        for codec in counters.codecs:
+            for counter in self._by_codec:
+                counter.remove(journal, codec)
+
+    def __repr__(self) -> str:
+        return f"<PrometheusMetrics of {len(self._journals)} journals>"

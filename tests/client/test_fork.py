@@ -1,0 +1,64 @@
+"""New clients in forked processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from gazette_aio.testing.stub_broker import StubBroker
+from tests.client.support import listing
+
+SCRIPT = """
+import asyncio, os, signal, sys
+from gazette_aio.client import connect
+
+async def use():
+    async with connect(sys.argv[1]) as client:
+        return len((await client.list()).journals)
+
+def in_child(main):
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+    signal.alarm(10)
+    asyncio._set_running_loop(None)
+    try:
+        print("child", asyncio.run(main()), flush=True)
+    except RuntimeError as error:
+        print("child", error, flush=True)
+    os._exit(0)
+
+async def connected():
+    async with connect(sys.argv[1]) as client:
+        await client.list()
+        in_child(use)
+        return len((await client.list()).journals)
+
+print("parent", asyncio.run(use()), flush=True)
+in_child(use)
+print("parent", asyncio.run(connected()), flush=True)
+"""
+
+
+@pytest.mark.slow  # It's another process, which imports everything.
+async def test_new_clients_after_a_fork(broker: StubBroker) -> None:
+    """They work if there was none at that time, and otherwise tell why they don't."""
+    broker.list_handler = lambda request: listing("a/one", "a/two")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT,
+        broker.endpoint,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    first, after, while_connected, last = output.decode().splitlines()
+    assert first == last == "parent 2"
+    assert after == "child 2"
+    assert while_connected.startswith("child this process was forked while a client was connected")
