@@ -83,7 +83,7 @@ def test_a_soak_which_is_not_there_says_so():
 
     assert (done.returncode, done.stdout) == (
         2,
-        "there is no soak suite 'consumer' yet; there are: broker\n",
+        "there is no soak suite 'consumer' yet; there are: broker, client\n",
     )
 
 
