@@ -11,6 +11,7 @@ import grpc.aio
 
 from gazette_aio.client.member_choice import MemberState
 from gazette_aio.client.methods import Methods
+from gazette_aio.client.rpc_errors import closed_channel_is_an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,13 +98,17 @@ class Connection:
         """Return why the endpoint can't be reached, or nothing if that isn't known (yet).
 
         Cancellation: safe.
+
+        Raises:
+            TransportError: The channel was closed meanwhile.
         """
         if self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return ""
         try:
             # Wire: gRPC tells only RPCs, which fail at once. This one is of no method.
             method = cast("Any", self.channel.unary_unary)("/")
-            await method(b"", timeout=_FAILURE_SECONDS)
+            with closed_channel_is_an_error():
+                await method(b"", timeout=_FAILURE_SECONDS)
         except grpc.aio.AioRpcError as error:
             return error.details() or ""
         return ""

@@ -355,6 +355,7 @@ async def _fragment_pages(
 async def _page_once(client: JournalClient, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
     page = await client.rpc.list_fragments(request)
     await _check_page(client, page, request.journal)
+    client.rpc.update_route(request.journal, page.header)
     return page
 
 

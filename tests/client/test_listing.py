@@ -421,6 +421,7 @@ async def test_pages_of_fragments(broker: StubBroker, client: JournalClient) -> 
     assert [f.spec.begin for f in merged.fragments] == [0, 10, 20, 30, 40, 50]
     assert merged.next_page_token == 0
     assert merged.header == header()
+    assert client.router.route(JOURNAL) == header().route
     assert [r.next_page_token for r in requests] == [0, 30, 50]
     assert all(r.page_limit == 3 for r in requests)
     assert request.next_page_token == 0

@@ -181,6 +181,7 @@ async def test_a_member_which_dies_between_rpcs(pair: Cluster) -> None:
         for _ in range(3):
             await client.append(JOURNAL, b"content")
         await until(lambda: states(client)[two.endpoint] == "transient_failure")
+        client.rpc.dispatcher._pool.connections[two.endpoint].is_dubious = True
         pair.served()
         for _ in range(3):
             await client.append(JOURNAL, b"content")
