@@ -385,7 +385,7 @@ class AppendService:
             _logger.warning(
                 "appends of journal %s fail from now on: %s",
                 journal,
-                error,
+                str(error),
                 extra={"journal": journal},
             )
             self._errors[journal] = finished_operation(error)

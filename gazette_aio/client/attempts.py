@@ -104,7 +104,8 @@ class Attempts:
                 "%s of %s failed and will be retried: %s",
                 self._operation.value,
                 f"journal {self._journal}" if self._journal else type(self.request).__name__,
-                error,
+                # Invariant: a record which is kept doesn't keep the error's RPC and its connection.
+                str(error),
                 extra={"journal": self._journal, "attempt": attempt},
             )
         jitter = self._policy.jitter

@@ -83,7 +83,7 @@ class PollFollower:
             feed.fail(error)
             _logger.warning(
                 "the list of journals isn't kept up to date any more: %s",
-                error,
+                str(error),
                 extra={"selector": pb.format_label_selector(self._options.request.selector)},
             )
 

@@ -233,7 +233,9 @@ class RetryReader(JournalReader):
             pass
         except pb.GazetteError as error:
             extra = {"journal": self.journal, "offset": target}
-            _logger.warning("seek of journal %s begins anew: %s", self.journal, error, extra=extra)
+            _logger.warning(
+                "seek of journal %s begins anew: %s", self.journal, str(error), extra=extra
+            )
         finally:
             # Race: `restart()` may come right behind `cancel()`, and isn't to be undone.
             if request is self._request and request.offset != target:

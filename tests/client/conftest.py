@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.protocol import GazetteError
 from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.cluster import Cluster
@@ -22,10 +23,13 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 
 
 @pytest.fixture(autouse=True)
-async def _nothing_leaks() -> AsyncIterator[None]:
+async def _nothing_leaks(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
     """Fail a test which leaves tasks, threads, files or connections behind."""
     async with no_leaks():
         yield
+    # Whoever keeps the record of an error would keep its RPC, and with that the connection.
+    records = [record for record in caplog.records if record.name.startswith("gazette_aio.client")]
+    assert not any(isinstance(arg, GazetteError) for r in records for arg in r.args or ())
 
 
 @pytest.fixture

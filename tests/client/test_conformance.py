@@ -7,25 +7,36 @@ import os
 import random
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import AsyncAppend, JournalClient, RetryPolicy, connect, get_journal
+from gazette_aio.client import (
+    AsyncAppend,
+    BufferedRetryReader,
+    JournalClient,
+    RetryPolicy,
+    connect,
+    get_journal,
+)
 from tests.client.support import spec, until
 
 pytestmark = pytest.mark.interop
 
 
 @pytest.fixture
-async def conforming(tmp_path: object) -> AsyncIterator[JournalClient]:
+async def conforming(tmp_path: Path) -> AsyncIterator[JournalClient]:
     address = os.environ.get("BROKER_ADDRESS")
     if address:
         async with connect(address) as client:
             yield client
     else:
-        async with EmbeddedBroker(fsync="off") as broker, connect(broker.endpoint) as client:
+        async with (
+            EmbeddedBroker(fsync="off", file_root=tmp_path) as broker,
+            connect(broker.endpoint, file_root=tmp_path) as client,
+        ):
             yield client
 
 
@@ -237,3 +248,66 @@ async def test_fragments(conforming: JournalClient, prefix: str) -> None:
     await conforming.append(journal, b"content")
     fragments = (await conforming.list_fragments(journal)).fragments
     assert [(f.spec.begin, f.spec.end) for f in fragments if f.spec.end] == [(0, 7)]
+
+
+async def test_a_watch_follows_changes(conforming: JournalClient, prefix: str) -> None:
+    first, second = f"{prefix}first", f"{prefix}second"
+    await create(conforming, first)
+    async with conforming.watch(f"prefix={prefix}") as watched:
+        await watched.ready()
+        changes = aiter(watched.changes())
+        assert [journal.spec.name for journal in (await anext(changes)).added] == [first]
+        await create(conforming, second)
+        assert [journal.spec.name for journal in (await anext(changes)).added] == [second]
+        listed = await get_journal(conforming, first)
+        update = pb.ApplyRequest.Change(upsert=listed.spec, expect_mod_revision=listed.mod_revision)
+        pb.set_value(update.upsert.labels, "tier", "cold")
+        await conforming.apply([update])
+        ((before, after),) = (await anext(changes)).changed
+        assert (before.mod_revision, after.spec) == (listed.mod_revision, update.upsert)
+        deletion = pb.ApplyRequest.Change(delete=first, expect_mod_revision=after.mod_revision)
+        await conforming.apply([deletion])
+        assert [journal.spec.name for journal in (await anext(changes)).removed] == [first]
+        assert [journal.spec.name for journal in watched.list().journals] == [second]
+
+
+@pytest.mark.parametrize("codec", ["NONE", "GZIP", "SNAPPY"])
+async def test_stored_fragments_are_read_directly(
+    conforming: JournalClient, prefix: str, codec: str
+) -> None:
+    if "BROKER_ADDRESS" in os.environ and "BROKER_FILE_ROOT" not in os.environ:
+        pytest.skip("BROKER_FILE_ROOT doesn't tell where the broker's fragments are")
+    journal = f"{prefix}journal"
+    stored = spec(journal)
+    stored.fragment.length = 1024
+    stored.fragment.stores.append("file:///")
+    stored.fragment.compression_codec = pb.CompressionCodec.Value(codec)
+    stored.fragment.refresh_interval.FromSeconds(1)  # Brokers notice what they store by listing it.
+    await conforming.apply([pb.ApplyRequest.Change(upsert=stored)])
+    policy = RetryPolicy(retry_not_found=True)
+    lines = [b"%05d %s\n" % (number, b"x" * (number % 97)) for number in range(200)]
+    for begin in range(0, len(lines), 20):
+        await conforming.append(journal, *lines[begin : begin + 20], retry_policy=policy)
+
+    async def is_stored() -> bool:
+        listing = await conforming.list_fragments(journal)
+        return sum(bool(fragment.spec.mod_time) for fragment in listing.fragments) >= 5
+
+    async with asyncio.timeout(30):
+        while not await is_stored():  # noqa: ASYNC110 - It happens in the broker.
+            await asyncio.sleep(0.05)
+    content = b"".join(lines)
+    for offset in (0, 1, 1500, len(content) - 1):
+        read, files = b"", 0
+        async with conforming.read(journal, offset=offset, direct=True, verify=True) as reader:
+            with pytest.raises(pb.OffsetNotYetAvailableError):  # noqa: PT012
+                async for chunk in reader:
+                    read += chunk
+                    files += bool(reader.response.fragment_url)
+        assert read == content[offset:]
+        assert files or offset
+    source = conforming.read(journal, end_offset=len(content), direct=True)
+    async with BufferedRetryReader(source) as buffered:
+        assert [line async for line in buffered] == lines
+        await buffered.seek(len(lines[0]))
+        assert await buffered.readline() == lines[1]
