@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.fragment_request import redacted
 from gazette_aio.client.threads import in_thread
-from gazette_aio.protocol.url import parse_url
+from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, urljoin
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.fragment_request import redacted
 from gazette_aio.client.threads import in_thread
+from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

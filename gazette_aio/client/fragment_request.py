@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.url import without_query
+from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _CONTENT_RANGE: Final = re.compile(
     r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)", re.ASCII | re.IGNORECASE
 )
-_USER: Final = re.compile(r"^([^:/?#]*:(?://)?|//)?[^/?#]*@")
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 # Signed URLs expire and stores settle: the next Read RPC brings a fresh URL. What isn't listed and
 # below 500 will be refused again.
@@ -43,11 +42,6 @@ class Answer(NamedTuple):
     """How it's compressed: a codec which `pb.decompressor()` takes as it is."""
     content_length: int | None
     """Bytes of the body, as far as they're known."""
-
-
-def redacted(url: str) -> str:
-    """Return a URL without what may authorize: its query, and a user with a password."""
-    return _USER.sub(r"\1", without_query(url.partition("#")[0]))
 
 
 def request_headers(fragment: pb.Fragment, offset: int, *, verify: bool) -> dict[str, str]:

@@ -14,10 +14,10 @@ from gazette_aio.client.file_transport import (
 from gazette_aio.client.fragment_content import FragmentContent
 from gazette_aio.client.fragment_fetcher import HTTPFragmentFetcher
 from gazette_aio.client.fragment_reader import FragmentReader
-from gazette_aio.client.fragment_request import check_answer, redacted, request_headers
+from gazette_aio.client.fragment_request import check_answer, request_headers
 from gazette_aio.client.fragment_stream import FragmentStream
 from gazette_aio.client.metrics import NoMetrics
-from gazette_aio.protocol.url import parse_url
+from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     import os

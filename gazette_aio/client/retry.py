@@ -278,8 +278,13 @@ def _stays_unreadable(failure: Failure, policy: RetryPolicy) -> bool:
 
 
 def _is_refused_fetch(failure: Failure) -> bool:
+    # RPCs have codes with names; those which fail for want of a broker may be repeated always.
     error = failure.error
-    return isinstance(error, pb.TransportError) and error.code.isdigit() and not error.retryable
+    return (
+        isinstance(error, pb.TransportError)
+        and (error.code.isdigit() or error.code == "UNAVAILABLE")
+        and not error.retryable
+    )
 
 
 def _may_return(failure: Failure, policy: RetryPolicy) -> bool:

@@ -17,6 +17,8 @@ _BAD_HOST_ESCAPE: Final = re.compile(r"%(?!25)[0-7][0-9A-Fa-f]")
 # What isn't listed is allowed, other characters than ASCII included.
 _BAD_HOST_CHAR: Final = re.compile(r"[\x00- #/?@\\^`{|}\x7f]")
 _BAD_USER_CHAR: Final = re.compile(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]")
+_USER: Final = re.compile(r"^([^:/?#]*:(?://)?|//)?[^/?#]*@")
+_PASSWORD: Final = re.compile(r"(?:[^:/?#]*:(?://)?|//)?[^/?#@]*:[^/?#]*@")
 _PORT: Final = re.compile(r"(:[0-9]*)?", re.ASCII)
 
 
@@ -52,12 +54,17 @@ def parse_url(text: str) -> URL:
     try:
         return _parse(text)
     except ValidationError as error:
-        # What may sign a URL isn't told.
-        raise ValidationError(f"parse {quote(without_query(text))}: {error.text}") from None
+        # Wire: else the text is that of brokers.
+        shown = redacted(text) if _PASSWORD.match(text) else _without_query(text)
+        raise ValidationError(f"parse {quote(shown)}: {error.text}") from None
 
 
-def without_query(text: str) -> str:
-    """Return a URL with an ellipsis for its query, which may hold a signature."""
+def redacted(url: str) -> str:
+    """Return a URL without what may authorize: its query, and a user with a password."""
+    return _USER.sub(r"\1", _without_query(url.partition("#")[0]))
+
+
+def _without_query(text: str) -> str:
     base, mark, _ = text.partition("?")
     return f"{base}?…" if mark else base
 

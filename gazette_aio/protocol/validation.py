@@ -23,7 +23,7 @@ from gazette_aio.protocol.labels import validate_label, validate_label_set, valu
 from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.protocol.spec_validation import enum_name, within
 from gazette_aio.protocol.store import parse_fragment_store
-from gazette_aio.protocol.url import parse_url, without_query
+from gazette_aio.protocol.url import parse_url, redacted
 from gazette_aio.protocol.well_known import META_PREFIX
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _validate_read_response(response: pb.ReadResponse, strict: bool) -> None:  #
     if response.status == pb.Status.OK and response.offset:
         raise ValidationError(f"unexpected Offset without Fragment or Content ({response.offset})")
     if response.fragment_url:
-        url = without_query(response.fragment_url)
+        url = redacted(response.fragment_url)
         raise ValidationError(f"unexpected FragmentUrl without Fragment ({url})")
 
 
@@ -301,7 +301,7 @@ def _validate_read_content(response: pb.ReadResponse) -> None:
     if response.HasField("fragment"):
         raise ValidationError(f"unexpected Fragment with Content ({_text(response.fragment)})")
     if response.fragment_url:
-        url = without_query(response.fragment_url)
+        url = redacted(response.fragment_url)
         raise ValidationError(f"unexpected FragmentUrl with Content ({url})")
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.fragment_request import Answer, check_answer, redacted, request_headers
+from gazette_aio.client.fragment_request import Answer, check_answer, request_headers
+from gazette_aio.protocol.url import redacted
 from tests.client.fragment_support import CODECS, URL, FakeBody, fragment_of
 
 CODEC = pb.CompressionCodec

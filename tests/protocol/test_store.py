@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.url import parse_url, without_query
+from gazette_aio.protocol.url import parse_url, redacted
 from tests.protocol.support import error_of
 
 
@@ -93,8 +93,12 @@ def test_invalid_urls(url: str, reason: str):
 
 
 def test_queries_are_left_out_of_texts():
-    assert without_query("http://host/path?sig=secret") == "http://host/path?…"
-    assert without_query("http://host/path") == "http://host/path"
+    assert redacted("http://host/path?sig=secret") == "http://host/path?…"
+    assert redacted("http://host/path") == "http://host/path"
+    assert redacted("http://user:secret@host/path#at") == "http://host/path"
+    with pytest.raises(pb.ValidationError) as raised:
+        parse_url("http://user:secret@ho st/?sig=secret")
+    assert "secret" not in str(raised.value)
     error = error_of(parse_url, "http://bad host/?sig=secret")
     assert error == 'parse "http://bad host/?…": invalid character " " in host name'
 
