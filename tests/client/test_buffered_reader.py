@@ -149,6 +149,7 @@ async def test_a_known_hole_is_passed_by(broker: StubBroker, client: JournalClie
         assert await reader.seek(106) == reader.offset == 106
         assert await reader.seek(200) == reader.offset == 200
         assert await reader.readline() == b"three\n"
+        await until(broker.read_responses.empty)
     assert broker.read_requests.qsize() == 1
 
 
@@ -202,6 +203,7 @@ async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: Journal
             await reader.read()
         assert await reader.readline() == b"three\n"
         assert await reader.readline() == b"four\n"
+        await until(broker.read_responses.empty)
         with pytest.raises(pb.OffsetNotYetAvailableError):
             await reader.readline()
 
