@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import warnings
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.append_batch import NO_DEPENDENCIES
@@ -14,6 +14,7 @@ from gazette_aio.client.async_append import AsyncAppend
 from gazette_aio.client.content_buffer import CROWDED_BYTES
 from gazette_aio.client.futures import AsyncOperation, OpFuture, finished_operation, parked
 from gazette_aio.client.journal_appends import JournalAppends
+from gazette_aio.client.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +93,7 @@ class AppendContext:
             append.roll_back(exc)
 
 
-class AppendService:
+class AppendService(Owner):
     """Appends to any number of journals in the background.
 
     Appends of one journal commit in the order in which they were started. While an RPC is under
@@ -421,17 +422,6 @@ class AppendService:
             self.client.rpc.check_request(request)
         except pb.ValidationError as error:
             raise error.extend("Request") from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if getattr(self, "_journals", None) and not self._closed:

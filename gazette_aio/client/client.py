@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import append_once, listing
@@ -21,6 +21,7 @@ from gazette_aio.client.options import (
     file_root_from_environment,
     zone_from_environment,
 )
+from gazette_aio.client.owner import Owner
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.client.retry_reader import RetryReader
 from gazette_aio.client.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import asyncio
     import os
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from gazette_aio.client.append_once import Content
     from gazette_aio.client.fragment_fetcher import FragmentFetcher
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT: Final = 20.0
 
 
-class JournalClient:
+class JournalClient(Owner):
     """A client of the brokers of a Gazette cluster, or of one broker.
 
     Nothing happens before it's first used, from when on it belongs to the running event loop. As
@@ -268,17 +268,6 @@ class JournalClient:
                     await self.rpc.aclose()
                 finally:
                     await self._dispatcher.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         dispatcher = getattr(self, "_dispatcher", None)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.owner import ByteReader
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from gazette_aio.client.fragment_stream import FragmentStream
     from gazette_aio.client.metrics import Metrics
 
 
-class FragmentReader:
+class FragmentReader(ByteReader):
     """Reads the content of an open fragment file, as `open_fragment_url()` returns it.
 
     Content is fetched and decompressed ahead, up to 2 MiB of it. An async iterator of non-empty
@@ -145,25 +144,6 @@ class FragmentReader:
             data = piece[begin : begin + limit]
         self._offset += len(data)
         return data
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if data := await self.read():
-            return data
-        raise StopAsyncIteration
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)

@@ -10,11 +10,11 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.list_changes import ListChanges, changes_between
 from gazette_aio.client.list_follower import FollowerOptions, PollFollower, WatchFollower
 from gazette_aio.client.listing import in_slices, list_request
+from gazette_aio.client.owner import Owner
 from gazette_aio.client.status import WatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from types import TracebackType
 
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.retry import RetryPolicy
@@ -160,7 +160,7 @@ class _Changes:
         raise StopAsyncIteration
 
 
-class WatchedList:
+class WatchedList(Owner):
     """The journals which a selector matches, kept up to date by a watch of the broker.
 
     It's an async context manager, and works while that is entered. Failures are retried, and the
@@ -288,14 +288,6 @@ class WatchedList:
         name = f"gazette watch {self._selector}"
         self._task = asyncio.create_task(self._run(), name=name)
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         task = getattr(self, "_task", None)
