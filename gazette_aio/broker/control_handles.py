@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import gazette_aio.protocol as pb
@@ -22,16 +23,12 @@ if TYPE_CHECKING:
 STOPPING = "broker is stopping"
 
 
-class RuleHandle:
-    """A rule of a `BrokerControl`; a context manager which removes it."""
+class _Removable(ABC):
+    """A context manager which removes what it stands for."""
 
-    def __init__(self, control: BrokerControl, rule: rules.Rule) -> None:
-        self._control = control
-        self._rule = rule
-
-    def __repr__(self) -> str:
-        state = "active" if self.is_active else "over"
-        return f"<{type(self).__name__} {self._rule.kind} {state} hits={self.hits}>"
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove it. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,6 +40,18 @@ class RuleHandle:
         traceback: TracebackType | None,
     ) -> None:
         self.remove()
+
+
+class RuleHandle(_Removable):
+    """A rule of a `BrokerControl`; a context manager which removes it."""
+
+    def __init__(self, control: BrokerControl, rule: rules.Rule) -> None:
+        self._control = control
+        self._rule = rule
+
+    def __repr__(self) -> str:
+        state = "active" if self.is_active else "over"
+        return f"<{type(self).__name__} {self._rule.kind} {state} hits={self.hits}>"
 
     @property
     def hits(self) -> int:
@@ -189,7 +198,7 @@ class Hold(RuleHandle):
                 self._changed.set()
 
 
-class StoreFailure:
+class StoreFailure(_Removable):
     """A store which fails; a context manager which lets it work again."""
 
     def __init__(self, control: BrokerControl, url: str, error: str | OSError) -> None:
@@ -202,17 +211,6 @@ class StoreFailure:
 
     def __repr__(self) -> str:
         return f"<StoreFailure {self.url} hits={self.hits}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
 
     def remove(self) -> None:
         """Let the store work again; its health is checked when it's used next. Idempotent."""

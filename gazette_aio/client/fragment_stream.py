@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import gazette_aio.protocol as pb
 from gazette_aio.client.file_transport import FileBody
 from gazette_aio.client.fragment_content import SLICE_BYTES
+from gazette_aio.client.read_ahead import ReadAhead
 from gazette_aio.client.threads import in_thread
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _RUN_SLICES: Final = 8
 """Most slices which a thread produces at a time, so that readers share the threads."""
 
 
-class FragmentStream:
+class FragmentStream(ReadAhead):
     """Slices of content, produced by a task of its own.
 
     Producing pauses while more than one whole slice waits, so that two at most do. Decompression
@@ -45,6 +46,7 @@ class FragmentStream:
         journal: str,
         progress_timeout: float,
     ) -> None:
+        super().__init__()
         self.journal = journal
         self.url = url
         self.waiting_bytes = 0
@@ -56,23 +58,13 @@ class FragmentStream:
         self._produced = 0
         self._taken = 0
         self._waiting: deque[bytes] = deque()
-        self._error: Exception | None = None
         self._producing = False
-        self._ended = False
-        self._closing = False
-        self._receiver: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
 
     def on_end(self, callback: Callable[[FragmentStream], object]) -> None:
         """Have a function called once the stream has ended, and its body is closed."""
         self._task.add_done_callback(lambda _: callback(self))
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more is produced."""
-        return self._ended
 
     @property
     def is_abandoned(self) -> bool:
@@ -99,19 +91,10 @@ class FragmentStream:
             TransportError: The body can't be had.
             ReadError: It isn't what it should be.
         """
-        while True:
-            if piece := self.receive_nowait():
-                return piece
-            if self._error is not None:
-                raise self._error.with_traceback(None)
-            if self._ended:
+        while not (piece := self.receive_nowait()):
+            if not await self._more():
                 return b""
-            assert self._receiver is None, "two tasks receive from one stream"
-            self._receiver = self._loop.create_future()
-            try:
-                await self._receiver
-            finally:
-                self._receiver = None
+        return piece
 
     def abandon(self) -> None:
         """Have the stream end, without waiting for that. Idempotent."""
@@ -225,14 +208,6 @@ class FragmentStream:
             self.waiting_bytes += len(piece)
             self._wake(self._receiver)
 
-    async def _until_room(self) -> None:
-        while self._is_full():
-            self._room = self._loop.create_future()
-            try:
-                await self._room
-            finally:
-                self._room = None
-
     async def _fetch(self, chunks: AsyncIterator[bytes]) -> bytes | None:
         """Return the next bytes of the body, or None at its end."""
         try:
@@ -257,7 +232,3 @@ class FragmentStream:
             journal=self.journal,
             retryable=True,
         )
-
-    def _wake(self, waiter: asyncio.Future[None] | None) -> None:
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)

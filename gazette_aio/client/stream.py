@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.read_ahead import ReadAhead
 from gazette_aio.client.rpc_errors import is_being_cancelled, transport_error
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ResponseStream(Generic[T]):
+class ResponseStream(ReadAhead, Generic[T]):
     """Responses of one RPC, received by a task of its own.
 
     Reading pauses while `max_bytes` of responses are waiting. One task at a time may receive.
@@ -42,6 +43,7 @@ class ResponseStream(Generic[T]):
         journal: str = "",
         on_close: Callable[[ResponseStream[T]], None] | None = None,
     ) -> None:
+        super().__init__()
         self.journal = journal
         self.endpoint = endpoint
         self.waiting_bytes = 0
@@ -51,19 +53,9 @@ class ResponseStream(Generic[T]):
         self._max_bytes = max_bytes
         self._on_close = on_close
         self._waiting: deque[tuple[int, T]] = deque()
-        self._error: pb.GazetteError | None = None
-        self._ended = False
-        self._closing = False
-        self._receiver: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
         self._task = asyncio.get_running_loop().create_task(
             self._pump(), name=f"gazette read {journal}"
         )
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the RPC is over."""
-        return self._ended
 
     def receive_nowait(self) -> T | None:
         """Return the next response if it's there already."""
@@ -71,12 +63,8 @@ class ResponseStream(Generic[T]):
             return None
         size, response = self._waiting.popleft()
         self.waiting_bytes -= size
-        if (
-            (room := self._room) is not None
-            and self.waiting_bytes < self._max_bytes
-            and not room.done()
-        ):
-            room.set_result(None)
+        if self._room is not None and not self._is_full():
+            self._wake(self._room)
         return response
 
     async def receive(self) -> T | None:
@@ -87,19 +75,10 @@ class ResponseStream(Generic[T]):
         Raises:
             TransportError: The RPC failed.
         """
-        while True:
-            if (response := self.receive_nowait()) is not None:
-                return response
-            if self._error is not None:
-                raise self._error.with_traceback(None)
-            if self._ended:
+        while (response := self.receive_nowait()) is None:
+            if not await self._more():
                 return None
-            assert self._receiver is None, "two tasks receive from one stream"
-            self._receiver = asyncio.get_running_loop().create_future()
-            try:
-                await self._receiver
-            finally:
-                self._receiver = None
+        return response
 
     def abandon(self) -> None:
         """Cancel the RPC without waiting for its end."""
@@ -108,8 +87,7 @@ class ResponseStream(Generic[T]):
         self.waiting_bytes = 0
         self._ended = True
         self._call.cancel()
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._wake(self._room)
 
     async def aclose(self) -> None:
         """Cancel the RPC, and wait for its end. Idempotent.
@@ -130,13 +108,9 @@ class ResponseStream(Generic[T]):
             async for data in responses:
                 self._waiting.append((len(data), self._parse(data)))
                 self.waiting_bytes += len(data)
-                self._wake()
-                while self.waiting_bytes >= self._max_bytes and not self._closing:
-                    self._room = asyncio.get_running_loop().create_future()
-                    try:
-                        await self._room
-                    finally:
-                        self._room = None
+                self._wake(self._receiver)
+                if self.waiting_bytes >= self._max_bytes:
+                    await self._until_room()
         except grpc.aio.AioRpcError as error:
             self._error = transport_error(error, endpoint=self.endpoint, journal=self.journal)
         except DecodeError as error:
@@ -156,13 +130,12 @@ class ResponseStream(Generic[T]):
         finally:
             await responses.aclose()
             self._ended = True
-            self._wake()
+            self._wake(self._receiver)
             if self._on_close is not None:
                 self._on_close(self)
 
-    def _wake(self) -> None:
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+    def _is_full(self) -> bool:
+        return self.waiting_bytes >= self._max_bytes and not self._closing
 
     def __repr__(self) -> str:
         state = "ended" if self._ended else "open"

@@ -1,0 +1,61 @@
+"""What one task reads ahead, and another one receives."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+
+class ReadAhead(ABC):
+    """The two waits of reading ahead within a bound: for more, and for room.
+
+    One task at a time may receive.
+    """
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+        self._ended = False
+        self._closing = False
+        self._receiver: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is read."""
+        return self._ended
+
+    @abstractmethod
+    def _is_full(self) -> bool:
+        """Return whether reading is to pause."""
+
+    async def _more(self) -> bool:
+        """Wait until there may be more to receive; return False at the end.
+
+        Cancellation: safe.
+
+        Raises:
+            Exception: What reading failed with.
+        """
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._ended:
+            return False
+        assert self._receiver is None, "two tasks receive from one stream"
+        self._receiver = asyncio.get_running_loop().create_future()
+        try:
+            await self._receiver
+        finally:
+            self._receiver = None
+        return True
+
+    async def _until_room(self) -> None:
+        while self._is_full():
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    def _wake(self, waiter: asyncio.Future[None] | None) -> None:
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
