@@ -16,8 +16,6 @@ import gazette_aio.protocol as pb
 FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
 
-MAX_PROTOCOL_REPLICATION = 5
-
 _MAX_PORT = 65535
 
 PATH_OPTIONS = (

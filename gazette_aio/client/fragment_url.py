@@ -277,7 +277,7 @@ def _scheme(url: str) -> str:
         return parse_url(url).scheme
     except pb.ValidationError:
         pass
-    # What parses URLs tells the user and the password.
+    # What parses URLs tells a user without a password, who may be a token.
     raise pb.ValidationError(f'invalid URL "{redacted(url)}"')
 
 

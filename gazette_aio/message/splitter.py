@@ -54,11 +54,6 @@ class JournalSplitter:
             return frames.ends[cut_off - 1] if cut_off else frames.begin
         return self._decoder.offset
 
-    @property
-    def has_run(self) -> bool:
-        """Whether another run may follow without further content."""
-        return self._rest is not None or self._failed is not None
-
     def feed(self, chunk: bytes, begin: int) -> int:
         """Take the next content, which begins at offset `begin`.
 
