@@ -116,7 +116,7 @@ class AppendWriter:
             job.result()
             self._job = None
         if self._pending_bytes >= self._least_bytes:
-            self._job = self._workers.submit_bulk(self._run)
+            self._job = self._workers.submit(self._run)
         return self._job
 
     def _run(self) -> None:

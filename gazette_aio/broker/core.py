@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
+_APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
 _BULK_THREADS = 4
 _URL_SECONDS = 60.0
 _SIGN_SLICE = 200
@@ -131,6 +133,7 @@ class BrokerCore:
                 clock=clock,
                 files=files,
                 io=io,
+                appends=Workers(_APPEND_THREADS, "broker-append"),
                 bulk=bulk,
                 background=background,
                 scheduler=Scheduler(background, clock),
@@ -356,6 +359,7 @@ class BrokerCore:
         # Threads are between two slices at most, but a slice may wait for a slow disk.
         await asyncio.to_thread(runtime.stores.close)
         await asyncio.to_thread(runtime.bulk.close)
+        await asyncio.to_thread(runtime.appends.close)
         await asyncio.to_thread(runtime.io.close)
         self._data.close()
 

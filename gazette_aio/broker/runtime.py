@@ -24,6 +24,9 @@ class Runtime:
     files: FileOps
     io: Workers
     """Threads for short work which somebody waits for."""
+    appends: Workers
+    """Threads which write and hash long appends: few, so that neither the loop nor calls which wait
+    for a disk are kept from running by many of them."""
     bulk: Workers
     """Threads for compression, and for listings of stores."""
     background: Background

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -32,7 +31,6 @@ class Workers:
         self._threads = threads
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
-        self._bulk: ThreadPoolExecutor | None = None
         self._closed = False
         self.stopping = threading.Event()
         """Set when long work should give up between two slices."""
@@ -45,18 +43,6 @@ class Workers:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
-
-    def submit_bulk(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Start a call which makes much use of a processor; return the future of its result.
-
-        Such calls have a few threads of their own, so that neither the loop nor calls which wait
-        for a disk are kept from running by many of them.
-        """
-        self._check()
-        if self._bulk is None:
-            threads = max(2, min(self._threads, os.cpu_count() or 1) // 2)
-            self._bulk = ThreadPoolExecutor(threads, thread_name_prefix=f"{self._name}-bulk")
-        return asyncio.wrap_future(self._bulk.submit(function))
 
     def _check(self) -> None:
         if self._closed:
@@ -73,10 +59,9 @@ class Workers:
         """Wait for running calls, and end the threads. Blocks for as long as a slice of work."""
         self.stopping.set()
         self._closed = True
-        pools, self._pool, self._bulk = (self._pool, self._bulk), None, None
-        for pool in pools:
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 async def settle(future: asyncio.Future[T]) -> T:

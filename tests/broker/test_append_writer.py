@@ -106,7 +106,7 @@ class FakeWorkers:
         self.count = 0
         self.closed = False
 
-    def submit_bulk(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         if self.closed:
             raise RuntimeError("the threads have ended")
         self.count += 1

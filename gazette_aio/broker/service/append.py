@@ -333,7 +333,7 @@ class _Append:
             spool.create()
         spool.open()
         self._core.replicas.touched(replica)
-        return AppendWriter(spool, self._core.runtime.io)
+        return AppendWriter(spool, self._core.runtime.appends)
 
     async def _abort(self, writer: AppendWriter) -> None:
         if dropped := await writer.abort():
