@@ -1,0 +1,210 @@
+"""Conversion of columns from what a document holds, such as text, to the types of a schema."""
+
+from __future__ import annotations
+
+import binascii
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.columnar.arrow import pa, pc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Converter(NamedTuple):
+    """What converts a column."""
+
+    convert: Callable[[Any], Any]
+    """Returns a column of the same length; raises ArrowInvalid or ValueError if a value is bad."""
+    pattern: str | None = None
+    """Regular expression which all texts match that can be converted, and few others."""
+
+
+_VALUE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+_DAY = r"-(0\d|1[0-2])-([0-2]\d|3[01])"
+_YEAR = r"\d{4}"
+# Nanoseconds in 64 bits reach from 1677 to 2262, beyond which releases of pyarrow wrap around.
+_NANOSECOND_YEAR = r"(167[89]|16[89]\d|1[7-9]\d\d|2[01]\d\d|22[0-5]\d|226[01])"
+_HOUR = r"[T ]([01]\d|2[0-3])"
+_REST = r"(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?"
+_ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
+_MAX_TEXT = 200  # Of an error.
+_FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def bad_value(name: str, text: object) -> ValueError:
+    """Return the error of a value which the column of a name can't hold."""
+    return ValueError(f"column {name!r}: {str(text)[:_MAX_TEXT]}")
+
+
+def is_text_dictionary(kind: Any) -> bool:
+    """Return whether it's a dictionary type of text, which has indices for any batch."""
+    if not pa.types.is_dictionary(kind):
+        return False
+    return bool(pa.types.is_string(kind.value_type) and kind.index_type.bit_width >= 32)
+
+
+def convert_column(
+    name: str, column: Any, convert: Converter, kind: Any, errors: dict[int, Exception]
+) -> Any:
+    """Return `column` converted, with nulls where that's not possible.
+
+    Args:
+        name: Name of the column, for errors.
+        column: The column.
+        convert: What converts it, to an array of type `kind`.
+        kind: Type of the result.
+        errors: Takes an error by the index of each bad row.
+    """
+    try:
+        return convert.convert(column)
+    except (pa.ArrowInvalid, ValueError):
+        pass
+    if convert.pattern is not None:
+        matched = pc.match_substring_regex(column, convert.pattern)
+        plausible = pc.if_else(matched, column, None)
+        bad = pc.and_(plausible.is_null(), column.is_valid())
+        for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False)).tolist():
+            text = f"not of type {kind}: {column[row].as_py()[:40]!r}"
+            errors.setdefault(row, bad_value(name, text))
+        column = plausible
+    pieces: list[Any] = []
+    runs = [(0, len(column))]
+    while runs:
+        begin, end = runs.pop()
+        try:
+            pieces.append(convert.convert(column.slice(begin, end - begin)))
+        except (pa.ArrowInvalid, ValueError) as error:
+            if end - begin == 1:
+                errors.setdefault(begin, bad_value(name, error))
+                pieces.append(pa.nulls(1, kind))
+            else:
+                middle = (begin + end) // 2
+                runs += [(middle, end), (begin, middle)]
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+
+def convert_values(name: str, values: list[Any], kind: Any, errors: dict[int, Exception]) -> Any:
+    """Return a column of Python values, with nulls in place of those which aren't of type `kind`.
+
+    Args:
+        name: Name of the column, for errors.
+        values: The values.
+        kind: Type of the column.
+        errors: Takes an error by the index of each bad row.
+    """
+    try:
+        return pa.array(values, kind)
+    except _VALUE_ERRORS:
+        pass
+    good: list[Any] = []
+    for row, value in enumerate(values):
+        try:
+            pa.scalar(value, kind)
+        except _VALUE_ERRORS as error:
+            errors.setdefault(row, bad_value(name, error))
+            good.append(None)
+        else:
+            good.append(value)
+    return pa.array(good, kind)
+
+
+def _refuse_non_finite(column: Any) -> Any:
+    if not pc.all(pc.is_finite(column)).as_py() and len(column) > column.null_count:
+        raise ValueError("number is not finite")
+    return column
+
+
+FINITE = Converter(_refuse_non_finite)
+"""Refuses infinity and NaN."""
+
+
+def parse_dates(kind: Any) -> Converter:
+    """Return what parses ISO dates."""
+    return Converter(cast_to(kind).convert, f"^{_YEAR}{_DAY}$")
+
+
+def cast_to(kind: Any) -> Converter:
+    """Return what casts a column to type `kind`."""
+
+    def convert(column: Any) -> Any:
+        return column.cast(kind)
+
+    return Converter(convert)
+
+
+def parse_timestamps(kind: Any) -> Converter:
+    """Return what parses ISO 8601 text, UTC where it has no zone, as timestamps of type `kind`.
+
+    Digits of fractions beyond those of `kind` are dropped.
+    """
+    utc, naive = pa.timestamp(kind.unit, "UTC"), pa.timestamp(kind.unit)
+    digits, zone = _FRACTION_DIGITS[kind.unit], f"{_HOUR}{_REST}{_ZONE}$"
+    # Keeps nothing of a fraction which would be empty, not even its point.
+    kept = rf"(\.\d{{{digits}}})" if digits else r"()\."
+
+    def convert(column: Any) -> Any:
+        if kind.unit == "ns":
+            _check_years(column)
+        try:
+            times = column.cast(utc)
+        except pa.ArrowInvalid:
+            text = pc.replace_substring_regex(column, kept + r"\d+", r"\1")
+            zoned = pc.match_substring_regex(text, zone)
+            zoned_times = pc.if_else(zoned, text, None).cast(utc)
+            plain_times = pc.if_else(zoned, None, text).cast(naive).cast(utc)
+            times = pc.coalesce(zoned_times, plain_times)
+        return times.cast(kind)
+
+    year = _NANOSECOND_YEAR if kind.unit == "ns" else _YEAR
+    return Converter(convert, f"^{year}{_DAY}({_HOUR}{_REST}{_ZONE}?)?$")
+
+
+def _check_years(column: Any) -> None:
+    bounds = pc.min_max(column)
+    first, last = bounds["min"].as_py(), bounds["max"].as_py()
+    if first is not None and (first < "1678" or last >= "2262"):
+        raise ValueError("time is out of the range of nanoseconds")
+
+
+def parse_base64(kind: Any) -> Converter:
+    """Return what decodes base64 text, to binary values of type `kind`."""
+    decode = binascii.a2b_base64
+
+    def convert(column: Any) -> Any:
+        texts = column.to_pylist()
+        values = [None if text is None else decode(text, strict_mode=True) for text in texts]
+        return pa.array(values, kind)
+
+    return Converter(convert)
+
+
+def convert_fields(kind: Any, converters: list[Converter | None]) -> Converter:
+    """Return what converts the fields of structs, to structs of type `kind`."""
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+
+    def convert(column: Any) -> Any:
+        children = [
+            child if converter is None else converter.convert(child)
+            for child, converter in zip(column.flatten(), converters, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+
+    return Converter(convert)
+
+
+def convert_elements(kind: Any, converter: Converter) -> Converter:
+    """Return what converts the elements of lists, to lists of type `kind`."""
+
+    def convert(column: Any) -> Any:
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        elements = converter.convert(column.flatten())
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), elements, type=kind, mask=column.is_null()
+        )
+
+    return Converter(convert)

@@ -1,0 +1,187 @@
+"""What is made of messages: record batches, and errors of those which can't be decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.columnar.records import RecordBuilder
+from gazette_aio.message.splitter import framing_error
+from gazette_aio.protocol.errors import FramingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.columnar.columns import Indices, UuidColumns
+    from gazette_aio.message.columnar.documents import DocumentDecoder
+    from gazette_aio.message.columnar.payloads import Payloads
+
+_ACK = np.uint16(2)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What record batches are made of, and how."""
+
+    adapter: Adapter[Any]
+    documents: DocumentDecoder | None
+    """Decoder of documents; or None for their bytes."""
+    acks: bool
+    """Whether acknowledgements are rows, too."""
+    skip_errors: bool
+    """Whether messages which can't be decoded are left out, and counted."""
+    strict_uuid: bool
+    max_frame_bytes: int
+    batch_bytes: int
+    """Content which is split and sequenced at once."""
+    start_clock: int = 0
+    """Messages with older clocks are left out, unless zero."""
+
+
+class Progress(NamedTuple):
+    """How much of a plan was handed out."""
+
+    delivered: int | None = None
+    """Number of its rows; None for all of it, its replay included."""
+    replayed: tuple[int, int] | None = None
+    """Clock and offset of the last message of its replay."""
+
+
+DONE = Progress()
+
+
+class Output(NamedTuple):
+    """Something to hand out, and how far that gets."""
+
+    value: pa.RecordBatch | FramingError
+    progress: Progress
+
+
+class RecordMaker:
+    """Makes the outputs of messages of one journal.
+
+    Args:
+        journal: Name of the journal.
+        options: What to make.
+        explain: Returns an error as it's to be raised.
+    """
+
+    def __init__(
+        self,
+        journal: str,
+        options: RecordOptions,
+        explain: Callable[[FramingError], FramingError],
+    ) -> None:
+        self.journal = journal
+        self.options = options
+        self.skipped = 0
+        """Number of messages and frames which were left out as they can't be decoded."""
+        self._explain = explain
+        documents = options.documents
+        self._builder = RecordBuilder(journal, None if documents is None else documents.schema)
+
+    def make(
+        self,
+        columns: UuidColumns,
+        payloads: Payloads,
+        indices: Indices,
+        progress: Callable[[int], Progress],
+        final: Progress,
+    ) -> list[Output]:
+        """Return batches of messages, and errors between them.
+
+        Args:
+            columns: UUIDs of the messages.
+            payloads: Holds their bytes.
+            indices: At which indices of it.
+            progress: Returns how far it gets to hand out the first so many of the messages.
+            final: How far it gets to hand out all.
+        """
+        wanted = self._wanted(columns)
+        if wanted is not None:
+            columns, indices = columns.take(wanted), indices[wanted]
+
+        def progress_at(count: int) -> Progress:
+            """Return how far it gets to hand out the first so many which are wanted."""
+            if wanted is not None and count:
+                count = int(wanted[count - 1]) + 1
+            return progress(count)
+
+        outputs: list[Output] = []
+        at = 0
+        for piece in payloads.pieces(indices):
+            rows = columns.slice(at, at + len(piece))
+            outputs += self._make_piece(rows, payloads, piece, at, progress_at)
+            at += len(piece)
+        if outputs:
+            # What isn't wanted behind them is done with them.
+            outputs[-1] = Output(outputs[-1].value, final)
+        return outputs
+
+    def _make_piece(
+        self,
+        columns: UuidColumns,
+        payloads: Payloads,
+        indices: Indices,
+        base: int,
+        progress: Callable[[int], Progress],
+    ) -> list[Output]:
+        total = base + columns.rows
+        documents = self.options.documents
+        if documents is None:
+            batch = self._builder.build(columns, payloads.take(indices))
+            return [Output(batch, progress(total))]
+        decoded = documents.decode(payloads, indices)
+        good = columns if decoded.good is None else columns.take(decoded.good)
+        outputs: list[Output] = []
+        at = 0
+
+        def add_rows(stop: int, count: int) -> None:
+            if stop > at:
+                rows = decoded.batch.slice(at, stop - at)
+                batch = self._builder.build(good.slice(at, stop), rows)
+                outputs.append(Output(batch, progress(count)))
+
+        if self.options.skip_errors:
+            self.skipped += len(decoded.bad)
+        else:
+            for passed, bad in enumerate(decoded.bad):
+                stop = bad.position - passed
+                add_rows(stop, base + bad.position)
+                at = stop
+                begin, end = int(columns.begin[bad.position]), int(columns.end[bad.position])
+                failed = self.failure(bad.error, begin, end, "decode")
+                outputs.append(Output(failed, progress(base + bad.position + 1)))
+        add_rows(good.rows, total)
+        return outputs
+
+    def failure(
+        self,
+        error: Exception,
+        begin: int,
+        end: int,
+        kind: str,
+        cls: type[FramingError] = FramingError,
+    ) -> FramingError:
+        """Return the error of the bytes `[begin, end)` of the journal."""
+        failed = self._explain(framing_error(error, self.journal, begin, end, kind, cls))
+        failed.__cause__ = error
+        return failed
+
+    def _wanted(self, columns: UuidColumns) -> Indices | None:
+        """Return the indices of messages which are to be handed out, or None for all."""
+        wanted = None
+        if not self.options.acks:
+            wanted = columns.flags != _ACK
+        if self.options.start_clock:
+            bound = np.uint64(self.options.start_clock)
+            recent = (columns.clock == 0) | (columns.clock >= bound)
+            wanted = recent if wanted is None else wanted & recent
+        if wanted is None or wanted.all():
+            return None
+        return np.flatnonzero(wanted)

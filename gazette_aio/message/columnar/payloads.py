@@ -1,0 +1,265 @@
+"""Bytes of messages, held while the sequencer decides on them.
+
+Rows are addressed as a `ColumnarSequencer` does: as a table of the rows which were carried over
+from earlier batches, and those of the batch behind them. Bytes stay in the buffers they were read
+into for as long as at least half of such a buffer is of rows which are still wanted; otherwise
+these rows move to a buffer of their own. Each move at least halves what a buffer pins, and small
+buffers are merged as they're of similar size, so that a row is copied a few times at most however
+many batches its transaction spans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.columnar.arrow import pa, pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from pyarrow import BinaryArray, Buffer
+
+    from gazette_aio.message.columnar.columns import Indices
+    from gazette_aio.message.columnar.regions import Region
+
+MAX_TAKE_BYTES = 1 << 30
+"""Default limit of the bytes of one piece of `Payloads.pieces()`."""
+
+_MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
+_SMALL_BYTES = 1 << 20
+
+
+class Lines(NamedTuple):
+    r"""Messages one behind the other, with `\n` behind each."""
+
+    data: Buffer
+    offsets: NDArray[np.int32]
+    """Where each message begins in `data`, and at last where `data` ends: one more than rows."""
+
+    @property
+    def rows(self) -> int:
+        """Number of messages."""
+        return len(self.offsets) - 1
+
+
+class _Chunk(NamedTuple):
+    """Rows within one buffer, in ascending order."""
+
+    data: Buffer
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    line_feeds: bool
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts)
+
+    def select(self, rows: Indices) -> _Chunk:
+        return self._replace(starts=self.starts[rows], stops=self.stops[rows])
+
+    def live_bytes(self) -> int:
+        size = int(self.stops.sum() - self.starts.sum())
+        return size + self.rows if self.line_feeds else size
+
+    def run_of_lines(self, rows: Indices) -> Lines | None:
+        """Return rows as a part of the buffer, if they're there one behind the other."""
+        first, last = int(rows[0]), int(rows[-1])
+        if not self.line_feeds or last - first != len(rows) - 1 or (np.diff(rows) != 1).any():
+            return None
+        begins, ends = self.starts[first : last + 1], self.stops[first : last + 1] + 1
+        if (begins[1:] != ends[:-1]).any():
+            return None
+        begin, end = int(begins[0]), int(ends[-1])
+        offsets = np.zeros(len(rows) + 1, np.int32)
+        offsets[1:] = ends - begin
+        return Lines(self.data.slice(begin, end - begin), offsets)
+
+    def take(self, rows: Indices | None, *, line_feeds: bool = False) -> Any:
+        """Return payloads of rows, or of all; with the line feeds which are in the buffer."""
+        # Payloads, and what's between them, are the elements of one array over the buffer.
+        bounds = np.empty(2 * self.rows + 1, np.int32)
+        bounds[0:-1:2] = self.starts
+        bounds[1::2] = self.stops
+        if line_feeds:
+            bounds[1::2] += np.int32(1)
+        bounds[-1] = bounds[-2]
+        buffers = [None, pa.py_buffer(bounds), self.data]
+        elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+        payloads = np.arange(0, 2 * self.rows, 2) if rows is None else rows * 2
+        return elements.take(pa.array(payloads))
+
+
+class Payloads:
+    """Payloads of the rows of a table: those carried over, and those of the batch behind them."""
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._bounds = np.zeros(1, np.int64)  # Row at which each chunk begins, and their number.
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the table."""
+        return int(self._bounds[-1])
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the buffers which are held."""
+        return sum(chunk.data.size for chunk in self._chunks)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Payloads {self.rows} rows, {len(self._chunks)} buffers of {self.held_bytes} bytes>"
+        )
+
+    def add(self, region: Region) -> None:
+        """Append the rows of `region`.
+
+        Raises:
+            OverflowError: If its buffer is larger than 2 GiB.
+        """
+        if len(region.data) > _MAX_OFFSET:
+            raise OverflowError(f"region of {len(region.data)} bytes")
+        if len(region.starts):
+            data = pa.py_buffer(region.data)
+            self._append(_Chunk(data, region.starts, region.stops, region.line_feeds))
+
+    def keep(self, rows: Indices) -> None:
+        """Drop all rows but those at `rows`, which ascend; they're the table from then on."""
+        kept: list[_Chunk] = []
+        cuts = np.searchsorted(rows, self._bounds)
+        for index, chunk in enumerate(self._chunks):
+            begin, end = int(cuts[index]), int(cuts[index + 1])
+            if begin == end:
+                continue
+            if end - begin != chunk.rows:
+                chunk = chunk.select(rows[begin:end] - self._bounds[index])  # noqa: PLW2901
+            if 2 * chunk.live_bytes() < chunk.data.size:
+                chunk = _compact([chunk])  # noqa: PLW2901
+            kept.append(chunk)
+            while len(kept) > 1 and _should_merge(kept[-2], kept[-1]):
+                kept[-2:] = [_compact(kept[-2:])]
+        self._chunks = []
+        self._bounds = np.zeros(1, np.int64)
+        for chunk in kept:
+            self._append(chunk)
+
+    def take(self, rows: Indices) -> BinaryArray:
+        """Return the payloads of rows, in the order of `rows`.
+
+        Raises:
+            OverflowError: They're larger than 2 GiB: take them by `pieces()`.
+        """
+        taken: BinaryArray = self._take(rows, line_feeds=False)
+        return taken
+
+    def take_list(self, rows: Indices) -> list[bytes]:
+        """Return the payloads of rows as bytes objects, as `take()` does."""
+        payloads: list[bytes] = self._take(rows, line_feeds=False).to_pylist()
+        return payloads
+
+    def take_lines(self, rows: Indices) -> Lines:
+        r"""Return the payloads of rows as lines, in the order of `rows`.
+
+        A payload which has line feeds of its own keeps them.
+
+        Raises:
+            OverflowError: They're larger than 2 GiB: take them by `pieces()`.
+        """
+        if len(self._chunks) == 1 and len(rows):
+            lines = self._chunks[0].run_of_lines(rows)
+            if lines is not None:
+                return lines
+        return _as_lines(self._take(rows, line_feeds=True))
+
+    def pieces(self, rows: Indices, max_bytes: int = MAX_TAKE_BYTES) -> Iterator[Indices]:
+        """Cut `rows` in runs of at most `max_bytes`, or of one row which is larger."""
+        if not len(rows):
+            return
+        sizes = np.concatenate([chunk.stops - chunk.starts for chunk in self._chunks])[rows] + 1
+        ends = np.cumsum(sizes)
+        begin = 0
+        while begin < len(rows):
+            base = int(ends[begin - 1]) if begin else 0
+            end = max(int(np.searchsorted(ends, base + max_bytes, "right")), begin + 1)
+            yield rows[begin:end]
+            begin = end
+
+    def _append(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self._bounds = np.append(self._bounds, self._bounds[-1] + chunk.rows)
+
+    def _take(self, rows: Indices, *, line_feeds: bool) -> Any:
+        if not len(rows):
+            return pa.array([], pa.binary())
+        if len(self._chunks) == 1:
+            self._check_size(self._chunks, [rows])
+            return _take(self._chunks[0], rows, line_feeds=line_feeds)
+        # Take from each chunk what's wanted of it, and then put rows in their order.
+        home = np.searchsorted(self._bounds, rows, "right") - 1
+        ordered = bool((home[1:] >= home[:-1]).all())
+        order = None if ordered else np.argsort(home, kind="stable")
+        grouped = rows if order is None else rows[order]
+        cuts = np.searchsorted(home if order is None else home[order], np.arange(len(self._bounds)))
+        chunks: list[_Chunk] = []
+        wanted: list[Indices] = []
+        for index, chunk in enumerate(self._chunks):
+            begin, end = int(cuts[index]), int(cuts[index + 1])
+            if begin < end:
+                chunks.append(chunk)
+                wanted.append(grouped[begin:end] - self._bounds[index])
+        self._check_size(chunks, wanted)
+        parts = [
+            _take(chunk, local, line_feeds=line_feeds)
+            for chunk, local in zip(chunks, wanted, strict=True)
+        ]
+        taken = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if order is None:
+            return taken
+        inverse = np.empty(len(order), np.int64)
+        inverse[order] = np.arange(len(order))
+        return taken.take(pa.array(inverse))
+
+    @staticmethod
+    def _check_size(chunks: list[_Chunk], wanted: list[Indices]) -> None:
+        size = sum(
+            int((chunk.stops[rows] - chunk.starts[rows]).sum()) + len(rows)
+            for chunk, rows in zip(chunks, wanted, strict=True)
+        )
+        if size > _MAX_OFFSET:
+            raise OverflowError(f"{size} bytes of messages are too many for one array")
+
+
+def _take(chunk: _Chunk, rows: Indices | None, *, line_feeds: bool) -> Any:
+    if not line_feeds or chunk.line_feeds:
+        return chunk.take(rows, line_feeds=line_feeds)
+    # The separator, and nothing behind it.
+    return pc.binary_join_element_wise(chunk.take(rows), b"", b"\n")
+
+
+def _as_lines(array: Any) -> Lines:
+    _, bounds, data = array.buffers()
+    if bounds is None or data is None:
+        return Lines(pa.py_buffer(b""), np.zeros(1, np.int32))
+    offsets = np.frombuffer(bounds, np.int32)[array.offset : array.offset + len(array) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first:
+        offsets = offsets - np.int32(first)
+    return Lines(data.slice(first, last - first), offsets)
+
+
+def _should_merge(one: _Chunk, two: _Chunk) -> bool:
+    # Invariant: chunks below _SMALL_BYTES shrink by half or more from one to the next, so that
+    # there are few, and that a row takes part in few merges.
+    return max(one.data.size, two.data.size) < _SMALL_BYTES and one.data.size < 2 * two.data.size
+
+
+def _compact(chunks: list[_Chunk]) -> _Chunk:
+    """Return the rows of chunks in a buffer of their own."""
+    line_feeds = all(chunk.line_feeds for chunk in chunks)
+    parts = [chunk.take(None, line_feeds=line_feeds) for chunk in chunks]
+    lines = _as_lines(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+    bounds = lines.offsets.astype(np.int64)
+    return _Chunk(lines.data, bounds[:-1], bounds[1:] - int(line_feeds), line_feeds)

@@ -1,0 +1,203 @@
+"""What regions are, and what splitters into them have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray  # noqa: TC002 - of a NamedTuple's fields.
+
+from gazette_aio.protocol.errors import FramingError
+
+MAX_ROWS = 1 << 17
+"""Largest number of frames of a region, more or less: it bounds the memory tiny frames take."""
+
+
+class Region(NamedTuple):
+    """Consecutive frames of one journal, within one buffer."""
+
+    data: bytes
+    """Buffer which holds the frames, and maybe more."""
+    begin: int
+    """Offset of the first frame in the journal. Each other begins where the one before ends."""
+    starts: NDArray[np.int64]
+    """Index in `data` of each payload: a message without its framing."""
+    stops: NDArray[np.int64]
+    """Index in `data` behind each payload."""
+    ends: NDArray[np.int64]
+    """Offset in the journal behind each frame."""
+    line_feeds: bool
+    """Whether each payload is a line of `data`, whose newline is at its stop."""
+
+    @property
+    def rows(self) -> int:
+        """Number of frames."""
+        return len(self.ends)
+
+    def begins(self) -> NDArray[np.int64]:
+        """Return the offset in the journal of each frame."""
+        begins = np.empty(len(self.ends), np.int64)
+        begins[:1] = self.begin
+        begins[1:] = self.ends[:-1]
+        return begins
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads, copied."""
+        data = self.data
+        places = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [data[start:stop] for start, stop in places]
+
+    def slice(self, start: int, stop: int | None = None) -> Region:
+        """Return the frames from `start` up to `stop`, as views. Neither may be negative."""
+        at = slice(start, stop)
+        begin = int(self.ends[min(start, len(self.ends)) - 1]) if start else self.begin
+        return self._replace(
+            begin=begin, starts=self.starts[at], stops=self.stops[at], ends=self.ends[at]
+        )
+
+
+class RegionSplitter(Protocol):
+    """Splits the content of one journal into regions."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next frame: of the first byte which wasn't handed out or discarded."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes from `offset` to where content goes on."""
+        ...
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content. Never raises."""
+        ...
+
+    def next_region(self, limit_bytes: int) -> Region | None:
+        """Return the frames at hand, up to the next error, or None if there are none.
+
+        Args:
+            limit_bytes: Largest number of bytes of the journal to cover, but for a single frame.
+
+        Raises:
+            DesyncDetectedError: Garbage was skipped.
+            FrameTooLargeError: A frame beyond the limit was skipped.
+            FramingError: A frame which can't be delimited was skipped.
+            UnexpectedEOFError: Content ended within a frame; raised again by each call.
+        """
+        ...
+
+    def end(self) -> None:
+        """Declare the end of content: a partial frame is now an error."""
+        ...
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
+        ...
+
+
+class Run(Protocol):
+    """Complete frames, which are cut into regions."""
+
+    @property
+    def begin(self) -> int:
+        """Offset of the next frame."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether no frame is left."""
+        ...
+
+    def cut(self, limit_bytes: int) -> Region:
+        """Return the next frames, or raise the error of one."""
+        ...
+
+
+class ChunkSplitter(abc.ABC):
+    """Base of splitters which keep chunks until they're asked for regions.
+
+    Pieces are the chunks behind what's queued: of complete frames, and then of a partial one.
+    They're joined once, when frames are asked for or an error follows them.
+    """
+
+    __slots__ = ("_base", "_complete", "_ended", "_max", "_pieces", "_queue", "_size")
+
+    def __init__(self, offset: int, max_frame_bytes: int) -> None:
+        self._max = max_frame_bytes
+        self._queue: deque[Run | FramingError] = deque()
+        self._base: int = offset  # Offset of the first piece.
+        self._pieces: list[bytes] = []
+        self._size: int = 0  # Bytes of pieces.
+        self._complete = 0  # Bytes of complete frames among them.
+        self._ended = False
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next frame."""
+        return self._queue[0].begin if self._queue else self._base
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes from `offset` to where content goes on."""
+        return self._base + self._size - self.offset
+
+    def next_region(self, limit_bytes: int) -> Region | None:
+        """Return the frames at hand, up to the next error, or None if there are none."""
+        queue = self._queue
+        if not queue:
+            if not self._complete:
+                if self._ended:
+                    self._check_end()
+                return None
+            self._queue_complete()
+        front = queue[0]
+        if isinstance(front, FramingError):
+            queue.popleft()
+            raise front
+        try:
+            return front.cut(limit_bytes)
+        finally:
+            if front.done:
+                queue.popleft()
+
+    def end(self) -> None:
+        """Declare the end of content."""
+        self._ended = True
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`."""
+        if self._complete:
+            self._queue_complete()
+        discarded = self._size
+        self._restart(offset, b"")
+        return discarded
+
+    def _queue_complete(self) -> None:
+        """Queue the complete frames among the pieces."""
+        complete = self._complete
+        data = join(self._pieces)
+        self._queue.append(self._make_run(data))
+        self._restart(self._base + complete, data[complete:])
+
+    def _restart(self, offset: int, rest: bytes) -> None:
+        """Hold no piece but `rest`, of a partial frame at `offset`."""
+        self._base = offset
+        self._pieces = [rest] if rest else []
+        self._size = len(rest)
+        self._complete = 0
+
+    @abc.abstractmethod
+    def _make_run(self, data: bytes) -> Run:
+        """Return the run of the complete frames of `data`: of all pieces."""
+
+    @abc.abstractmethod
+    def _check_end(self) -> None:
+        """Raise UnexpectedEOFError if there's a partial frame."""
+
+
+def join(pieces: list[bytes]) -> bytes:
+    """Return `pieces` as one, uncopied if there is only one."""
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,127 @@
+"""Splitting of lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gazette_aio.message.columnar.regions.base import MAX_ROWS, ChunkSplitter, Region
+from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.columnar.columns import Indices
+
+_LINES_PER_SCAN = 64
+_SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.
+_NEWLINE = 10
+
+
+class LineSplitter(ChunkSplitter):
+    """Splits content into lines."""
+
+    __slots__ = ("_skipping",)
+
+    def __init__(self, offset: int, max_frame_bytes: int) -> None:
+        super().__init__(offset, max_frame_bytes)
+        self._skipping = False  # Within a line which is too large.
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._ended = False
+        if self._skipping:
+            newline = chunk.find(b"\n")
+            skipped = len(chunk) if newline == -1 else newline + 1
+            self._base += skipped
+            self._skipping = newline == -1
+            chunk = chunk[skipped:]
+        if not chunk:
+            return
+        newline = chunk.rfind(b"\n")
+        if newline != -1:
+            self._complete = self._size + newline + 1
+        self._pieces.append(chunk)
+        self._size += len(chunk)
+        if self._size - self._complete > self._max:
+            if self._complete:
+                self._queue_complete()
+            begin, end = self._base, self._base + self._size
+            self._queue.append(_line_too_large(begin, end, self._max))
+            self._restart(end, b"")
+            self._skipping = True
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`."""
+        self._skipping = False
+        return super().jump(offset)
+
+    def _make_run(self, data: bytes) -> _LineRun:
+        return _LineRun(data, self._base, self._complete, self._max)
+
+    def _check_end(self) -> None:
+        if self._size or self._skipping:
+            raise UnexpectedEOFError("unexpected EOF", offset=self._base)
+
+
+class _LineRun:
+    """Complete lines: `data` from `start` up to `stop`, which are cut into regions."""
+
+    __slots__ = ("_data", "_max", "_origin", "_start", "_stop")
+
+    def __init__(self, data: bytes, origin: int, stop: int, max_frame_bytes: int) -> None:
+        self._data = data
+        self._origin = origin  # Offset of `data` in the journal.
+        self._start = 0
+        self._stop = stop
+        self._max = max_frame_bytes
+
+    @property
+    def begin(self) -> int:
+        return self._origin + self._start
+
+    @property
+    def done(self) -> bool:
+        return self._start == self._stop
+
+    def cut(self, limit_bytes: int) -> Region:
+        """Return the next lines, or raise FrameTooLargeError."""
+        data, start, origin = self._data, self._start, self._origin
+        # The second limit bounds what's scanned again behind each line which is too large.
+        limit = max(1, min(limit_bytes, self._max * _LINES_PER_SCAN))
+        stops = _find_newlines(data, start, min(start + limit, self._stop))
+        if len(stops) == 0:
+            stops = np.array([data.index(b"\n", start)], np.int64)
+        starts = np.empty_like(stops)
+        starts[0] = start
+        np.add(stops[:-1], 1, out=starts[1:])
+        ends = stops + 1
+        if ends[-1] - start > self._max:
+            large = np.flatnonzero(ends - starts > self._max)
+            if len(large):
+                count = int(large[0])
+                if count == 0:
+                    self._start = int(ends[0])
+                    raise _line_too_large(origin + start, origin + self._start, self._max)
+                starts, stops, ends = starts[:count], stops[:count], ends[:count]
+        self._start = int(ends[-1])
+        ends += origin
+        return Region(data, origin + start, starts, stops, ends, line_feeds=True)
+
+
+def _find_newlines(data: bytes, start: int, stop: int) -> Indices:
+    """Return where newlines are in `data`: not fewer than MAX_ROWS, if there are so many."""
+    buffer = np.frombuffer(data, np.uint8)
+    found: list[Indices] = []
+    count = 0
+    for begin in range(start, stop, _SCAN_BYTES):
+        at = np.flatnonzero(buffer[begin : min(begin + _SCAN_BYTES, stop)] == _NEWLINE)
+        found.append(at + begin)
+        count += len(at)
+        if count >= MAX_ROWS:
+            break
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _line_too_large(begin: int, end: int, limit: int) -> FrameTooLargeError:
+    text = f"line is longer than {limit} bytes"
+    return FrameTooLargeError(text, begin=begin, end=end, kind="too_large")

@@ -1,0 +1,138 @@
+"""The part of a commit which is read again, as it outgrew what is retained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
+from gazette_aio.message.columnar.payloads import Payloads
+from gazette_aio.message.columnar.plan import Replay
+from gazette_aio.message.outcome import ReplayRange
+from gazette_aio.protocol.errors import FramingError, ReplayError, UnexpectedEOFError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.message.columnar.columns import UuidColumns
+    from gazette_aio.message.columnar.plan import CommitPlan, ReplaySpan
+    from gazette_aio.message.columnar.regions import Region, RegionSplitter
+    from gazette_aio.message.columnar.uuids import UuidReader
+
+
+class ReplayRecords:
+    """Makes outputs of the content which is read again, and of what was retained behind it.
+
+    Args:
+        plan: Plan which ends with the commit.
+        span: What is read again.
+        maker: Makes outputs.
+        uuids: Reads UUIDs.
+        retained: Bytes of the messages which are retained, by their indices in the plan's table.
+        splitter_at: Returns a splitter of content at an offset.
+    """
+
+    def __init__(
+        self,
+        plan: CommitPlan,
+        span: ReplaySpan,
+        *,
+        maker: RecordMaker,
+        uuids: UuidReader,
+        retained: Payloads,
+        splitter_at: Callable[[int], RegionSplitter],
+    ) -> None:
+        self._plan = plan
+        self._span = span
+        self._replay = Replay(span, maker.journal)
+        self._maker = maker
+        self._uuids = uuids
+        self._retained = retained
+        self._splitter_at = splitter_at
+        self._splitter: RegionSplitter | None = None
+        self._unread: Region | None = None
+        self._ended = False
+        self.finished = False
+        """Whether outputs of all of the commit were made."""
+
+    @property
+    def wanted(self) -> ReplayRange | None:
+        """What to read, unless that's being done."""
+        if self._splitter is not None or self.finished:
+            return None
+        return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
+
+    def open(self) -> None:
+        """Declare that content of the wanted range follows."""
+        self._splitter = self._splitter_at(self._replay.begin)
+
+    def feed(self, chunk: bytes, begin: int) -> None:
+        """Take content, which may be behind a gap."""
+        splitter = self._splitter
+        assert splitter is not None
+        if begin != splitter.offset + splitter.buffered:
+            splitter.jump(begin)
+        splitter.feed(chunk)
+
+    def end(self) -> None:
+        """Declare the end of content."""
+        assert self._splitter is not None
+        self._splitter.end()
+        self._ended = True
+
+    def abort(self) -> None:
+        """Want content again: of the messages which weren't handed out yet."""
+        self._splitter = self._unread = None
+        self._ended = False
+
+    def work(self) -> list[Output] | None:
+        """Return outputs of the next content, or None if more of it is needed.
+
+        Raises:
+            ReplayError: The content isn't what it was when it was first read.
+        """
+        splitter = self._splitter
+        if splitter is None or self.finished:
+            return None
+        region, self._unread = self._unread, None
+        while region is None:
+            try:
+                region = splitter.next_region(self._maker.options.batch_bytes)
+            except FramingError:
+                # It was raised when the frame was first read, and passed over then.
+                continue
+            except UnexpectedEOFError as error:
+                raise ReplayError(f"replay reader: {error}") from error
+            if region is None:
+                return self._finish() if self._ended else None
+        columns, bad = self._uuids.read(region)
+        if bad is not None:
+            if bad.position + 1 < region.rows:
+                self._unread = region.slice(bad.position + 1)
+            region = region.slice(0, bad.position)
+        kept = self._replay.keep(columns)
+        payloads = Payloads()
+        payloads.add(region)
+        rows = columns.take(kept)
+        return self._maker.make(
+            rows, payloads, kept, self._progress_of(rows), self._progress_of(rows)(len(kept))
+        )
+
+    def _finish(self) -> list[Output]:
+        self.finished = True
+        tail = self._plan.table.take(self._span.tail)
+        kept = self._replay.tail(tail)
+        rows = tail.take(kept)
+        return self._maker.make(
+            rows, self._retained, self._span.tail[kept], self._progress_of(rows), DONE
+        )
+
+    def _progress_of(self, rows: UuidColumns) -> Callable[[int], Progress]:
+        delivered = len(self._plan.rows)
+
+        def progress(count: int) -> Progress:
+            if count == 0:
+                return Progress(delivered)
+            last = count - 1
+            return Progress(delivered, (int(rows.clock[last]), int(rows.begin[last])))
+
+        return progress

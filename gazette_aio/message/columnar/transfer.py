@@ -1,0 +1,162 @@
+"""What a range of a journal does to a producer, whatever its state was when the range began.
+
+Theory of operation. A producer's state is a lower bound `min`, the largest pending clock `max`,
+and the offset `begin` of its first pending message. What its messages do to it (see `sequencer`)
+has two properties which let ranges be summarized on their own, in parallel, and exactly, for any
+order of clocks:
+
+- An acknowledgement leaves the state (its clock, its clock, nothing pending), whether it commits
+  or rolls back. So the state behind the first acknowledgement of a range depends on the range
+  alone. As pending clocks are above `min`, both outcomes also are one verdict on what was pending
+  before: "commit clocks up to mine".
+- Before the first acknowledgement, `min` only changes by messages outside of transactions, to
+  clocks above it. So the last one which counts is the first one which has the largest clock, and
+  it counts if that is above `min`. The state behind it depends on the range alone.
+
+What remains is a range without either. It adds its pending clocks to those there are: to know
+their largest clock, and the first message, is enough. There's one question which that can't always
+answer, and the answer is then a lower bound: where nothing was pending, and the range begins with
+duplicates, which message is the first one above them. It matters to no verdict, only to from where
+on a later commit is read again.
+
+A zero clock takes no part in any of this: such messages always commit by themselves.
+
+Source: the transitions of Gazette's message sequencer, taken as functions of the state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OUTSIDE, CONTINUE, ACK = 0, 1, 2
+
+DROPPED = 0
+"""Verdict of pending messages which never commit. Others are the clock up to which they do."""
+
+
+class ProducerBounds(NamedTuple):
+    """State of one producer at an offset of a journal."""
+
+    min: int
+    """Messages with clocks up to this are done."""
+    max: int
+    """Largest clock of the pending messages, or `min`."""
+    begin: int
+    """Offset of the first pending message, or -1."""
+
+
+class Run(NamedTuple):
+    """Messages of transactions, of a range which has no acknowledgement."""
+
+    clock: int
+    """Clock of the first one."""
+    begin: int
+    """Offset of the first one."""
+    max: int
+    """Largest clock."""
+
+
+class Transfer(NamedTuple):
+    """What a range does to the state of one producer."""
+
+    first: int
+    """Clock of the first message."""
+    outside: int
+    """Largest clock outside of transactions before the first acknowledgement, or 0."""
+    ack: int
+    """Clock of the first acknowledgement, or 0."""
+    last: ProducerBounds | None
+    """State at the end, if there's an acknowledgement or `outside` counts."""
+    run: Run | None
+    """Messages of transactions, if there's no acknowledgement."""
+
+
+def begun(bounds: ProducerBounds | None, transfer: Transfer) -> ProducerBounds:
+    """Return the state when a range begins, also of a producer which wasn't seen before it."""
+    if bounds is not None:
+        return bounds
+    return ProducerBounds(transfer.first - 1, transfer.first - 1, -1)
+
+
+def verdict(bounds: ProducerBounds, transfer: Transfer) -> int | None:
+    """Return what becomes of messages which are pending when a range begins.
+
+    Returns:
+        The clock up to which they commit, or DROPPED, or None if they're still pending at its end.
+    """
+    if transfer.outside > bounds.min:
+        return DROPPED
+    return transfer.ack or None
+
+
+def apply(bounds: ProducerBounds, transfer: Transfer) -> tuple[ProducerBounds, bool]:
+    """Return the state at the end of a range, and whether its `begin` is exact.
+
+    Otherwise `begin` is a lower bound. The exact one is that of the range's first message of a
+    transaction with a clock above `min`.
+
+    Args:
+        bounds: State when the range begins.
+        transfer: What the range does.
+    """
+    if transfer.ack or transfer.outside > bounds.min:
+        assert transfer.last is not None, "an acknowledgement or message outside leaves a state"
+        return transfer.last, True
+    run = transfer.run
+    if run is None or run.max <= bounds.max:
+        return bounds, True
+    if bounds.begin != -1:
+        return ProducerBounds(bounds.min, run.max, bounds.begin), True
+    return ProducerBounds(bounds.min, run.max, run.begin), run.clock > bounds.max
+
+
+def chain(former: Transfer, latter: Transfer) -> tuple[Transfer, bool]:
+    """Return what two consecutive ranges do, and whether the `begin` of its end is exact."""
+    last, exact = latter.last, True
+    if former.last is not None:
+        last, exact = apply(former.last, latter)
+    if former.ack:
+        return former._replace(last=last), exact
+    run = None
+    if not latter.ack:
+        run = former.run or latter.run
+        if former.run is not None and latter.run is not None:
+            run = former.run._replace(max=max(former.run.max, latter.run.max))
+    outside = max(former.outside, latter.outside)
+    return Transfer(former.first, outside, latter.ack, last, run), exact
+
+
+def transfer_of(rows: Iterable[tuple[int, int, int]]) -> Transfer:
+    """Return what messages of one producer do, in any order of clocks.
+
+    Args:
+        rows: Clock, kind (OUTSIDE, CONTINUE or ACK) and begin of each message. At least one.
+    """
+    first = outside = ack = 0
+    low = high = 0  # The state behind what leaves one, once `has_last`.
+    begin = -1
+    has_last = False
+    run_clock = run_begin = run_max = 0
+    for clock, kind, offset in rows:
+        first = first or clock
+        if kind == CONTINUE:
+            if has_last and clock > high:
+                high = clock
+                begin = offset if begin == -1 else begin
+            if not run_clock:
+                run_clock, run_begin = clock, offset
+            if clock > run_max:  # noqa: PLR1730 - hot: a call would double the cost.
+                run_max = clock
+        elif kind == ACK or clock > low:
+            if kind == ACK:
+                ack = ack or clock
+            elif not ack:
+                outside = clock
+            low = high = clock
+            begin, has_last = -1, True
+    last = ProducerBounds(low, high, begin) if has_last else None
+    run = Run(run_clock, run_begin, run_max) if run_clock and not ack else None
+    return Transfer(first, outside, ack, last, run)
