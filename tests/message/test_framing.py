@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 
@@ -14,6 +15,7 @@ from gazette_aio.message import (
     FIXED_FRAME_WORD,
     CSVFraming,
     FixedFraming,
+    Frame,
     Framing,
     NDJSONFraming,
     encode_fixed_frame,
@@ -305,3 +307,17 @@ def test_not_one_record():
     for bad in (b'a,"b', b"a\nb", b'a"b', b'"a"b'):
         with pytest.raises(GazetteError):
             parse_record(bad)
+
+
+def test_the_offset_follows_a_line_which_is_skipped_as_too_large():
+    for framing in (CSVFraming(), NDJSONFraming()):
+        decoder = framing.decoder(max_frame_bytes=24)
+        fed = 0
+        for size in (30, 8, 5):
+            decoder.feed(b"x" * size)
+            fed += size
+            with contextlib.suppress(FrameTooLargeError):
+                assert decoder.next_frame() is None
+            assert decoder.offset + decoder.buffered == fed
+        decoder.feed(b"rest\nuuid,1\n")
+        assert decoder.next_frame() == Frame(48, 55, b"uuid,1")

@@ -102,6 +102,9 @@ class CSVDecoder(QueueingDecoder):
             for payload in frames.payloads:
                 self._read_line(payload + b"\n")
         self._queue_run()
+        if self._record_bytes == 0:
+            # Of a line which is too large, more may have been skipped.
+            self._tail_offset = self._lines.offset
 
     def _read_line(self, line: bytes) -> None:
         """Read a line, and queue the record or error which it completes, if any."""
