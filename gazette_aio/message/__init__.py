@@ -22,6 +22,7 @@ from gazette_aio.message.adapters import (
     protobuf_adapter,
     raw_adapter,
 )
+from gazette_aio.message.batches import EnvelopeBatch
 from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.envelope import Envelope
 from gazette_aio.message.framing import (
@@ -85,6 +86,7 @@ __all__ = [
     "Clock",
     "Decoder",
     "Envelope",
+    "EnvelopeBatch",
     "FixedFraming",
     "Flags",
     "Frame",

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gazette_aio.message.checkpoint import SequencerCheckpoint
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading import DEFAULT_BUFFER_BYTES, MessageIterator
+from gazette_aio.message.replay import Replay
 from gazette_aio.message.sequencer import Sequencer
-from gazette_aio.message.sources import JournalInput, Start, next_arrival
-from gazette_aio.message.uuid import clock_from_datetime
+from gazette_aio.message.sources import ReaderSource, SelectedSource, Start
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
     GazetteError,
-    OffsetJumpError,
+    JournalNotFoundError,
     ReplayError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import timedelta
 
-    from gazette_aio.client import JournalClient, RetryReader
+    import gazette_aio.protocol as pb
+    from gazette_aio.client import JournalClient, RetryReader, WatchedList
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.envelope import Envelope
 
@@ -39,21 +39,25 @@ class ReadUncommittedIter(MessageIterator[T]):
 
     Duplicates, messages which are pending or rolled back, and acknowledgements are all delivered.
 
+    Several journals, and those of a selector, are read as by a ReadCommittedIter.
+
     Args:
-        source: A reader, which stays at its own offset and is closed along with the iterator; or
-            the name of a journal, or several names.
+        source: A reader, which stays at its own offset and is closed along with the iterator; the
+            name of a journal, or several names; a selector of journals; or a WatchedList or
+            PolledList, which may be shared with others, or is entered and closed here.
         adapter: Decodes messages.
-        client: Client to read journals by name.
-        block: Wait for new messages of journals read by name. Otherwise iteration ends once all
-            of them were read up to their write heads.
-        start: Offsets to start journals read by name at, or an aware datetime: fragments older
-            than it, and messages with older clocks, are left out. By default, all is read.
+        client: Client to read journals by name or selector.
+        block: Wait for new messages, and journals which join. Otherwise iteration ends once all
+            journals were read up to their write heads, those of a selector as listed at first.
+        start: Offsets to start journals at, or an aware datetime: fragments older than it, and
+            messages with older clocks, are left out. By default, all is read.
         on_error: Whether frames which can't be decoded raise a FramingError, behind which
             iteration may go on; or are skipped, and counted as `skipped`.
         skip_acks: Leave out acknowledgements.
         strict_uuid: Refuse UUIDs which aren't of version 1.
         max_frame_bytes: Limit of the length of one message.
-        buffer_bytes: Limit of content which is read ahead of several journals.
+        buffer_bytes: Limit of content which is read ahead, over all of several journals.
+        direct: Whether to fetch files of fragments from their stores, rather than through a broker.
 
     Raises:
         ConfigurationError: If arguments contradict each other.
@@ -61,7 +65,7 @@ class ReadUncommittedIter(MessageIterator[T]):
 
     def __init__(
         self,
-        source: RetryReader | str | Iterable[str],
+        source: RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList,
         adapter: Adapter[T],
         *,
         client: JournalClient | None = None,
@@ -72,6 +76,7 @@ class ReadUncommittedIter(MessageIterator[T]):
         strict_uuid: bool = False,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        direct: bool | None = None,
     ) -> None:
         super().__init__(
             source,
@@ -84,8 +89,8 @@ class ReadUncommittedIter(MessageIterator[T]):
             strict_uuid=strict_uuid,
             max_frame_bytes=max_frame_bytes,
             buffer_bytes=buffer_bytes,
+            direct=direct,
         )
-        self._start_clock = clock_from_datetime(start) if isinstance(start, datetime) else 0
         self._run: Sequence[Envelope[Any]] = ()
         self._run_at = 0
 
@@ -96,7 +101,7 @@ class ReadUncommittedIter(MessageIterator[T]):
                 self._run = [
                     env for env in self._run if env.clock == 0 or env.clock >= self._start_clock
                 ]
-        if self._inputs and self._inputs[0].splitter.decodes:
+        if self._decodes:
             wanted = (env for env in self._run if not (self._skip_acks and env.flags == 2))
             self._ready.extend(wanted)
             self._run_at = len(self._run)
@@ -119,24 +124,42 @@ class ReadCommittedIter(MessageIterator[T]):
     decoded once they're committed, so that one which can't be decoded raises at that point, and one
     which never commits doesn't.
 
+    Several journals are read at once, and take turns in delivering what's at hand, a chunk of
+    content each. No more than 16 of those which are behind their write heads are read at a time,
+    for some MiB each while others wait, or up to the end of a compressed fragment. An order is kept
+    within a journal, not among them.
+
+    The journals of a selector may change while they're read. One which joins is read from where
+    the checkpoint has it, else from `start`; one of a content type without a framing raises, once,
+    and the others go on. One which leaves is read until nothing more comes at once. What's known
+    of it stays in checkpoints, and it goes on from there if it joins again; but one that was
+    deleted and created anew is read from its start, if that's seen while iterating. Closing the
+    list which is read has all its journals leave, and ends iteration.
+
+    Journals of a selector which aren't found, or are suspended, are waited for, or left out if not
+    to `block`. One which may only be written raises once, and is waited for then until its
+    specification is applied anew.
+
     Args:
-        source: A reader, which stays at its own offset and is closed along with the iterator; or
-            the name of a journal, or several names, all read at once.
+        source: A reader, which stays at its own offset and is closed along with the iterator; the
+            name of a journal, or several names; a selector of journals; or a WatchedList or
+            PolledList, which may be shared with others, or is entered and closed here.
         adapter: Decodes messages.
-        client: Client to read journals by name.
-        block: Wait for new messages of journals read by name. Otherwise iteration ends once all
-            of them were read up to their write heads.
-        sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Journals read
-            by name start at its offsets.
-        checkpoint: What to go on from. Journals read by name start at its offsets.
-        start: Offsets to start journals read by name at, where the checkpoint has none; or an aware
-            datetime: fragments older than it, and messages with older clocks, are left out.
+        client: Client to read journals by name or selector.
+        block: Wait for new messages, and journals which join. Otherwise iteration ends once all
+            journals were read up to their write heads, those of a selector as listed at first.
+        sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Journals start
+            at its offsets, but for a reader.
+        checkpoint: What to go on from. Journals start at its offsets, but for a reader.
+        start: Offsets to start journals at, where the checkpoint has none; or an aware datetime:
+            fragments older than it, and messages with older clocks, are left out.
         on_error: Whether frames which can't be decoded raise a FramingError, behind which
             iteration may go on; or are skipped, and counted as `skipped`.
         skip_acks: Leave out acknowledgements.
         strict_uuid: Refuse UUIDs which aren't of version 1.
         max_frame_bytes: Limit of the length of one message.
-        buffer_bytes: Limit of content which is read ahead of several journals.
+        buffer_bytes: Limit of content which is read ahead, over all of several journals.
+        direct: Whether to fetch files of fragments from their stores, rather than through a broker.
         allow_replay_gaps: Go on if content of a transaction is no longer there when it's read
             again, and so leave out its messages.
 
@@ -146,7 +169,7 @@ class ReadCommittedIter(MessageIterator[T]):
 
     def __init__(
         self,
-        source: RetryReader | str | Iterable[str],
+        source: RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList,
         adapter: Adapter[T],
         *,
         client: JournalClient | None = None,
@@ -159,6 +182,7 @@ class ReadCommittedIter(MessageIterator[T]):
         strict_uuid: bool = False,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        direct: bool | None = None,
         allow_replay_gaps: bool = False,
     ) -> None:
         if sequencer is not None and checkpoint is not None:
@@ -177,25 +201,26 @@ class ReadCommittedIter(MessageIterator[T]):
             strict_uuid=strict_uuid,
             max_frame_bytes=max_frame_bytes,
             buffer_bytes=buffer_bytes,
+            direct=direct,
         )
+        self._has_sequencer = sequencer is not None
         self.sequencer = sequencer or Sequencer.from_checkpoint(
             checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
         )
         self._allow_replay_gaps = allow_replay_gaps
-        self._start_clock = clock_from_datetime(start) if isinstance(start, datetime) else 0
         self._run: Sequence[Envelope[Any]] = ()  # Read, and queued up to an index.
         self._queued = 0
         self._taken: list[Envelope[Any]] | None = None  # Committed, and decoded up to an index.
-        self._decoded = 0
-        self._replay: JournalInput | None = None
+        self._decoded = self._settled = 0
+        self._replay: Replay | None = None
         self._replay_failure: ReplayError | None = None
         self._replayed: list[RetryReader] = []  # Of replays which ended, to be closed.
         self._check_start()
 
     def _check_start(self) -> None:
-        reader = self._reader
-        if reader is None:
+        if not isinstance(self._source, ReaderSource):
             return
+        reader = self._source.reader
         through = self.sequencer.offsets.get(str(reader.journal))
         if through is not None and reader.offset > through:
             raise ConfigurationError(
@@ -214,15 +239,27 @@ class ReadCommittedIter(MessageIterator[T]):
             prune_horizon: Forget producers whose largest clock is older by this than the newest
                 acknowledgement of their journal: nanoseconds, or a timedelta. Zero keeps all.
         """
+        if self._arrow is not None:
+            return self._arrow.checkpoint(prune_horizon)
         taken = self._taken
         if taken is not None:
             delivered = self._decoded
             if self._ready:
-                delivered = bisect_left(taken, self._ready[0].begin, key=_begin_of)
+                following = self._ready[0]
+                at = range(self._settled, delivered)
+                delivered = next(index for index in at if taken[index] is following)
+            self._settled = delivered
             self.sequencer.settle(delivered)
             if delivered == len(taken):
                 self._taken = None
         return self.sequencer.checkpoint(prune_horizon, include_dequeued=True)
+
+    def _arrow_checkpoint(self) -> SequencerCheckpoint:
+        if self._has_sequencer:
+            raise ConfigurationError(
+                "a sequencer can't be that of Arrow batches: go on from its checkpoint"
+            )
+        return self.sequencer.checkpoint()
 
     def _start_offsets(self) -> dict[str, int]:
         return self.sequencer.offsets
@@ -243,9 +280,9 @@ class ReadCommittedIter(MessageIterator[T]):
                         return False
                     continue
                 self._taken = sequencer.take()
-                self._decoded = 0
+                self._decoded = self._settled = 0
             elif self._queued < len(self._run):
-                self._queued = sequencer.queue_batch(self._run, self._queued)
+                self._queued = sequencer.queue_commits(self._run, self._queued)
             else:
                 self._run, self._queued = (), 0
                 self._run = self._next_run()
@@ -254,7 +291,7 @@ class ReadCommittedIter(MessageIterator[T]):
         return bool(self._ready)
 
     def _deliver(self, taken: list[Envelope[Any]]) -> None:
-        if self._inputs[0].splitter.decodes:
+        if self._decodes:
             self._ready.extend(env for env in taken if not (self._skip_acks and env.flags == 2))
             self._decoded = len(taken)
         else:
@@ -280,13 +317,7 @@ class ReadCommittedIter(MessageIterator[T]):
         replay = self._replay
         if replay is None or self._replay_failure is not None:
             return False
-        while True:
-            try:
-                run = replay.splitter.next_run()
-            except FramingError:
-                # It was raised when the frame was first read, and passed over then.
-                continue
-            break
+        run = replay.next_run()
         if not run:
             return False
         try:
@@ -294,7 +325,7 @@ class ReadCommittedIter(MessageIterator[T]):
         except ReplayError as error:
             self._replay_failure = error
             return False
-        self._decoded = 0
+        self._decoded = self._settled = 0
         return True
 
     async def _more(self) -> None:
@@ -306,7 +337,21 @@ class ReadCommittedIter(MessageIterator[T]):
         except GazetteError as error:
             self._end_replay()
             self.sequencer.abort_replay()
+            self._give_up_deleted(error)
             raise ReplayError(f"reading committed message: {error}") from error
+
+    def _give_up_deleted(self, error: GazetteError) -> None:
+        """Go without the rest of a commit, if its journal was deleted and others are read."""
+        source = self._current
+        selected = isinstance(self._source, SelectedSource)
+        if source and selected and isinstance(error.__cause__, JournalNotFoundError):
+            self._inputs.abandon(source)
+            self._current = None
+            self._run, self._queued = (), 0
+            self._forget(source.journal)
+
+    def _forget(self, journal: str) -> None:
+        self.sequencer.forget(journal)
 
     async def _next_replay_content(self) -> None:
         await asyncio.sleep(0)
@@ -314,28 +359,15 @@ class ReadCommittedIter(MessageIterator[T]):
         failure, self._replay_failure = self._replay_failure, None
         if failure is not None:
             raise failure
-        replay = self._replay
-        if replay is None:
+        if self._replay is None:
+            source = self._current
+            assert source is not None, "only messages of what's being read commit"
             wanted = self.sequencer.replay_range()
-            source = next(i for i in self._inputs if i.splitter.journal == wanted.journal)
-            self._replay = source.replay(self.adapter, wanted.begin, wanted.end)
+            splitter = self._make_splitter(wanted.journal, source.framing, wanted.begin)
+            reader = source.replay(wanted.begin, wanted.end)
+            self._replay = Replay(reader, splitter, allow_gaps=self._allow_replay_gaps)
             self.sequencer.start_replay()
-            return
-        splitter = replay.splitter
-        arrival = await next_arrival(replay)
-        gap = isinstance(arrival.error, OffsetJumpError) and self._allow_replay_gaps
-        if arrival.error is not None and not gap:
-            raise ReplayError(f"replay reader: {arrival.error}") from arrival.error
-        if gap:
-            splitter.jump(replay.reader.offset)
-        elif not arrival.ended:
-            splitter.feed(arrival.chunk, arrival.begin)
-        else:
-            splitter.end()
-            try:
-                splitter.next_run()
-            except FramingError as error:
-                raise ReplayError(f"replay reader: {error}") from error
+        elif not await self._replay.receive():
             self.sequencer.finish_replay()
             self._end_replay()
             await self._close_replayed()
@@ -359,7 +391,3 @@ class ReadCommittedIter(MessageIterator[T]):
         await super().aclose()
         self._end_replay()
         await self._close_replayed()
-
-
-def _begin_of(envelope: Envelope[Any]) -> int:
-    return envelope.begin

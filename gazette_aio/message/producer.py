@@ -35,6 +35,13 @@ class Producer:
         self.span: list[Envelope[Any]] = []
         """Messages of the open span, without those which were evicted first."""
 
+    def copy(self) -> Producer:
+        """Return one of the same state, whose span may be changed apart from this one's."""
+        copy = Producer(self.journal, self.producer, self.min, self.begin)
+        copy.max = self.max
+        copy.span = self.span.copy()
+        return copy
+
     def trim(self, low: int) -> None:
         """Rid the span of messages which left the ring: those numbered up to `low`."""
         evicted = 0

@@ -8,14 +8,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.message.outcome import QueueOutcome
-from gazette_aio.message.outside_run import collect_outside_run
 from gazette_aio.message.producer import Producer
 from gazette_aio.protocol.errors import SequencerStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
+    from gazette_aio.message.commit_run import CommitRun
     from gazette_aio.message.envelope import Envelope
     from gazette_aio.message.uuid import ProducerID
 
@@ -69,7 +69,7 @@ class MessageQueue:
         self._replay_required = False
         self._replaying = False
         self._dequeued_clock = 0
-        self._outside_run = False  # Whether the rows are a run of commits by themselves.
+        self._run: CommitRun | None = None  # Of commits which are dequeued together.
         for state in producers:
             restored = Producer(state.journal, state.producer, state.last_ack, state.begin)
             if state.begin != -1 and state.max_clock is not None:
@@ -93,6 +93,20 @@ class MessageQueue:
     def offsets(self) -> dict[str, int]:
         """By journal, the offset read through: a copy."""
         return dict(self._offsets)
+
+    def forget(self, journal: str) -> None:
+        """Forget the offset and all producers of a journal, which isn't what it was any more.
+
+        A commit of it which is being dequeued is given up.
+        """
+        self._offsets.pop(journal, None)
+        for state in self._journals.pop(journal, {}).values():
+            self._pending.discard(state)
+        if self._emit is not None and self._emit.journal == journal:
+            self._emit = self._taken = self.dequeued = None
+            self._rows = []
+            self._run = None
+            self._replay_required = self._replaying = False
 
     @property
     def has_pending(self) -> bool:
@@ -129,9 +143,7 @@ class MessageQueue:
             self._bound_bytes(envelope.end - envelope.begin)
         return outcome
 
-    def queue_batch(  # noqa: C901 - hot: what isn't inlined here costs each message a call.
-        self, envelopes: Sequence[Envelope[Any]], start: int = 0
-    ) -> int:
+    def queue_batch(self, envelopes: Sequence[Envelope[Any]], start: int = 0) -> int:
         """Queue consecutive messages of one journal, up to and including the first commit.
 
         It does exactly what `queue_uncommitted()` would do for one after the other. Messages which
@@ -147,54 +159,56 @@ class MessageQueue:
         Raises:
             SequencerStateError: If a commit wasn't fully dequeued.
         """
+        return self._queue_many(envelopes, start, self._queue_first_commit)
+
+    def _queue_many(
+        self,
+        envelopes: Sequence[Envelope[Any]],
+        start: int,
+        queue: Callable[[Sequence[Envelope[Any]], int], int],
+    ) -> int:
         if self._emit is not None:
             raise SequencerStateError("committed messages remain to dequeue")
         if start >= len(envelopes):
             return start
+        index = start
+        while self._emit is None and index < len(envelopes):
+            index = queue(envelopes, index)
+        added = envelopes[index - 1].end - envelopes[start].begin
+        if self._run is not None:
+            self._run.added_bytes = added
+        elif self._buffer_bytes is not None:
+            self._bound_bytes(added)
+        return index
+
+    def _queue_first_commit(self, envelopes: Sequence[Envelope[Any]], start: int) -> int:
+        """Queue messages up to the first one which needs care, and that one."""
         journal = envelopes[start].journal
-        producers = self._journals.setdefault(journal, {})
-        find = producers.get
+        find = self._journals.setdefault(journal, {}).get
         capacity, high, low = self._capacity, self._high, self._low
         index = start
         for envelope in islice(envelopes, start, None):
-            index += 1
             clock = envelope.clock
-            if envelope.flags == _CONTINUE and clock:
-                state = find(envelope.producer)
-                # A span which exists is extended, or the message is a duplicate: neither commits.
-                if state is not None and state.begin != -1:
-                    if high - low == capacity:
-                        low += 1
-                    if clock > state.max:
-                        high += 1
-                        envelope.slot = high
-                        state.max = clock
-                        state.span.append(envelope)
-                    continue
-            elif envelope.flags == _OUTSIDE and clock:
-                run = collect_outside_run(envelopes, index - 1, producers)
-                if len(run) > 1:
-                    index += len(run) - 1
-                    high += len(run)
-                    low = max(low, high - capacity)
-                    self._start_outside_run(run)
-                    break
-            self._high, self._low = high, low
-            self._queue(envelope)
-            high, low = self._high, self._low
-            if self.emitting:
+            state = find(envelope.producer)
+            # A span which exists is extended, or the message is a duplicate: neither commits.
+            if envelope.flags != _CONTINUE or not clock or state is None or state.begin == -1:
                 break
+            if high - low == capacity:
+                low += 1
+            if clock > state.max:
+                high += 1
+                envelope.slot = high
+                state.max = clock
+                state.span.append(envelope)
+            index += 1
         self._high, self._low = high, low
-        # Invariant: a commit leaves the offset before its last message until it's dequeued.
-        through = index - 1
-        if self.emitting:
-            through -= len(self._rows) if self._outside_run else 1
-        if through >= start:
-            self._offsets[journal] = envelopes[through].end
-        if low > self._sweep_at:
+        if index > start:
+            self._offsets[journal] = envelopes[index - 1].end
+        if index < len(envelopes):
+            self._queue(envelopes[index])
+            index += 1
+        elif low > self._sweep_at:
             self._sweep()
-        if self._buffer_bytes is not None:
-            self._bound_bytes(envelopes[index - 1].end - envelopes[start].begin)
         return index
 
     def _queue(self, envelope: Envelope[Any]) -> QueueOutcome:
@@ -327,9 +341,3 @@ class MessageQueue:
         self._replaying = False
         self._taken = None
         self._settled = 0
-
-    def _start_outside_run(self, run: list[Envelope[Any]]) -> None:
-        self._start_emit(Producer(run[0].journal, run[0].producer, 0), replay=False)
-        self._rows = self._taken = run
-        self._cursor = len(run)
-        self._outside_run = True

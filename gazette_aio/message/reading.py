@@ -7,37 +7,38 @@ import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
+from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
+from gazette_aio.message.batches import EnvelopeBatch
+from gazette_aio.message.inputs import Inputs
 from gazette_aio.message.sources import (
     Arrival,
+    ArrivalKind,
     JournalInput,
-    MergedInputs,
-    NamedSource,
-    ReadOptions,
     Start,
-    fetch_framings,
-    named_source,
-    next_arrival,
+    open_source,
 )
-from gazette_aio.message.splitter import RUN_LIMIT, framing_error
-from gazette_aio.protocol.errors import (
-    ConfigurationError,
-    FramingError,
-    OffsetJumpError,
-    OffsetNotYetAvailableError,
-)
+from gazette_aio.message.splitter import RUN_LIMIT, JournalSplitter, framing_error
+from gazette_aio.message.stamps import RAW_LENGTH, TEXT_LENGTH, EnvelopeBuilder
+from gazette_aio.message.uuid import clock_from_datetime
+from gazette_aio.protocol.errors import ConfigurationError, FramingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from typing_extensions import TypeIs
+    import pyarrow as pa
 
-    from gazette_aio.client import JournalClient, RetryReader
+    import gazette_aio.protocol as pb
+    from gazette_aio.client import JournalClient, RetryReader, WatchedList
     from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.arrow import ArrowBatches
+    from gazette_aio.message.checkpoint import SequencerCheckpoint
     from gazette_aio.message.envelope import Envelope
+    from gazette_aio.message.framing import Framing
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -49,6 +50,21 @@ _TURN = 512
 """Messages which are decoded and delivered before the event loop has a turn."""
 
 _ACK = 2
+_UNDECODABLE = 64
+
+
+def splitter_factory(
+    adapter: Adapter[Any], *, strict_uuid: bool, max_frame_bytes: int
+) -> Callable[[str, Framing, int], JournalSplitter]:
+    """Return what makes splitters into envelopes of an adapter's messages."""
+
+    def make(journal: str, framing: Framing, offset: int) -> JournalSplitter:
+        return JournalSplitter(
+            framing.decoder(offset, max_frame_bytes=max_frame_bytes),
+            EnvelopeBuilder(journal, adapter, strict=strict_uuid),
+        )
+
+    return make
 
 
 class MessageIterator(ABC, Generic[T]):
@@ -60,7 +76,7 @@ class MessageIterator(ABC, Generic[T]):
 
     def __init__(
         self,
-        source: RetryReader | str | Iterable[str],
+        source: RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList,
         adapter: Adapter[T],
         *,
         client: JournalClient | None,
@@ -71,33 +87,50 @@ class MessageIterator(ABC, Generic[T]):
         strict_uuid: bool,
         max_frame_bytes: int,
         buffer_bytes: int,
+        direct: bool | None,
     ) -> None:
         if on_error not in {"raise", "skip"}:
             raise ConfigurationError(f"on_error is {on_error!r} (expected 'raise' or 'skip')")
         self.adapter: Adapter[T] = adapter
-        self.skipped = 0
-        """Number of frames which `on_error="skip"` skipped."""
-        self._named: NamedSource | None = None
-        self._reader: RetryReader | None = None
-        if _is_reader(source):
-            if start is not None or client is not None:
-                raise ConfigurationError("a reader has its own client and offset")
-            self._reader = source
-        else:
-            self._named = named_source(source, client, start, block=block)
-        self._options = ReadOptions(strict_uuid, max_frame_bytes)
+        self._skipped = 0
+        self._source = open_source(source, client, block=block, start=start, direct=direct)
         self._skip_errors = on_error == "skip"
         self._skip_acks = skip_acks
+        self._strict_uuid = strict_uuid
+        self._max_frame_bytes = max_frame_bytes
         self._buffer_bytes = buffer_bytes
+        self._allow_replay_gaps = False
+        self._start_clock = clock_from_datetime(start) if isinstance(start, datetime) else 0
+        self._decodes = not isinstance(adapter, FrameUUIDAdapter)  # Ahead of envelopes.
+        self._uuid_place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
+        self._behind_uuid = 0
+        if self._uuid_place is not None:
+            length = TEXT_LENGTH if self._uuid_place.text else RAW_LENGTH
+            self._behind_uuid = len(self._uuid_place.prefix) + length
+        # What's behind the UUID of acknowledgements which can't be decoded.
+        self._undecodable: set[bytes] = set()
+        self._make_splitter = splitter_factory(
+            adapter, strict_uuid=strict_uuid, max_frame_bytes=max_frame_bytes
+        )
+        self._inputs = Inputs(
+            self._source,
+            self._make_splitter,
+            offsets=self._start_offsets,
+            buffer_bytes=buffer_bytes,
+        )
         self._ready: deque[Envelope[T]] = deque()
         self._stopped: FramingError | None = None  # Raised once what's ready is delivered.
-        self._inputs: list[JournalInput] = []
-        self._merged: MergedInputs | None = None
-        self._open = 0  # Journals which didn't end.
-        self._current: JournalInput | None = None  # Whose content may hold another run.
-        self._resume: JournalInput | None = None
+        # Whose content may hold another run.
+        self._current: JournalInput[JournalSplitter] | None = None
         self._unpaused = 0  # Messages which were delivered since the event loop had a turn.
+        self._is_read = False  # Envelopes were asked for.
+        self._arrow: ArrowBatches | None = None
         self._closed = False
+
+    @property
+    def skipped(self) -> int:
+        """Number of frames which `on_error="skip"` skipped."""
+        return self._skipped if self._arrow is None else self._arrow.skipped
 
     def __aiter__(self) -> Self:
         return self
@@ -119,12 +152,75 @@ class MessageIterator(ABC, Generic[T]):
     def batches(self) -> Batches[T]:
         """Return an async iterator of the same messages, as lists of what's ready at once.
 
-        Both may be used in turn.
+        Each list is of messages of one journal, at least one and at most about a thousand. Both
+        ways of iteration may be used in turn.
         """
         return Batches(self)
 
-    async def next_batch(self) -> list[Envelope[T]]:
-        """Return the next messages as a non-empty list.
+    def arrow(
+        self,
+        schema: pa.Schema | None = None,
+        *,
+        acks: bool = False,
+        batch_bytes: int = 4 << 20,
+        max_pending_bytes: int = 64 << 20,
+    ) -> ArrowBatches:
+        """Return an async iterator of the same messages, as Arrow record batches.
+
+        Each batch is of one journal. Its columns are `_journal`, `_begin`, `_end`, `_timestamp` (of
+        the clock), `_clock`, `_producer` and `_flags`; and then `_value`, the bytes of the message,
+        or the columns of its document.
+
+        It's the only form of iteration from then on. `checkpoint()`, `skipped` and `aclose()` of
+        this iterator tell of the batches, and close them.
+
+        Args:
+            schema: Columns of documents. See the guide for what their types take.
+            acks: Whether acknowledgements are rows, too. Columns of documents are null in them.
+            batch_bytes: Content which is split, sequenced and decoded at once. A batch is larger
+                if it commits messages of transactions which began before.
+            max_pending_bytes: Limit of the messages which are retained as they may commit. A
+                transaction which outgrows it is read again once it commits.
+
+        Raises:
+            ConfigurationError: If pyarrow isn't installed, or documents of the adapter can't have
+                columns of the schema.
+            RuntimeError: If messages were read in another form.
+        """
+        if self._arrow is not None or self._is_read:
+            raise RuntimeError("messages were read in another form: arrow() is the only one")
+        try:
+            from gazette_aio.message.arrow import ArrowBatches, record_options  # noqa: PLC0415
+        except ImportError as error:
+            text = "Arrow batches take pyarrow (pip install gazette-aio[arrow])"
+            raise ConfigurationError(text) from error
+        options = record_options(
+            self.adapter,
+            schema,
+            acks=acks,
+            batch_bytes=batch_bytes,
+            skip_errors=self._skip_errors,
+            strict_uuid=self._strict_uuid,
+            max_frame_bytes=self._max_frame_bytes,
+            start_clock=self._start_clock,
+        )
+        self._arrow = ArrowBatches(
+            self._source,
+            options,
+            self._arrow_checkpoint(),
+            buffer_bytes=self._buffer_bytes,
+            max_pending_bytes=max_pending_bytes,
+            allow_replay_gaps=self._allow_replay_gaps,
+            explain=self._explain,
+        )
+        return self._arrow
+
+    def _arrow_checkpoint(self) -> SequencerCheckpoint | None:
+        """Return what batches go on from; or None if messages needn't be committed."""
+        return None
+
+    async def next_batch(self) -> EnvelopeBatch[T]:
+        """Return the next messages as a non-empty list, all of one journal.
 
         Cancellation: safe.
 
@@ -134,7 +230,7 @@ class MessageIterator(ABC, Generic[T]):
         """
         if not self._ready:
             await self._fill()
-        batch = list(self._ready)
+        batch: EnvelopeBatch[T] = EnvelopeBatch(self._ready)
         self._ready.clear()
         try:
             while len(batch) < _TURN and self._stopped is None and self._advance():
@@ -147,6 +243,9 @@ class MessageIterator(ABC, Generic[T]):
 
     async def _fill(self) -> None:
         """Make at least one message ready, or raise."""
+        if self._arrow is not None:
+            raise RuntimeError("messages are read by arrow(), and in no other form")
+        self._is_read = True
         if self._closed:
             raise StopAsyncIteration
         if self._unpaused >= _TURN:
@@ -182,8 +281,8 @@ class MessageIterator(ABC, Generic[T]):
         It's empty if there are none; or if many frames were skipped, for a pause.
         """
         current = self._current
-        pause_at = self.skipped + RUN_LIMIT
-        while current is not None and self.skipped < pause_at:
+        pause_at = self._skipped + RUN_LIMIT
+        while current is not None and self._skipped < pause_at:
             try:
                 run = current.splitter.next_run()
             except FramingError as error:
@@ -203,83 +302,34 @@ class MessageIterator(ABC, Generic[T]):
         # The event loop has its turn between runs, however fast content arrives.
         self._unpaused = 0
         await asyncio.sleep(0)
-        if self._current is not None:
-            return
-        if not self._inputs:
-            await self._initialize()
-        if self._resume is not None and self._merged is not None:
-            self._merged.resume(self._resume)
-        self._resume = None
-        if self._open == 0:
-            await self._finish()
-            raise StopAsyncIteration
-        if self._merged is not None:
-            arrival = await self._merged.next_arrival()
-        else:
-            arrival = await next_arrival(self._inputs[0])
-        self._take(arrival)
+        if self._current is None:
+            self._take(await self._inputs.next_arrival())
 
-    def _take(self, arrival: Arrival) -> None:
-        source, error = arrival.input, arrival.error
-        splitter = source.splitter
-        if error is None and not arrival.ended:
-            expected = splitter.offset
-            discarded = splitter.feed(arrival.chunk, arrival.begin)
-            if discarded:
-                self._warn_of_jump(source, expected, arrival.begin, discarded)
-            self._current = source
-        elif arrival.ended:
-            splitter.end()
-            self._current = source
-            self._open -= 1
-        elif isinstance(error, OffsetJumpError):
-            expected = splitter.offset
-            discarded = splitter.jump(error.offset)
-            self._warn_of_jump(source, expected, error.offset, discarded)
-        elif isinstance(error, OffsetNotYetAvailableError) and self._named is not None:
-            self._open -= 1
-        else:
-            assert error is not None
-            self._resume = source
+    def _take(self, arrival: Arrival[JournalSplitter]) -> None:
+        source, kind = arrival.source, arrival.kind
+        if kind is ArrivalKind.ERROR:
+            assert arrival.error is not None
+            splitter = source.splitter
             begin = splitter.offset
-            wrapped = framing_error(error, splitter.journal, begin, begin, "read")
-            raise self._explain(wrapped) from error
+            wrapped = framing_error(arrival.error, splitter.journal, begin, begin, "read")
+            raise self._explain(wrapped) from arrival.error
+        if kind is ArrivalKind.RESET:
+            self._forget(source.journal)
+            return
+        source.receive(arrival)
+        if kind is ArrivalKind.CHUNK or kind is ArrivalKind.END:
+            self._current = source
 
-    def _warn_of_jump(self, source: JournalInput, begin: int, end: int, discarded: int) -> None:
-        extra = {
-            "journal": source.splitter.journal,
-            "from": begin,
-            "to": end,
-            "discarded": discarded,
-        }
-        _logger.warning("source journal offset jump", extra=extra)
+    def _forget(self, journal: str) -> None:
+        """Take note that a journal was created anew."""
 
     def _explain(self, error: FramingError) -> FramingError:
         return error
 
     def _skip(self, error: FramingError) -> None:
-        self.skipped += 1
+        self._skipped += 1
         extra = {"journal": error.journal, "begin": error.begin, "end": error.end}
         _logger.debug("skipped a frame: %s", error, extra=extra)
-
-    async def _initialize(self) -> None:
-        named = self._named
-        if named is None:
-            assert self._reader is not None
-            readers = [self._reader]
-            (framing,) = await fetch_framings(self._reader.client, [str(self._reader.journal)])
-            framings = [framing]
-        else:
-            framings = await fetch_framings(named.client, named.names)
-            offsets = self._start_offsets()
-            readers = [named.reader(name, offsets) for name in named.names]
-        self._inputs = [
-            JournalInput(reader, framing, self.adapter, self._options)
-            for reader, framing in zip(readers, framings, strict=True)
-        ]
-        self._open = len(self._inputs)
-        if self._open > 1:
-            self._merged = MergedInputs(self._inputs, self._buffer_bytes)
 
     def _start_offsets(self) -> dict[str, int]:
         return {}
@@ -318,20 +368,21 @@ class MessageIterator(ABC, Generic[T]):
         return index
 
     def _decode_ack(self, envelope: Envelope[Any]) -> Any:
+        frame: bytes = envelope.message
+        place = self._uuid_place
+        is_placed = place is not None and frame.startswith(place.prefix)
+        # Hot: acknowledgements differ by their UUID only, and exceptions are slow.
+        rest = frame[self._behind_uuid :]
+        if is_placed and rest in self._undecodable:
+            return None
         try:
-            return self.adapter.decode(envelope.message)
+            return self.adapter.decode(frame)
         except Exception as error:  # noqa: BLE001
             # Types with required members can't be made of an acknowledgement.
             _logger.debug("acknowledgement isn't a message: %s", error)
+            if is_placed and len(self._undecodable) < _UNDECODABLE:
+                self._undecodable.add(rest)
             return None
-
-    async def _finish(self) -> None:
-        """Let go of what reading by name took, at the end of content."""
-        if self._merged is not None:
-            await self._merged.aclose()
-        if self._named is not None:
-            for source in self._inputs:
-                await source.reader.aclose()
 
     async def aclose(self) -> None:
         """End reading, of a reader which was handed in, too. Idempotent.
@@ -340,12 +391,9 @@ class MessageIterator(ABC, Generic[T]):
         """
         self._closed = True
         self._ready.clear()
-        if self._merged is not None:
-            await self._merged.aclose()
-        for source in self._inputs:
-            await source.reader.aclose()
-        if self._reader is not None and not self._inputs:
-            await self._reader.aclose()
+        if self._arrow is not None:
+            await self._arrow.aclose()
+        await self._inputs.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -359,22 +407,15 @@ class MessageIterator(ABC, Generic[T]):
         await self.aclose()
 
     def __del__(self) -> None:
-        merged: MergedInputs | None = getattr(self, "_merged", None)
-        if merged is not None and merged.running:
+        inputs: Inputs[JournalSplitter] | None = getattr(self, "_inputs", None)
+        if inputs is not None and inputs.running:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
-        names = (
-            ", ".join(self._named.names[:3]) + (", …" if len(self._named.names) > 3 else "")
-            if self._named is not None
-            else str(self._reader.journal if self._reader is not None else "")
-        )
-        state = "closed" if self._closed else f"ready={len(self._ready)} open={self._open}"
-        return f"<{type(self).__name__} of {names} {state} skipped={self.skipped}>"
-
-
-def _is_reader(source: RetryReader | str | Iterable[str]) -> TypeIs[RetryReader]:
-    return hasattr(source, "__anext__")
+        state = f"ready={len(self._ready)} open={self._inputs.open}"
+        if self._closed:
+            state = "closed"
+        return f"<{type(self).__name__} of {self._source} {state} skipped={self.skipped}>"
 
 
 class Batches(Generic[T]):
@@ -386,5 +427,5 @@ class Batches(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Envelope[T]]:
+    async def __anext__(self) -> EnvelopeBatch[T]:
         return await self._iterator.next_batch()

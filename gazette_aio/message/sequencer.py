@@ -22,7 +22,8 @@ evicted from it, their acknowledgement commits by a replay of the journal from t
 to the first message which is still retained.
 
 A commit is *dequeued* before anything else is queued, in one of two ways: message by message,
-through `step()` and `dequeued`; or at once, through `take()` and `settle()`.
+through `step()` and `dequeued`; or at once, through `take()` and `settle()`. In the latter way, as
+many commits as are simple are dequeued together, if they were queued so.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
+from gazette_aio.message.commit_queue import CommitQueue
 from gazette_aio.message.outcome import ReplayRange
-from gazette_aio.message.outside_run import settle_outside_run
 from gazette_aio.message.producer import (
     Producer,
     as_nanoseconds,
     check_replayed,
     stale_producers,
 )
-from gazette_aio.message.queueing import MessageQueue
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol.errors import SequencerStateError
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.envelope import Envelope
 
 
-class Sequencer(MessageQueue):
+class Sequencer(CommitQueue):
     """Sequences messages of any number of journals into their committed order.
 
     Args:
@@ -61,15 +61,6 @@ class Sequencer(MessageQueue):
             heeded from batch to batch, not within one.
     """
 
-    def _step_outside_run(self) -> bool:
-        if self.dequeued is not None:
-            self.dequeued = None
-            self.settle(self._settled + 1)
-        if not self._outside_run:
-            return False
-        self.dequeued = self._rows[self._settled]
-        return True
-
     def step(self) -> bool:
         """Declare `dequeued` processed, and dequeue the next message of the commit.
 
@@ -77,13 +68,14 @@ class Sequencer(MessageQueue):
             Whether there's another message, which is then `dequeued`.
 
         Raises:
-            SequencerStateError: If a replay is required, or under way.
+            SequencerStateError: If a replay is required, or under way, or several commits are to be
+                taken.
         """
         state = self._emit
         if state is None:
             return False
-        if self._outside_run:
-            return self._step_outside_run()
+        if self._run is not None:
+            raise SequencerStateError("commits were queued together: take them")
         self._refuse_replay()
         assert self._taken is None, "commit was taken"
         self._process_dequeued(state)
@@ -108,7 +100,7 @@ class Sequencer(MessageQueue):
         state = self._emit
         if state is None:
             raise SequencerStateError("emit == nil")
-        if self._outside_run:
+        if self._run is not None:
             return self._rows
         self._refuse_replay()
         self._process_dequeued(state)
@@ -139,14 +131,8 @@ class Sequencer(MessageQueue):
         if state is None or taken is None:
             raise SequencerStateError("emit == nil")
         assert self._settled <= count <= len(taken), "messages are settled in order"
-        if self._outside_run:
-            settle_outside_run(taken[self._settled : count], self._journals[state.journal])
-            if count:
-                self._offsets[state.journal] = taken[count - 1].end
-            self._settled = count
-            if count == len(taken):
-                self._outside_run = False
-                self._finish_emit(state)
+        if self._run is not None:
+            self._settle_run(self._run, count)
             return
         self._settled = count
         if count:
@@ -295,6 +281,9 @@ class Sequencer(MessageQueue):
         for journal, producers in self._journals.items():
             if horizon > 0:
                 for state in stale_producers(producers.values(), horizon):
+                    # Invariant: what's found to commit relies on the states of its producers.
+                    if self._run is not None and state.producer in self._run.states:
+                        continue
                     if prune_dequeued or state is not self._emit:
                         del producers[state.producer]
                         self._pending.discard(state)
@@ -309,10 +298,6 @@ class Sequencer(MessageQueue):
     def _include_dequeued(self) -> None:
         state = self._emit
         if state is None or self.dequeued is None:
-            return
-        if self._outside_run:
-            self.dequeued = None
-            self.settle(self._settled + 1)
             return
         self._process_dequeued(state)
         if self._replaying or self._replay_required:

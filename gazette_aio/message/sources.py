@@ -1,19 +1,17 @@
-"""What iterators read: one reader, or journals by their names."""
+"""What iterators read: one reader, journals by their names, or those which a selector matches."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing import Framing, framing_by_content_type
 from gazette_aio.message.mapping import content_type_of
-from gazette_aio.message.splitter import JournalSplitter
-from gazette_aio.message.stamps import EnvelopeBuilder
 from gazette_aio.message.uuid import unix_ns
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -23,89 +21,281 @@ from gazette_aio.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from gazette_aio.client import JournalClient, RetryReader
-    from gazette_aio.message.adapters.base import Adapter
+    from collections.abc import Sequence
+
+    from typing_extensions import TypeIs
+
+    from gazette_aio.client import JournalClient, RetryReader, WatchedList
+
+_logger = logging.getLogger(__name__)
 
 Start = Mapping[str, int] | datetime | None
 
 
+class Splitter(Protocol):
+    """Takes the content of one journal, in its order."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next message which wasn't handed out."""
+        ...
+
+    def feed(self, chunk: bytes, begin: int) -> int:
+        """Take content which begins at offset `begin`.
+
+        Returns:
+            The number of bytes of a partial message which were discarded, as `begin` isn't where
+            content before ended; or 0.
+        """
+        ...
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes which were discarded."""
+        ...
+
+    def end(self) -> None:
+        """Declare the end of content: a partial message is an error now."""
+        ...
+
+
+S = TypeVar("S", bound=Splitter)
+MakeSplitter = Callable[[str, Framing, int], S]
+"""Makes the splitter of a journal: of its name, its framing, and the offset it's read from."""
+
+
+class ArrivalKind(Enum):
+    """What became of reading a journal."""
+
+    CHUNK = "chunk"
+    """The content `chunk`, from offset `begin` on."""
+    JUMP = "jump"
+    """Content goes on at offset `begin`, as there's none before."""
+    END = "end"
+    """The end of what a reader was asked for."""
+    LEFT = "left"
+    """Nothing more is read: the write head was reached, or the journal left the selection."""
+    RESET = "reset"
+    """The journal was deleted and created anew: what's known of it isn't true any more."""
+    ERROR = "error"
+    """Reading failed with `error`."""
+
+
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How frames of journals are read."""
+class Arrival(Generic[S]):
+    """What became of reading a journal."""
 
-    strict_uuid: bool
-    max_frame_bytes: int
+    source: JournalInput[S]
+    kind: ArrivalKind
+    chunk: bytes = b""
+    begin: int = 0
+    error: Exception | None = None
 
 
-class JournalInput:
-    """One journal being read: its reader, and what splits its content."""
+class JournalInput(Generic[S]):
+    """One journal being read: its reader, and what splits its content.
 
-    __slots__ = ("framing", "options", "reader", "splitter")
+    Args:
+        client: Client to read with.
+        request: What to read.
+        framing: Framing of the journal.
+        make_splitter: Makes its splitter.
+        reader: The reader, if there is one already, which isn't closed between errors.
+    """
+
+    __slots__ = ("_client", "_request", "framing", "journal", "owned", "reader", "splitter")
 
     def __init__(
-        self, reader: RetryReader, framing: Framing, adapter: Adapter[Any], options: ReadOptions
+        self,
+        client: JournalClient,
+        request: pb.ReadRequest,
+        framing: Framing,
+        make_splitter: MakeSplitter[S],
+        *,
+        reader: RetryReader | None = None,
     ) -> None:
-        self.reader = reader
+        self._client = client
+        self._request = request
         self.framing = framing
-        self.options = options
-        self.splitter = self._split(adapter, reader)
+        self.journal = str(request.journal)
+        self.reader = reader
+        self.owned = reader is None
+        """Whether the reader was made here."""
+        self.splitter: S = make_splitter(self.journal, framing, request.offset)
 
-    def _split(self, adapter: Adapter[Any], reader: RetryReader) -> JournalSplitter:
-        return JournalSplitter(
-            self.framing.decoder(reader.offset, max_frame_bytes=self.options.max_frame_bytes),
-            EnvelopeBuilder(str(reader.journal), adapter, strict=self.options.strict_uuid),
-        )
+    @property
+    def offset(self) -> int:
+        """Offset of the next message; -1 for the write head, if that's not known yet."""
+        offset = self.splitter.offset
+        return offset if offset >= 0 else self._request.offset
 
-    def replay(self, adapter: Adapter[Any], begin: int, end: int) -> JournalInput:
-        """Return an input of the content `[begin, end)` of the same journal."""
+    def open_reader(self, *, block: bool) -> RetryReader:
+        """Return the reader, which is made unless there is one, to block or not."""
+        reader = self.reader
+        if reader is None:
+            request = pb.ReadRequest()
+            request.CopyFrom(self._request)
+            request.block = block
+            reader = self.reader = self._client.read(request)
+        elif self.owned:
+            reader.request.block = block
+        return reader
+
+    async def close_reader(self) -> None:
+        """Close the reader. One made later goes on where this one was. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        reader = self.reader
+        if reader is not None:
+            await reader.aclose()
+            self._request.offset = reader.offset
+            self.reader = None
+
+    def replay(self, begin: int, end: int) -> RetryReader:
+        """Return a reader of the content `[begin, end)` of the same journal."""
         request = pb.ReadRequest()
-        request.CopyFrom(self.reader.request)
+        request.CopyFrom(self._request if self.reader is None else self.reader.request)
         request.offset, request.end_offset = begin, end
-        reader = self.reader.client.read(request)
-        return JournalInput(reader, self.framing, adapter, self.options)
+        return self._client.read(request)
+
+    def receive(self, arrival: Arrival[S]) -> None:
+        """Let the splitter know of an arrival."""
+        splitter = self.splitter
+        kind = arrival.kind
+        expected = splitter.offset
+        discarded = 0
+        if kind is ArrivalKind.CHUNK:
+            discarded = splitter.feed(arrival.chunk, arrival.begin)
+        elif kind is ArrivalKind.JUMP:
+            discarded = splitter.jump(arrival.begin)
+        elif kind is ArrivalKind.END:
+            splitter.end()
+        if discarded or kind is ArrivalKind.JUMP:
+            extra = {
+                "journal": self.journal,
+                "from": expected,
+                "to": arrival.begin,
+                "discarded": discarded,
+            }
+            _logger.warning("source journal offset jump", extra=extra)
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSource:
-    """Journals to read by their names."""
+class ReaderSource:
+    """A reader which was handed in, and stays at its own offset."""
 
-    names: tuple[str, ...]
+    reader: RetryReader
+
+    def __str__(self) -> str:
+        return str(self.reader.journal)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSource:
+    """Journals which are read by readers of our own."""
+
     client: JournalClient
     block: bool
     start: Start
+    direct: bool | None
 
-    def offset_of(self, name: str, offsets: Mapping[str, int]) -> int:
-        """Return the offset to start reading a journal at."""
-        if name in offsets:
-            return offsets[name]
-        return self.start.get(name, 0) if isinstance(self.start, Mapping) else 0
+    def request(self, name: str, known: int | None) -> pb.ReadRequest:
+        """Return the request to read a journal, from the offset which is known or else the start.
 
-    def reader(self, name: str, offsets: Mapping[str, int]) -> RetryReader:
-        """Return a reader of a journal."""
-        request = pb.ReadRequest(
-            journal=name, offset=self.offset_of(name, offsets), block=self.block
-        )
-        if isinstance(self.start, datetime) and name not in offsets:
-            request.begin_mod_time = unix_ns(self.start) // 1_000_000_000
-        return self.client.read(request)
+        Args:
+            name: The journal.
+            known: Offset up to which it was read, if it was.
+        """
+        start = self.start
+        offset = known
+        if offset is None:
+            offset = start.get(name, 0) if isinstance(start, Mapping) else 0
+        request = pb.ReadRequest(journal=name, offset=offset, block=self.block)
+        if isinstance(start, datetime) and known is None:
+            request.begin_mod_time = unix_ns(start) // 1_000_000_000
+        request.do_not_proxy = bool(self.direct)
+        return request
 
 
-def named_source(
-    source: str | Iterable[str], client: JournalClient | None, start: Start, *, block: bool
-) -> NamedSource:
-    """Return the named source of an iterator's arguments.
+@dataclass(frozen=True, slots=True)
+class NamedSource(JournalSource):
+    """Journals to read by their names."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.names[:3]) + (", …" if len(self.names) > 3 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSource(JournalSource):
+    """The journals which a selector matches, or which are in a list that's kept up to date."""
+
+    selection: pb.LabelSelector | WatchedList
+
+    def __str__(self) -> str:
+        if isinstance(self.selection, pb.LabelSelector):
+            return repr(pb.format_label_selector(self.selection))
+        return repr(self.selection)
+
+
+Source = ReaderSource | NamedSource | SelectedSource
+
+
+def open_source(
+    source: RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList,
+    client: JournalClient | None,
+    *,
+    block: bool,
+    start: Start,
+    direct: bool | None,
+) -> Source:
+    """Return the source of an iterator's arguments.
 
     Raises:
-        ConfigurationError: If there's no client, or no name, or a name is repeated.
+        ConfigurationError: If they contradict each other, or there's nothing to read.
+        ValidationError: If a selector is invalid.
     """
+    if _is_reader(source):
+        if start is not None or client is not None or direct is not None:
+            raise ConfigurationError("a reader has its own client and offset, and way of reading")
+        return ReaderSource(source)
     if client is None:
-        raise ConfigurationError("reading journals by name takes a client")
+        raise ConfigurationError("reading journals by name or selector takes a client")
+    if isinstance(source, pb.LabelSelector):
+        pb.validate(source)
+        selector = pb.LabelSelector()
+        selector.CopyFrom(source)
+        return SelectedSource(client, block, start, direct, selector)
+    if _is_list(source):
+        return SelectedSource(client, block, start, direct, source)
     names = (source,) if isinstance(source, str) else tuple(source)
     if not names:
         raise ConfigurationError("no journals to read")
     if len(set(names)) != len(names):
         raise ConfigurationError("a journal is named more than once")
-    return NamedSource(names, client, block, start)
+    return NamedSource(client, block, start, direct, names)
+
+
+def _is_reader(source: Any) -> TypeIs[RetryReader]:
+    return hasattr(source, "__anext__")
+
+
+def _is_list(source: Any) -> TypeIs[WatchedList]:
+    return hasattr(source, "changes")
+
+
+def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
+    """Return the framing of a journal, by its content type.
+
+    Raises:
+        UnrecognizedContentTypeError: If there's none.
+    """
+    try:
+        return framing_by_content_type(content_type_of(spec))
+    except UnrecognizedContentTypeError as error:
+        text = f"determining framing: {error}"
+        raise UnrecognizedContentTypeError(text, journal=name) from error
 
 
 async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Framing]:
@@ -135,120 +325,5 @@ async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Fr
         if spec is None:
             text = f"fetching journal spec: named journal does not exist ({name})"
             raise ReadError(text, journal=str(name))
-        try:
-            framings.append(framing_by_content_type(content_type_of(spec)))
-        except UnrecognizedContentTypeError as error:
-            text = f"determining framing: {error}"
-            raise UnrecognizedContentTypeError(text, journal=str(name)) from error
+        framings.append(framing_of(spec, str(name)))
     return framings
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Something which a reader returned or raised."""
-
-    input: JournalInput
-    chunk: bytes = b""
-    begin: int = 0
-    error: Exception | None = None
-    ended: bool = False
-
-
-async def next_arrival(source: JournalInput) -> Arrival:
-    """Return what the reader of `source` comes up with next.
-
-    Cancellation: safe.
-    """
-    reader = source.reader
-    try:
-        chunk = await anext(reader)
-    except StopAsyncIteration:
-        return Arrival(source, ended=True)
-    except Exception as error:  # noqa: BLE001 - raised by the iterator, with where it happened.
-        return Arrival(source, error=error)
-    return Arrival(source, chunk=chunk, begin=reader.offset - len(chunk))
-
-
-class MergedInputs:
-    """Reads several journals by a task each, whose chunks it hands out as they arrive.
-
-    Each task reads ahead by no more than its share of a common limit.
-
-    Args:
-        inputs: Journals to read.
-        buffer_bytes: Limit of the bytes which are read ahead, over all journals.
-    """
-
-    def __init__(self, inputs: Sequence[JournalInput], buffer_bytes: int) -> None:
-        self._share = max(buffer_bytes // len(inputs), 1)
-        self._arrivals: deque[Arrival] = deque()
-        self._wakeup = asyncio.Event()
-        self._ended = False
-        self._room = {id(source): asyncio.Event() for source in inputs}
-        self._held = dict.fromkeys(self._room, 0)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        for source in inputs:
-            self._run(source)
-
-    @property
-    def running(self) -> bool:
-        """Whether tasks are reading."""
-        return any(not task.done() for task in self._tasks.values())
-
-    def resume(self, source: JournalInput) -> None:
-        """Go on reading a journal whose reader raised an error."""
-        if self._tasks[id(source)].done():
-            self._run(source)
-
-    def _run(self, source: JournalInput) -> None:
-        name = f"gazette-read-{source.reader.journal}"
-        self._tasks[id(source)] = asyncio.create_task(self._pump(source), name=name)
-
-    async def _pump(self, source: JournalInput) -> None:
-        key = id(source)
-        while True:
-            arrival = await next_arrival(source)
-            self._arrivals.append(arrival)
-            self._wakeup.set()
-            jumped = isinstance(arrival.error, pb.OffsetJumpError)
-            if arrival.ended or (arrival.error is not None and not jumped):
-                return
-            self._held[key] += len(arrival.chunk)
-            while self._held[key] >= self._share:
-                room = self._room[key]
-                room.clear()
-                await room.wait()
-
-    async def next_arrival(self) -> Arrival:
-        """Return the next arrival of any journal.
-
-        Cancellation: safe.
-
-        Raises:
-            StopAsyncIteration: Reading has ended.
-        """
-        while not self._arrivals:
-            if self._ended:
-                raise StopAsyncIteration
-            self._wakeup.clear()
-            await self._wakeup.wait()
-        arrival = self._arrivals.popleft()
-        key = id(arrival.input)
-        self._held[key] -= len(arrival.chunk)
-        self._room[key].set()
-        return arrival
-
-    def cancel(self) -> None:
-        """End reading, without waiting for it."""
-        self._ended = True
-        self._wakeup.set()
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def aclose(self) -> None:
-        """End reading. Idempotent.
-
-        Cancellation: safe — reading ends anyway.
-        """
-        self.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.framing import Frames
 
-_TEXT_LENGTH, _RAW_LENGTH = 36, 16
+TEXT_LENGTH, RAW_LENGTH = 36, 16
 _MAX_TAILS = 4096
 
 _Tail = tuple[int, Flags, ProducerID]
@@ -86,7 +86,7 @@ class EnvelopeBuilder:
         journal, prefix, find_tail = self.journal, place.prefix, self._tails.get
         low_at = len(prefix)
         tail_at = low_at + 8
-        tail_end = low_at + _TEXT_LENGTH + len(place.suffix)
+        tail_end = low_at + TEXT_LENGTH + len(place.suffix)
         begin = frames.begin
         for payload, end in zip(frames.payloads, frames.ends, strict=True):
             tail = find_tail(payload[tail_at:tail_end])
@@ -117,7 +117,7 @@ class EnvelopeBuilder:
         journal, prefix, find_tail = self.journal, place.prefix, self._tails.get
         low_at = len(prefix)
         tail_at = low_at + 4
-        tail_end = low_at + _RAW_LENGTH
+        tail_end = low_at + RAW_LENGTH
         begin = frames.begin
         for payload, end in zip(frames.payloads, frames.ends, strict=True):
             tail = find_tail(payload[tail_at:tail_end])
@@ -173,7 +173,7 @@ class EnvelopeBuilder:
         if place is None or not payload.startswith(place.prefix):
             return None
         begin = len(place.prefix)
-        end = begin + (_TEXT_LENGTH if place.text else _RAW_LENGTH)
+        end = begin + (TEXT_LENGTH if place.text else RAW_LENGTH)
         if len(payload) < end or not payload.startswith(place.suffix, end):
             return None
         try:

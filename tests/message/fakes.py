@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.errors import OffsetJumpError, OffsetNotYetAvailableError
+from gazette_aio.client import WatchedList
+from gazette_aio.protocol.errors import (
+    JournalNotFoundError,
+    OffsetJumpError,
+    OffsetNotYetAvailableError,
+)
 
 
 class FakeAppend:
@@ -75,6 +80,33 @@ class FakeAppends:
         return FakeAppend(self, journal)
 
 
+class FakeFollower:
+    """Keeps a WatchedList up to date with what a FakeClient has."""
+
+    def __init__(self, options, feed):
+        self._client, self._selector, self._feed = options.client, options.request.selector, feed
+
+    async def run(self):
+        try:
+            while True:
+                if self._client.watch_failure is not None:
+                    self._feed.fail(self._client.watch_failure)
+                    return
+                listing, changed = self._client.listing(self._selector), self._client.applied
+                if listing != self._feed.listing:
+                    self._feed.publish(listing)
+                await changed.wait()
+        except asyncio.CancelledError:
+            self._feed.close()
+            raise
+
+
+class FakeList(WatchedList):
+    """A WatchedList of a FakeClient."""
+
+    _follower = FakeFollower
+
+
 class FakeClient:
     """A client of in-memory journals.
 
@@ -83,9 +115,13 @@ class FakeClient:
         chunk: Size of the chunks which readers return, or a function of (journal, offset).
     """
 
+    retry_policy = None
+
     def __init__(self, content_types, *, chunk=1000):
         self.content_types = dict(content_types)
         self.journals = {name: bytearray() for name in content_types}
+        self.revisions = dict.fromkeys(content_types, 1)
+        self.revision = 1
         self.chunk = chunk if callable(chunk) else lambda _journal, _offset: chunk
         self.reads = []
         self.lists = []
@@ -93,19 +129,65 @@ class FakeClient:
         self.holes = {}
         self.grown = asyncio.Event()
         self.events = {}
+        self.refusals = {}
+        self.topics = {}
+        self.watches = set()
+        self.watch_failure = None
+        self.fragment = None
+        self.applied = asyncio.Event()
+
+    def listing(self, selector):
+        response = pb.ListResponse()
+        for name, content_type in sorted(self.content_types.items()):
+            spec = pb.JournalSpec(name=name)
+            if content_type is not None:
+                spec.labels.labels.add(name="content-type", value=content_type)
+            spec.labels.labels.add(name="topic", value=self.topics.get(name, "t"))
+            if pb.selector_matches(selector, pb.label_set_ext(spec)):
+                revision = self.revisions[name]
+                response.journals.add(
+                    spec=spec, create_revision=revision, mod_revision=self.revision
+                )
+        return response
 
     async def list(self, selector):
         self.lists.append(selector)
         await asyncio.sleep(0)
-        wanted = {label.value for label in selector.include.labels if label.name == "name"}
-        response = pb.ListResponse()
-        for name, content_type in sorted(self.content_types.items()):
-            if name in wanted:
-                spec = response.journals.add().spec
-                spec.name = name
-                if content_type is not None:
-                    spec.labels.labels.add(name="content-type", value=content_type)
-        return response
+        return self.listing(selector)
+
+    def watch(self, selector):
+        return FakeList(self, selector)
+
+    def _apply(self):
+        self.revision += 1
+        self.applied.set()
+        self.applied = asyncio.Event()
+        self.grown.set()
+        self.grown = asyncio.Event()
+
+    def create(self, name, content_type, data=b""):
+        """Create a journal, or apply another content type to it."""
+        if name not in self.journals:
+            self.journals[name] = bytearray(data)
+            self.revisions[name] = self.revision + 1
+        self.content_types[name] = content_type
+        self._apply()
+
+    def delete(self, name, *, tell=True):
+        """Delete a journal; watches are told of it later, unless `tell`."""
+        del self.journals[name]
+        if tell:
+            self.forget(name)
+
+    def forget(self, name):
+        """Tell watches of a deletion."""
+        del self.content_types[name]
+        self._apply()
+
+    def move(self, name, topic):
+        """Give a journal another value of its label `topic`, which is `t` at first."""
+        self.topics[name] = topic
+        self._apply()
 
     def append(self, journal, data):
         self.journals[journal] += data
@@ -125,7 +207,8 @@ class FakeReader:
     """A RetryReader of an in-memory journal."""
 
     def __init__(self, client, request):
-        self.client, self.request = client, request
+        self.client, self.request = client, pb.ReadRequest()
+        self.request.CopyFrom(request)
         self.closed = False
         self.opened = False
 
@@ -137,6 +220,13 @@ class FakeReader:
     def offset(self):
         return self.request.offset
 
+    @property
+    def response(self):
+        response = pb.ReadResponse(write_head=len(self.client.journals.get(self.journal, b"")))
+        if self.client.fragment is not None:
+            response.fragment.CopyFrom(self.client.fragment)
+        return response
+
     def __aiter__(self):
         return self
 
@@ -146,6 +236,10 @@ class FakeReader:
         name = request.journal.partition(";")[0]
         while True:
             await asyncio.sleep(0)
+            if name not in self.client.journals:
+                raise JournalNotFoundError(journal=name)
+            if name in self.client.refusals:
+                raise self.client.refusals[name]
             end = request.end_offset
             if 0 < end <= request.offset:
                 raise StopAsyncIteration

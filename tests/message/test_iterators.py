@@ -458,6 +458,23 @@ async def test_checkpoints_at_any_message(batches):
     assert restarts > 3
 
 
+@pytest.mark.parametrize("skip_acks", [False, True])
+async def test_checkpoints_among_interleaved_commits(skip_acks):
+    rows = "A1c B1c A2c B2c A4k A5c B3k A6o B4c A7c A8k B5k B6o"
+    options = {"skip_acks": skip_acks}
+    want = await collect(ReadCommittedIter("a/j", ADAPTER, client=client_of(rows), **options))
+    assert len(want) == (8 if skip_acks else 12)
+    for stop in range(len(want)):
+        client = client_of(rows)
+        async with ReadCommittedIter("a/j", ADAPTER, client=client, **options) as iterator:
+            got = [name(await anext(iterator)) for _ in range(stop)]
+            checkpoint = iterator.checkpoint()
+            # It goes on as if nothing was.
+            assert await collect(iterator) == want[stop:]
+        again = ReadCommittedIter("a/j", ADAPTER, client=client, checkpoint=checkpoint, **options)
+        assert got + await collect(again) == want
+
+
 async def test_checkpoints_don_t_disturb():
     rows = "A1c B1c A2c A3c B2c A4k B3k A5o B4c"
     for buffer in (1, 2, 100):

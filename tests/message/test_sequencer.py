@@ -354,32 +354,84 @@ def test_memory_is_bounded_with_many_producers():
     assert sum(len(p.span) for p in sequencer._journals["j"].values()) <= 10 + 2001 + 10
 
 
-@pytest.mark.parametrize("included", [False, True])
-def test_runs_of_messages_outside_of_transactions(included):
-    texts = ["A1o", "B1o", "A2o", "A3o", "A3o", "B2c", "A4o", "B3o"]
+def test_commits_which_are_dequeued_together():
+    texts = ["A1o", "B1c", "A2c", "B2k", "A3c", "A3c", "A4k", "C1c", "A5o", "C3o"]
     log = [row(t, i) for i, t in enumerate(texts)]
-    want = deliver_by_rows(log, 3)
-    sequencer = Sequencer(buffer=3)
-    assert sequencer.queue_batch(log) == 4
-    got = []
-    for _ in range(4):
-        assert sequencer.step()
-        got.append((sequencer.dequeued.begin, sequencer.dequeued.clock))
-        checkpoint = sequencer.checkpoint(include_dequeued=included)
-        done = len(got) if included else len(got) - 1
-        assert checkpoint.offsets == ({"test/journal": 100 * done} if done else {})
-        floors = {p.producer: p.last_ack for p in checkpoint.producers}
-        assert floors == {e.producer: e.clock for e in log[:done]}
-    assert not sequencer.step()
-    with pytest.raises(SequencerStateError):
-        sequencer.replay_range()
-    index = 4
-    while index < len(log):
-        index = sequencer.queue_batch(log, index)
-        while sequencer.step():
-            got.append((sequencer.dequeued.begin, sequencer.dequeued.clock))
-    assert got == want[0]
-    assert (sequencer.offsets, sorted(sequencer_states(sequencer))) == want[1][-1][:2]
+    wanted, states = deliver_by_rows(log, 10)
+    for count in range(8):
+        sequencer = Sequencer(buffer=10)
+        # What discards a pending message isn't among them.
+        assert sequencer.queue_commits(log) == 9
+        with pytest.raises(SequencerStateError):
+            sequencer.step()
+        with pytest.raises(SequencerStateError):
+            sequencer.queue_commits(log, 9)
+        taken = sequencer.take()
+        assert [(e.begin, e.clock) for e in taken] == wanted[:7]
+        # Partly processed, the rest is read again.
+        for processed in range(count):
+            sequencer.settle(processed)
+        checkpoint = sequencer.checkpoint()
+        again = Sequencer.from_checkpoint(checkpoint, buffer=1)
+        through = checkpoint.offsets.get("test/journal", 0)
+        got = []
+        for envelope in copies(log[:9]):
+            if envelope.begin >= through:
+                again.queue_uncommitted(envelope)
+                got += [(e.begin, e.clock) for e in drain(again, log)]
+        assert got == wanted[max(count - 1, 0) : 7]
+        sequencer.settle(7)
+        state = (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
+        assert state[:2] == states[8][:2]
+        assert not sequencer.emitting
+    assert wanted[7:] == [(900, 3)]
+
+
+@pytest.mark.parametrize("ring", [1, 2, 3, 8, 100])
+@given(seed=st.integers(0, 2**32))
+def test_commits_settled_one_by_one(ring, seed):
+    """At each message, what a checkpoint goes on with is what's missing."""
+    rng = random.Random(seed)
+    log = well_formed(rng, 60)
+    want = deliver_by_rows(log, 1000)[0]
+    sequencer, rows, got, at = Sequencer(buffer=ring), copies(log), [], 0
+    while at < len(rows):
+        index = sequencer.queue_commits(rows[: at + rng.randrange(1, 40)], at)
+        if sequencer.emitting and not sequencer.replay_required:
+            taken = sequencer.take()
+            count = rng.randrange(len(taken) + 1)
+            for part in range(rng.randrange(count + 1), count + 1):
+                sequencer.settle(part)
+            got += [(e.begin, e.clock) for e in taken[:count]]
+            if count < len(taken):
+                checkpoint = sequencer.checkpoint()
+                sequencer = Sequencer.from_checkpoint(checkpoint, buffer=ring)
+                through = checkpoint.offsets.get("j", 0)
+                rows = copies(log)
+                at = next((i for i, e in enumerate(log) if e.begin >= through), len(log))
+                continue
+        elif sequencer.emitting:
+            got += [(e.begin, e.clock) for e in take_all(sequencer, log, rng)]
+        at = index
+    assert got == want
+
+
+def test_forgotten_journals():
+    log = [row("A1c", 0), row("A2c", 1), row("B1c", 2), row("A3k", 3), row("A4c", 4)]
+    for queue in ("queue_batch", "queue_commits"):
+        for buffer in (1, 100):
+            sequencer = Sequencer(buffer=buffer)
+            getattr(sequencer, queue)(copies(log))
+            assert sequencer.emitting
+            sequencer.forget("test/journal")
+            assert not sequencer.emitting
+            assert not sequencer.replay_required
+            assert not sequencer.has_pending
+            assert sequencer.checkpoint() == SequencerCheckpoint()
+            # It's sequenced as if nothing was known of it.
+            assert [name(e) for e in drain(sequencer, [row("A1o", 0)])] == []
+            sequencer.queue_uncommitted(row("A1o", 0))
+            assert [name(e) for e in drain(sequencer, log)] == ["A1o"]
 
 
 # --- Random logs.
@@ -487,7 +539,7 @@ def take_all(sequencer, log, rng):
     return got
 
 
-def deliver_by_batches(log, ring, rng):
+def deliver_by_batches(log, ring, rng, method):
     sequencer = Sequencer(buffer=ring)
     got, states = [], []
     rows = copies(log)
@@ -496,7 +548,7 @@ def deliver_by_batches(log, ring, rng):
         batch = rows[at : at + rng.randrange(1, 30)]
         index = 0
         while index < len(batch):
-            index = sequencer.queue_batch(batch, index)
+            index = getattr(sequencer, method)(batch, index)
             if sequencer.emitting:
                 got += [(e.begin, e.clock) for e in take_all(sequencer, log, rng)]
             state = (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
@@ -515,13 +567,14 @@ def outside(rng, count):
     return log
 
 
+@pytest.mark.parametrize("method", ["queue_batch", "queue_commits"])
 @pytest.mark.parametrize("kind", [well_formed, wild, outside])
 @given(seed=st.integers(0, 2**32), ring=st.sampled_from([0, 1, 2, 3, 5, 8, 100]))
-def test_batches_equal_rows(kind, seed, ring):
+def test_batches_equal_rows(kind, method, seed, ring):
     rng = random.Random(seed)
     log = kind(rng, 80)
     got, states = deliver_by_rows(log, ring)
-    batched, batched_states = deliver_by_batches(log, ring, rng)
+    batched, batched_states = deliver_by_batches(log, ring, rng, method)
     assert batched == got
     for count, state in batched_states:
         assert state == states[count - 1]

@@ -41,6 +41,7 @@ async def messages(client: JournalClient, listing: pb.ListResponse) -> None:
     async for envelope in ReadCommittedIter(["a"], adapter, client=client):
         _ = envelope.message.name  # error: attr-defined
         _ = envelope.offset  # error: attr-defined
+    ReadCommittedIter(pb.ListRequest(), adapter, client=client)  # error: arg-type
     publisher = Publisher(client.appends, adapter)
     mapping = modulo_mapping(order_key, lambda: listing)
     await publisher.publish_uncommitted(mapping, "text")  # error: arg-type

@@ -74,6 +74,13 @@ async def messages(client: JournalClient) -> None:
         assert_type(envelope.message, Order)
         assert_type(envelope.uuid, UUID)
         assert_type(envelope.flags, Flags)
+    selector = pb.parse_label_selector("topic=orders")
+    async for batch in ReadCommittedIter(selector, adapter, client=client, block=True).batches():
+        assert_type(batch[0], Envelope[Order])
+        assert_type(batch.messages, list[Order])
+    async with client.watch(selector) as watched:
+        async for envelope in ReadUncommittedIter(watched, adapter, client=client, direct=True):
+            assert_type(envelope, Envelope[Order])
     async for payment in ReadUncommittedIter("a", json_adapter(Payment), client=client):
         assert_type(payment.message.cents, int)
     async for untyped in ReadUncommittedIter("a", json_adapter(), client=client):

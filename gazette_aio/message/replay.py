@@ -1,0 +1,62 @@
+"""Content of a journal which is read again, as its transaction outgrew what's retained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.protocol.errors import FramingError, GazetteError, OffsetJumpError, ReplayError
+
+if TYPE_CHECKING:
+    from gazette_aio.client import RetryReader
+    from gazette_aio.message.envelope import Envelope
+    from gazette_aio.message.splitter import JournalSplitter
+
+
+class Replay:
+    """Reads content of one journal again.
+
+    Args:
+        reader: Reader of the content.
+        splitter: Splits it.
+        allow_gaps: Go on behind content which isn't there any more.
+    """
+
+    def __init__(self, reader: RetryReader, splitter: JournalSplitter, *, allow_gaps: bool) -> None:
+        self.reader = reader
+        self._splitter = splitter
+        self._allow_gaps = allow_gaps
+
+    def next_run(self) -> list[Envelope[Any]]:
+        """Return the next envelopes of the content at hand; empty if there are none."""
+        while True:
+            try:
+                return self._splitter.next_run()
+            except FramingError:
+                # It was raised when the frame was first read, and passed over then.
+                continue
+
+    async def receive(self) -> bool:
+        """Wait for more content, and return False at its end.
+
+        Cancellation: safe.
+
+        Raises:
+            ReplayError: It can't be read, or isn't all there.
+        """
+        reader, splitter = self.reader, self._splitter
+        try:
+            chunk = await anext(reader)
+        except StopAsyncIteration:
+            splitter.end()
+            try:
+                splitter.next_run()
+            except FramingError as error:
+                raise ReplayError(f"replay reader: {error}") from error
+            return False
+        except GazetteError as error:
+            if isinstance(error, OffsetJumpError) and self._allow_gaps:
+                splitter.jump(reader.offset)
+                return True
+            raise ReplayError(f"replay reader: {error}") from error
+        splitter.feed(chunk, reader.offset - len(chunk))
+        return True
