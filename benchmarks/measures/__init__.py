@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import importlib
 
-_MODULES = ("read_committed", "publish", "reads", "appends", "listing", "broker", "imports")
+_MODULES = (
+    "read_committed",
+    "arrow",
+    "publish",
+    "reads",
+    "appends",
+    "listing",
+    "broker",
+    "imports",
+)
 
 
 def load() -> None:

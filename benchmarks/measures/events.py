@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,17 +78,36 @@ def mapping(_message: object) -> tuple[str, str]:
 
 @asynccontextmanager
 async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
-    """Yield a client of a broker process which has these journals."""
-    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
-        async with (
-            BrokerProcess(Path(directory) / "broker") as broker,
-            connect(broker.endpoint) as client,
-        ):
-            labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
-            specs = [
-                journal_spec(name, labels=labels, length=1 << 30, codec=pb.CompressionCodec.NONE)
-                for name in names
-            ]
-            for begin in range(0, len(specs), APPLIED):
-                await create_journals(client, *specs[begin : begin + APPLIED])
+    """Yield a client of a broker which has these journals.
+
+    It's a process of its own; or the broker at BROKER_ADDRESS, if that's set, which they're deleted
+    from in the end.
+    """
+    labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
+    specs = [
+        journal_spec(name, labels=labels, length=1 << 30, codec=pb.CompressionCodec.NONE)
+        for name in names
+    ]
+    async with _broker() as address, connect(address) as client:
+        for begin in range(0, len(specs), APPLIED):
+            await create_journals(client, *specs[begin : begin + APPLIED])
+        try:
             yield client
+        finally:
+            for begin in range(0, len(names), APPLIED):
+                await client.apply(
+                    [
+                        pb.ApplyRequest.Change(delete=name, expect_mod_revision=-1)
+                        for name in names[begin : begin + APPLIED]
+                    ]
+                )
+
+
+@asynccontextmanager
+async def _broker() -> AsyncIterator[str]:
+    if address := os.environ.get("BROKER_ADDRESS"):
+        yield address
+        return
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        async with BrokerProcess(Path(directory) / "broker") as broker:
+            yield broker.endpoint

@@ -1,33 +1,120 @@
-"""Publishing messages one by one."""
+"""Publishing messages, one by one and in batches."""
 
 from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import gazette_aio.protocol as pb
 from benchmarks.harness import Measure, Subject, register
-from benchmarks.measures.events import JOURNAL, WORKLOADS, Workload, mapping, served_journals
+from benchmarks.measures.events import (
+    JOURNAL,
+    WORKLOADS,
+    Event,
+    Workload,
+    events,
+    mapping,
+    served_journals,
+)
 from gazette_aio import Publisher, json_adapter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+BATCH = 10_000
+"""Messages of a batch."""
+TARGET = (JOURNAL, pb.CONTENT_TYPE_JSON_LINES)
+
+
+class Purchase(msgspec.Struct):
+    """A larger message: some 1 KB, UUID included."""
+
+    event: Event
+    total: float
+    tax: float
+    paid: bool
+    coupon: str | None
+    address: dict[str, str]
+    items: list[dict[str, str | int]]
+
+
+def purchases() -> list[Any]:
+    """Return larger messages."""
+    address = {"street": "Unter den Linden 77", "city": "Berlin", "zip": "10117", "phone": "030"}
+    return [
+        Purchase(
+            event=event,
+            total=event.id % 1000 / 4,
+            tax=event.id % 1000 / 32,
+            paid=event.id % 3 == 0,
+            coupon=f"spring-{event.id % 50}",
+            address=address,
+            items=[
+                {
+                    "sku": f"sku-{event.id % 10_007:06}-{part}",
+                    "title": "A book of verses",
+                    "count": 2,
+                }
+                for part in range(11)
+            ],
+        )
+        for event in events()
+    ]
+
+
+async def one_by_one(publisher: Publisher[Any], messages: list[Any]) -> None:
+    for message in messages:
+        appended = await publisher.publish_uncommitted(mapping, message)
+    await appended
+
+
+async def in_batches(publisher: Publisher[Any], batches: list[list[Any]]) -> None:
+    for batch in batches:
+        appends = await publisher.publish_uncommitted_batch(mapping, batch)
+    await appends[JOURNAL]
+
+
+async def as_tables(publisher: Publisher[Any], tables: list[Any]) -> None:
+    for table in tables:
+        appends = await publisher.publish_uncommitted_batch(TARGET, table=table)
+    await appends[JOURNAL]
+
+
+def whole(messages: list[Any]) -> list[Any]:
+    return messages
+
+
+def batched(messages: list[Any]) -> list[Any]:
+    return [messages[begin : begin + BATCH] for begin in range(0, len(messages), BATCH)]
+
+
+def tabled(messages: list[Any]) -> list[Any]:
+    import pyarrow as pa  # noqa: PLC0415 - an extra, which other measures do without.
+
+    return [
+        pa.Table.from_pylist([msgspec.structs.asdict(message) for message in batch])
+        for batch in batched(messages)
+    ]
 
 
 @asynccontextmanager
-async def setup(workload: Workload) -> AsyncIterator[Subject]:
+async def setup(
+    workload: Workload,
+    prepare: Callable[[list[Any]], list[Any]],
+    publish: Callable[[Publisher[Any], list[Any]], Awaitable[None]],
+) -> AsyncIterator[Subject]:
     messages = workload.messages()
+    prepared = prepare(messages)
     async with served_journals(JOURNAL) as client:
         publisher = Publisher(client.appends, json_adapter(workload.kind))
 
         async def figure() -> float:
             begun = time.perf_counter()
-            for message in messages:
-                appended = await publisher.publish_uncommitted(mapping, message)
-            await appended
+            await publish(publisher, prepared)
             return len(messages) / (time.perf_counter() - begun)
 
         async def yardstick() -> float:
@@ -42,14 +129,36 @@ async def setup(workload: Workload) -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
-for each in WORKLOADS:
+BARE = (
+    "up to the commit of the last by a broker process, against a bare loop of msgspec.json encode "
+    "and bytearray.extend"
+)
+
+for each in (*WORKLOADS, Workload(".large", "messages of 1 KB", Purchase, purchases)):
     register(
         Measure(
             name=f"publish_uncommitted{each.suffix}",
-            goal=0.12,
+            goal=0.15,
             unit="msg/s",
-            setup=partial(setup, each),
-            about=f"publish_uncommitted of {each.about}, up to the commit of the last by a broker "
-            "process, against a bare loop of msgspec.json encode and bytearray.extend",
+            setup=partial(setup, each, whole, one_by_one),
+            about=f"publish_uncommitted of {each.about}, {BARE}",
         )
     )
+    register(
+        Measure(
+            name=f"publish_batch{each.suffix}",
+            goal=0.35,
+            unit="msg/s",
+            setup=partial(setup, each, batched, in_batches),
+            about=f"publish_uncommitted_batch of {BATCH} of {each.about}, {BARE}",
+        )
+    )
+register(
+    Measure(
+        name="publish_batch.table",
+        goal=0.2,
+        unit="msg/s",
+        setup=partial(setup, WORKLOADS[1], tabled, as_tables),
+        about=f"publish_uncommitted_batch of pyarrow tables of {WORKLOADS[1].about}, {BARE}",
+    )
+)

@@ -104,9 +104,13 @@ class ContentBuffer:
 
     def pieces(self, size: int) -> Iterator[bytes | memoryview]:
         """Yield the content which isn't in the file, in pieces of `size` and a shorter last one."""
+        content = (self.moving, *self.tail)
+        if self.memory_bytes <= 2 * CROWDED_BYTES:
+            # Hot: small pieces are joined at once. Long content would take too long.
+            content = (b"".join(content),)
         parts: list[bytes | memoryview] = []
         missing = size
-        for piece in (self.moving, *self.tail):
+        for piece in content:
             if len(piece) < missing:
                 if piece:
                     parts.append(piece)

@@ -8,11 +8,21 @@ import functools
 import inspect
 import logging
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from gazette_aio.message.adapters.base import Adapter, StampingAdapter
-from gazette_aio.message.framing import Framing, framing_by_content_type
+import gazette_aio.protocol as pb
+from gazette_aio.message.adapters.base import Adapter, SplitMessages
+from gazette_aio.message.batch_encoding import (
+    Encoded,
+    MessageRows,
+    Pace,
+    Rows,
+    encode_rows,
+    map_rows,
+)
 from gazette_aio.message.intent_record import AckIntent
+from gazette_aio.message.routes import Route
+from gazette_aio.message.tables import rows_of_table
 from gazette_aio.message.transaction import Transaction
 from gazette_aio.message.uuid import (
     ACK_TXN,
@@ -29,7 +39,7 @@ from gazette_aio.message.uuid import (
 from gazette_aio.protocol.errors import DependencyError, MixedTransactionError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Sequence
 
     from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.client.append_service import ClearedError
@@ -39,51 +49,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-_TURNS = 256
-"""Messages which are published without suspension."""
+_TURN_BYTES: Final = 1 << 19
+"""Bytes which are published without suspension: some two milliseconds' worth."""
+_MESSAGE_BYTES: Final = 300
+"""What a message counts on top of its length: as many bytes take as long."""
 
-
-class Route(Generic[T]):
-    """A journal which is published to, by its content type."""
-
-    __slots__ = (
-        "cleared_error",
-        "encode_continue",
-        "encode_outside",
-        "first_clock",
-        "frame",
-        "journal",
-        "last",
-        "pending",
-        "settled_clock",
-    )
-
-    def __init__(
-        self,
-        journal: str,
-        frame: Callable[[bytes], bytes],
-        encode_continue: Callable[[T, int], bytes],
-        encode_outside: Callable[[T, int], bytes],
-    ) -> None:
-        self.journal = journal
-        self.frame = frame
-        self.encode_continue = encode_continue
-        self.encode_outside = encode_outside
-        self.pending = False
-        """Whether there are uncommitted messages without an acknowledgement."""
-        self.first_clock = 0
-        """Clock of the first of them."""
-        self.cleared_error: ClearedError | None = None
-        """Latest error of the journal which was cleared before the first of them."""
-        self.last: AsyncAppend | None = None
-        """Append of the last of them."""
-        self.settled_clock: int | None = None
-        """Clock of the last acknowledgement or committed message, by the present producer."""
-
-    def encode(self, message: T, clock: int, flags: Flags) -> bytes:
-        """Return the stamped frame of a message, with either of the flags of messages."""
-        encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
-        return encode(message, clock)
+_CROWD_BYTES: Final = 1 << 20
+"""Bytes of an append which are written before content is moved out of memory."""
 
 
 class Publisher(Generic[T]):
@@ -128,31 +100,11 @@ class Publisher(Generic[T]):
         self._transaction: Transaction | None = None
         # Publishing waits while the gate is set: a transaction is being acknowledged.
         self._gate: asyncio.Future[None] | None = None
-        # Messages left to publish before the event loop has a turn; none while the gate is set.
-        self._turns = _TURNS
+        # Bytes left to publish before the event loop has a turn; none while the gate is set.
+        self._turn_bytes = _TURN_BYTES
         self._waiting = 0  # Publishers beyond the gate which wait to append.
         self._idle: asyncio.Future[None] | None = None
         self._producer = new_producer_id() if producer is None else ProducerID(producer)
-
-    def _encoder(self, framing: Framing, flags: Flags) -> Callable[[T, int], bytes]:
-        """Return a function of a message and a clock, which returns the stamped frame."""
-        adapter, producer, frame = self.adapter, self._producer, framing.encode
-        if not isinstance(adapter, StampingAdapter):
-
-            def encode(message: T, clock: int) -> bytes:
-                return frame(adapter.encode(message, build_uuid(producer, clock, flags)))
-
-            return encode
-        stamping = cast("StampingAdapter[T]", adapter)
-        suffix: bytes = getattr(framing, "suffix", b"")
-        if suffix:
-            return stamping.encoder(producer, flags, suffix)
-        stamp = stamping.encoder(producer, flags)
-
-        def stamp_and_frame(message: T, clock: int) -> bytes:
-            return frame(stamp(message, clock))
-
-        return stamp_and_frame
 
     @property
     def producer_id(self) -> ProducerID:
@@ -183,7 +135,6 @@ class Publisher(Generic[T]):
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
             Exception: What the message's validation or encoding raises. Nothing is published.
         """
-        self._turns -= 1
         return await self._publish(mapping, message, OUTSIDE_TXN)
 
     async def publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
@@ -204,23 +155,27 @@ class Publisher(Generic[T]):
             Exception: What the message's validation or encoding raises. Nothing is published.
         """
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
-        turns = self._turns
-        if turns > 0:
-            self._turns = turns - 1
+        turn_bytes = self._turn_bytes
+        if turn_bytes > 0:
             if type(message) not in self._plain:
                 self._validate(message)
             target = mapping(message)
             route = self._open_routes.get(target)
             if route is not None:
                 clock = self.clock
-                base = before = clock.value
+                before = clock.value
+                tick = before + clock.step
                 if self._update_clock:
                     now = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4
-                    if now > base:  # noqa: PLR1730 - hot.
-                        base = now
-                clock.value = tick = (base + clock.step) & MASK_64
-                append = self._try_append(route.journal, route.encode_continue(message, tick))
+                    if now > before:
+                        tick = now + clock.step
+                if tick > MASK_64:
+                    tick &= MASK_64
+                clock.value = tick
+                data = route.encode_continue(message, tick)
+                append = self._try_append(route.journal, data)
                 if append is not None:
+                    self._turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
                     route.last = append
                     return append
                 clock.value = before
@@ -228,9 +183,9 @@ class Publisher(Generic[T]):
         return await self._publish(mapping, message, CONTINUE_TXN)
 
     async def _publish(self, mapping: Mapping[T], message: T, flags: Flags) -> AsyncAppend:
-        if self._turns <= 0 and self._gate is None:
+        if self._turn_bytes <= 0 and self._gate is None:
             # A caller who never has to wait still lets others, and what writes appends, have turns.
-            self._turns = _TURNS
+            self._turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
         if type(message) not in self._plain:
             self._validate(message)
@@ -250,7 +205,9 @@ class Publisher(Generic[T]):
         # the order of clocks.
         before = self.clock.value
         clock = self.clock.tick()
-        append = self._try_append(route.journal, route.encode(message, clock, flags))
+        data = route.encode(message, clock, flags)
+        self._turn_bytes -= _MESSAGE_BYTES + len(data)
+        append = self._try_append(route.journal, data)
         if append is None:
             self.clock.value = before
             route, append, clock = await self._append_slowly(target, message, flags)
@@ -258,13 +215,16 @@ class Publisher(Generic[T]):
             route.settled_clock = clock
             return append
         if not route.pending:
-            route.pending = True
-            route.first_clock = clock
-            route.cleared_error = self.appends.cleared_error(route.journal)
-            self._pending.append(route)
-            self._open_routes[target] = route
+            self._note_pending(route, clock, self.appends.cleared_error(route.journal))
         route.last = append
         return append
+
+    def _note_pending(self, route: Route[T], clock: int, cleared: ClearedError | None) -> None:
+        route.pending = True
+        route.first_clock = clock
+        route.cleared_error = cleared
+        self._pending.append(route)
+        self._open_routes[route.target] = route
 
     async def _append_slowly(
         self, target: Target, message: T, flags: Flags
@@ -286,9 +246,186 @@ class Publisher(Generic[T]):
             append.release()
             return route, append, clock
         finally:
-            self._waiting -= 1
-            if self._waiting == 0 and self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+            self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        self._waiting -= 1
+        if self._waiting == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def publish_committed_batch(
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Sequence[T] = (),
+        *,
+        table: Any = None,
+    ) -> dict[str, AsyncAppend]:
+        """Publish messages which readers of committed messages may process at once.
+
+        As `publish_uncommitted_batch()`, but messages aren't part of a transaction.
+
+        Args:
+            mapping: Returns the journal and content type of a message, plain or async; or a pair of
+                them for all. Rows of a table are handed to it as dicts.
+            messages: Messages to publish.
+            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
+
+        Returns:
+            The append of each journal.
+
+        Cancellation: aborts — journals which were appended to keep their messages.
+
+        Raises:
+            MixedTransactionError: A journal has uncommitted messages of this Publisher.
+        """
+        return await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+
+    async def publish_uncommitted_batch(
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Sequence[T] = (),
+        *,
+        table: Any = None,
+    ) -> dict[str, AsyncAppend]:
+        """Publish messages which are pending until their journals are acknowledged.
+
+        All of them are validated, mapped and encoded before anything is published: if one can't be,
+        none is. Then those of a journal are one append, in their order; only beyond
+        `AppendService.cutoff_bytes` they're several. Journals follow each other, each is locked
+        only while it's its turn, and the event loop has turns in between.
+
+        Rows of a table become messages by the names of its columns if they're JSON or protobuf, and
+        by their positions if they're CSV. Columns named `_journal`, `_begin`, `_end`, `_timestamp`,
+        `_clock`, `_producer` and `_flags` are left out, so that what `arrow()` has read may be
+        published. If all that remains is `_value`, that's the whole message as bytes or text.
+
+        Args:
+            mapping: Returns the journal and content type of a message, plain or async; or a pair of
+                them for all. Rows of a table are handed to it as dicts.
+            messages: Messages to publish.
+            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
+
+        Returns:
+            The append of each journal. If a journal has several it's the last, which succeeds only
+            if all do.
+
+        Cancellation: aborts — journals which were appended to keep their messages.
+
+        Raises:
+            MappingError: The mapping has no journal for a message.
+            UnrecognizedContentTypeError: There's no framing of a journal's content type.
+            ValidationError: A table has a value which messages can't hold.
+            ConfigurationError: There's no pyarrow, or messages of the adapter can't be made of the
+                columns of the table.
+            DependencyError: Part of a journal's messages may be missing, as an error was cleared.
+            Exception: What validation, the mapping or encoding raises, with a note of which message
+                of the batch it was. Nothing is published then.
+        """
+        return await self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+
+    async def _publish_batch(
+        self, mapping: Mapping[Any] | Target, messages: Sequence[T], table: Any, flags: Flags
+    ) -> dict[str, AsyncAppend]:
+        rows: Rows = MessageRows(messages, self.adapter, self._validate, self._plain)
+        if table is not None:
+            if len(messages):
+                raise ValidationError("a batch has either messages or a table")
+            rows = await rows_of_table(table, self.adapter)
+        pace = Pace()
+        batch: list[tuple[Target, list[Encoded]]] = []
+        for target, indices in (await map_rows(rows, mapping, pace)).items():
+            _check_journal(target[0])
+            route = self._routes.get(target) or self._add_route(target)
+            batch.append((target, await encode_rows(rows, indices, route, flags, pace)))
+        while self._gate is not None:
+            await asyncio.shield(self._gate)
+        for target, _ in batch:
+            self._route_to(target, flags)
+        self._waiting += 1
+        try:
+            appends: dict[str, AsyncAppend] = {}
+            for target, parts in batch:
+                appends[target[0]] = await self._append_parts(target, parts, flags, pace)
+            return appends
+        finally:
+            self._end_waiting()
+
+    async def _append_parts(
+        self, target: Target, parts: list[Encoded], flags: Flags, pace: Pace
+    ) -> AsyncAppend:
+        journal, done = target[0], 0
+        cleared = self.appends.cleared_error(journal)
+        while True:
+            append = await self.appends.start_append(journal)
+            try:
+                # Race: as one message which has waited, these may be of another producer by now.
+                route = self._route_to(target, flags)
+                now_cleared = self.appends.cleared_error(journal)
+                if done and now_cleared is not cleared:
+                    raise _missing(journal, now_cleared)
+                cleared = now_cleared
+                written = await self._write_parts(append, route, parts, done, flags, pace)
+            except BaseException as error:
+                append.roll_back(error)
+                raise
+            if written is None:
+                append.roll_back(DependencyError("uncommitted messages were abandoned"))
+                continue
+            append.release()
+            first, done = written
+            if flags == OUTSIDE_TXN:
+                route.settled_clock = self.clock.value  # All clocks of it are taken.
+            else:
+                if not route.pending:
+                    self._note_pending(route, first, cleared)
+                route.last = append
+            if done == len(parts):
+                break
+        while parts:
+            # Releasing the memory of a large batch takes its time, too.
+            parts.pop()
+            await pace.turn()
+        return append
+
+    async def _write_parts(  # noqa: PLR0917
+        self,
+        append: AsyncAppend,
+        route: Route[T],
+        parts: list[Encoded],
+        done: int,
+        flags: Flags,
+        pace: Pace,
+    ) -> tuple[int, int] | None:
+        """Stamp and write parts from number `done` on, as many as one append may have.
+
+        Returns:
+            The first clock, and how many parts are done then; or None if messages were abandoned
+            meanwhile, so that what is written is of a producer which nobody acknowledges.
+        """
+        clock, first, written, crowd = self.clock, 0, 0, 0
+        for number in range(done, len(parts)):
+            if written:
+                await pace.turn()
+                if crowd >= _CROWD_BYTES:
+                    await append.drain()
+                    crowd = 0
+                if route.producer != self._producer:
+                    return None
+                if written > self.appends.cutoff_bytes:
+                    return first, number
+            if self._update_clock:
+                clock.update()
+            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
+            # is the order of clocks.
+            part = parts[number]
+            begin = (clock.value + clock.step) & MASK_64
+            data = route.stamp(part, begin, clock.step, flags)
+            count = len(part.rests if isinstance(part, SplitMessages) else part)
+            clock.value = (clock.value + count * clock.step) & MASK_64
+            first = first or begin
+            written += append.write(data)
+            crowd += len(data)
+        return first, len(parts)
 
     def _route_to(self, target: Target, flags: Flags) -> Route[T]:
         route = self._routes.get(target) or self._add_route(target)
@@ -299,14 +436,7 @@ class Publisher(Generic[T]):
         return route
 
     def _add_route(self, target: Target) -> Route[T]:
-        journal, content_type = target
-        framing = framing_by_content_type(content_type)
-        route = self._routes[journal, content_type] = Route(
-            journal,
-            framing.encode,
-            self._encoder(framing, CONTINUE_TXN),
-            self._encoder(framing, OUTSIDE_TXN),
-        )
+        route = self._routes[target] = Route(target, self.adapter, self._producer)
         return route
 
     def _validate(self, message: T) -> None:
@@ -394,7 +524,7 @@ class Publisher(Generic[T]):
     def leave_transaction(self) -> None:
         """Let another transaction open, and others publish."""
         self._transaction = None
-        self._turns = _TURNS
+        self._turn_bytes = _TURN_BYTES
         gate, self._gate = self._gate, None
         if gate is not None and not gate.done():
             gate.set_result(None)
@@ -406,7 +536,7 @@ class Publisher(Generic[T]):
         """
         loop = asyncio.get_running_loop()
         self._gate = loop.create_future()
-        self._turns = 0
+        self._turn_bytes = 0
         if self._waiting:
             self._idle = loop.create_future()
             try:
@@ -428,11 +558,25 @@ class Publisher(Generic[T]):
             if route.last is not None:
                 await route.last
             cleared = self.appends.cleared_error(route.journal)
-            if cleared is not None and cleared is not route.cleared_error:
-                raise DependencyError(
-                    f"messages to {route.journal} may be missing, as an error of its appends was "
-                    f"cleared: {cleared.error}"
-                ) from cleared.error
+            if cleared is not route.cleared_error:
+                raise _missing(route.journal, cleared)
+
+
+def _missing(journal: str, cleared: ClearedError | None) -> DependencyError:
+    assert cleared is not None, "an error which was cleared is never forgotten"
+    error = DependencyError(
+        f"messages to {journal} may be missing, as an error of its appends was cleared: "
+        f"{cleared.error}"
+    )
+    error.__cause__ = cleared.error
+    return error
+
+
+def _check_journal(journal: str) -> None:
+    try:
+        pb.validate(pb.AppendRequest(journal=journal))
+    except ValidationError as error:
+        raise error.extend("Request") from None
 
 
 @functools.lru_cache(maxsize=1024)

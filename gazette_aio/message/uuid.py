@@ -255,44 +255,53 @@ def _hex_int(digits: bytes) -> int:
         raise ValidationError("invalid UUID format") from None
 
 
-_LOW = 0xFFFFFFFF << 4
-_HIGH = MASK_64 & ~_LOW
-_MAX_TAILS = 64
+CLOCK_SPAN = 1 << 36
+"""Length of a span of clocks whose UUIDs differ in the low 32 bits of their timestamps only."""
+BEYOND_SPAN = (1 << 128) - 1 ^ 0xFFFFFFFF << 4
+"""Bits of the difference of clocks which aren't of one span, one of them at least."""
+NO_SPAN = 1 << 96
+"""Base of no span: all clocks are beyond."""
+_SPAN_BASE = MASK_64 & BEYOND_SPAN
 _pack_low = struct.Struct(">I").pack
+
+
+def clock_span(producer: bytes, flags: int, clock: int) -> tuple[int, UUID]:
+    """Return the first clock of the span which `clock` is in, and its UUID.
+
+    Clocks of a span are multiples of 16 apart, by less than CLOCK_SPAN: some seven minutes.
+    """
+    base = clock & _SPAN_BASE
+    return base, build_uuid(producer, base, flags)
 
 
 def text_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
     """Return a function of a clock, which returns the text of its UUID as ASCII bytes.
 
-    It's for paths which can't afford UUID objects. All but the low 32 bits of the timestamp stay
-    the same for minutes, and are kept.
+    It's for paths which can't afford UUID objects.
     """
-    tails: dict[int, bytes] = {}
-    find, pack = tails.get, _pack_low
+    base, tail = NO_SPAN, b""
 
     def write(clock: int) -> bytes:
-        tail = find(clock & _HIGH)
-        if tail is None:
-            if len(tails) >= _MAX_TAILS:
-                tails.clear()
-            tail = str(build_uuid(producer, clock, flags))[8:].encode()
-            tails[clock & _HIGH] = tail
-        return hexlify(pack(clock >> 4 & 0xFFFFFFFF)) + tail
+        nonlocal base, tail
+        delta = clock - base
+        if delta & BEYOND_SPAN:
+            base, uuid = clock_span(producer, flags, clock)
+            delta, tail = clock - base, str(uuid)[8:].encode()
+        return hexlify(_pack_low(delta >> 4)) + tail
 
     return write
 
 
 def raw_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
     """Return a function of a clock, which returns the 16 bytes of its UUID."""
-    tails: dict[int, bytes] = {}
-    find = tails.get
+    base, tail = NO_SPAN, b""
 
     def write(clock: int) -> bytes:
-        tail = find(clock & _HIGH)
-        if tail is None:
-            if len(tails) >= _MAX_TAILS:
-                tails.clear()
-            tails[clock & _HIGH] = tail = build_uuid(producer, clock, flags).bytes[4:]
-        return (clock >> 4 & 0xFFFFFFFF).to_bytes(4, "big") + tail
+        nonlocal base, tail
+        delta = clock - base
+        if delta & BEYOND_SPAN:
+            base, uuid = clock_span(producer, flags, clock)
+            delta, tail = clock - base, uuid.bytes[4:]
+        return _pack_low(delta >> 4) + tail
 
     return write

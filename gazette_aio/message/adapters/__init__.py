@@ -6,6 +6,8 @@ from gazette_aio.message.adapters.base import (
     Adapter,
     FrameUUIDAdapter,
     PlacedAdapter,
+    SplitMessages,
+    SplittingAdapter,
     StampingAdapter,
     UUIDPlace,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "PlacedAdapter",
     "ProtobufAdapter",
     "RawAdapter",
+    "SplitMessages",
+    "SplittingAdapter",
     "StampingAdapter",
     "UUIDPlace",
     "csv_adapter",

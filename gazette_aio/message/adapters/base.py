@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
 T = TypeVar("T")
@@ -61,6 +61,33 @@ class StampingAdapter(Protocol[T_contra]):
             producer: ID of the producer to stamp messages with.
             flags: Flags to stamp messages with.
             suffix: What to put behind each message.
+        """
+        ...
+
+
+class SplitMessages(NamedTuple):
+    """Encoded messages, split where their UUIDs are to be: `head, UUID, between, rest`."""
+
+    heads: bytes | list[bytes]
+    """What precedes the UUID of each message; one for all, or one of each."""
+    between: bytes
+    """What follows the UUID of all messages."""
+    rests: list[bytes]
+    """What follows that, of each message."""
+
+
+@runtime_checkable
+class SplittingAdapter(Protocol[T_contra]):
+    """An adapter which encodes many messages at once, before their UUIDs are known."""
+
+    uuid_is_text: bool
+    """Whether UUIDs are text, or else 16 bytes."""
+
+    def split(self, messages: Sequence[T_contra]) -> SplitMessages:
+        """Return encoded messages, without their UUIDs.
+
+        With a UUID in its place, each is what `encode()` returns. Any exception is taken as an
+        error of one of the messages.
         """
         ...
 

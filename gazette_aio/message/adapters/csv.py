@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gazette_aio.message.adapters.base import SplitMessages
 from gazette_aio.message.framing.csv import encode_record, parse_record
 from gazette_aio.message.uuid import parse_uuid
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
 
@@ -17,6 +19,8 @@ class CSVAdapter:
 
     Fields which aren't UTF-8 keep their bytes as surrogate escapes.
     """
+
+    uuid_is_text = True
 
     def __init__(self, columns: int | None, uuid_column: int) -> None:
         if uuid_column < 0 or (columns is not None and uuid_column >= columns):
@@ -37,14 +41,31 @@ class CSVAdapter:
         Raises:
             ValidationError: If it has another number of fields than the journal's records.
         """
+        head, rest = self._split(message)
+        return head + str(uuid).encode() + rest
+
+    def split(self, messages: Sequence[list[str]]) -> SplitMessages:
+        """Return the records of messages, without their UUIDs.
+
+        Raises:
+            ValidationError: If one has another number of fields than the journal's records.
+        """
+        parts = [self._split(message) for message in messages]
+        return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+
+    def record(self, fields: Sequence[str]) -> list[str]:
+        """Return a record of fields without the UUID's."""
+        return [*fields[: self._uuid_column], "", *fields[self._uuid_column :]]
+
+    def _split(self, message: list[str]) -> tuple[bytes, bytes]:
         columns = len(message)
         if columns != (self._columns or columns):
             raise ValidationError(f"record has {columns} fields (expected {self._columns})")
         if columns <= self._uuid_column:
             raise ValidationError(f"record has {columns} fields, none of which is the UUID's")
-        encoded = self._encode(message, uuid)
+        parts = self._around(message)
         self._columns = columns
-        return encoded
+        return parts
 
     def uuid(self, message: list[str]) -> UUID:
         """Return the UUID of a record.
@@ -64,12 +85,15 @@ class CSVAdapter:
         """
         if self._columns is None:
             raise ValidationError("the number of columns isn't known")
-        return self._encode([""] * self._columns, uuid)
+        head, rest = self._around([""] * self._columns)
+        return head + str(uuid).encode() + rest
 
-    def _encode(self, message: list[str], uuid: UUID) -> bytes:
+    def _around(self, message: list[str]) -> tuple[bytes, bytes]:
+        """Return what the record of `message` has before and behind its UUID."""
         fields = [field.encode("utf-8", "surrogateescape") for field in message]
-        fields[self._uuid_column] = str(uuid).encode()
-        return encode_record(fields)
+        before, behind = fields[: self._uuid_column], fields[self._uuid_column + 1 :]
+        # An empty field at the end has `encode_record()` write the comma.
+        return encode_record([*before, b""]), encode_record([b"", *behind])
 
 
 def csv_adapter(*, columns: int | None = None, uuid_column: int = 0) -> CSVAdapter:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from binascii import hexlify
+from itertools import chain
+from math import isfinite
+from operator import attrgetter
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
-from gazette_aio.message.adapters.base import UUIDPlace
+from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.adapters.members import (
     find_member,
+    float_members,
     may_hold_floats,
     member_names,
     refuse_non_finite,
 )
-from gazette_aio.message.uuid import ZERO_UUID, parse_uuid, text_writer
+from gazette_aio.message.uuid import BEYOND_SPAN, NO_SPAN, ZERO_UUID, clock_span, parse_uuid
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 
 DEFAULT_UUID_PATH = "_meta.uuid"
 _MEMBER_FOLLOWS = b'{"'
+_NULL = b"null"
+_UUID_TEXT = 36
+_pack_low = Struct(">I").pack
 
 
 class JSONAdapter(Generic[T]):
@@ -33,20 +42,28 @@ class JSONAdapter(Generic[T]):
     otherwise in its place. On reading, a missing or null UUID is zero.
     """
 
+    uuid_is_text = True
+
     def __init__(
         self,
         path: tuple[str, ...],
         *,
         decode: Callable[[bytes], T],
         encode: Callable[[T], bytes],
+        encode_lines: Callable[[Sequence[T]], bytes] | None = None,
         has_top_member: Callable[[T], bool] | None,
         check_floats: bool,
+        float_members: tuple[str, ...] = (),
     ) -> None:
         self._path = path
         self._decode = decode
         self._encode = encode
+        self._encode_lines = encode_lines
         self._has_top_member = has_top_member
         self._check_floats = check_floats
+        # All the floats of a message, where that's known to be few.
+        self._float_of = attrgetter(*float_members) if len(float_members) == 1 else None
+        self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
         names = [msgspec.json.encode(name) for name in path]
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
         self._inner = b"}" * (len(path) - 1)
@@ -65,49 +82,136 @@ class JSONAdapter(Generic[T]):
         Raises:
             ValidationError: If it's not an object, or holds a float which JSON can't.
         """
-        return self._stamp(message, str(uuid).encode())
+        head, rest = self._split(message)
+        return head + str(uuid).encode() + rest
 
     def encoder(
         self, producer: bytes, flags: int, suffix: bytes = b""
     ) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped document."""
-        write = text_writer(producer, flags)
-        # Hot: this is `_stamp()` for messages without a UUID of their own.
-        encode, check_floats, has_top_member = (
+        # Hot: this is `encode()` for messages without a UUID of their own, and `text_writer()`.
+        encode, has_top_member, check_floats = (
             self._encode,
-            self._check_floats,
             self._has_top_member,
+            self._check_floats,
         )
-        head, after, join = self._head, self._after, b"".join
+        float_of, head, join, pack, to_hex = (
+            self._float_of,
+            self._head,
+            b"".join,
+            _pack_low,
+            hexlify,
+        )
+        beyond, base, tail, after = BEYOND_SPAN, NO_SPAN, b"", b""
 
         def encode_stamped(message: T, clock: int) -> bytes:
+            nonlocal base, tail, after
+            delta = clock - base
+            if delta & beyond:
+                base, uuid = clock_span(producer, flags, clock)
+                delta, tail = clock - base, str(uuid)[8:].encode()
+                after = tail + self._after
+            low = to_hex(pack(delta >> 4))
             if has_top_member is None or not has_top_member(message):
                 document = encode(message)
-                if document.startswith(_MEMBER_FOLLOWS) and not (
-                    check_floats and b"null" in document
-                ):
-                    return join((head, write(clock), after, document[1:], suffix))
-            return self._stamp(message, write(clock)) + suffix
+                if document[:2] == b'{"':
+                    if not check_floats:
+                        usual = True
+                    elif float_of is None:
+                        usual = document.find(b"null") < 0
+                    else:
+                        try:
+                            usual = isfinite(float_of(message))
+                        except (TypeError, OverflowError):
+                            usual = False  # It isn't the float which the type promises.
+                    if usual:
+                        return join((head, low, after, document[1:], suffix))
+            own_head, rest = self._split(message)
+            return join((own_head, low, tail, rest, suffix))
 
         return encode_stamped
 
-    def _stamp(self, message: T, stamp: bytes) -> bytes:
+    def split(self, messages: Sequence[T]) -> SplitMessages:
+        """Return the documents of messages, without their UUIDs."""
+        rests = self._split_usual(messages)
+        if rests is not None:
+            return SplitMessages(self._head, self._after + b'"', rests)
+        parts = [self._split(message) for message in messages]
+        return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+
+    def _split_usual(self, messages: Sequence[T]) -> list[bytes] | None:
+        """Return documents behind their first two bytes, or None if one is anything special."""
+        encode_lines, has_top_member = self._encode_lines, self._has_top_member
+        if encode_lines is None or (
+            has_top_member is not None and any(map(has_top_member, messages))
+        ):
+            return None
+        lines = encode_lines(messages)
+        # Members of msgspec.Raw may hold newlines.
+        if lines[:2] != _MEMBER_FOLLOWS or lines.count(b"\n") != len(messages):
+            return None
+        if self._check_floats and not self._all_finite(messages) and _NULL in lines:
+            return None
+        rests = lines[2:-1].split(b'\n{"')
+        return rests if len(rests) == len(messages) else None
+
+    def _all_finite(self, messages: Sequence[T]) -> bool:
+        """Return whether all floats of messages are known to be finite."""
+        try:
+            if self._float_of is not None:
+                return isfinite(sum(map(self._float_of, messages)))
+            if self._floats_of is not None:
+                return isfinite(sum(chain.from_iterable(map(self._floats_of, messages))))
+        except (TypeError, ValueError, OverflowError):
+            pass  # They aren't the floats which the type promises.
+        return False
+
+    def _split(self, message: T) -> tuple[bytes, bytes]:
+        """Return what the document of `message` has before and behind its UUID."""
         document = self._encode(message)
-        if self._check_floats and b"null" in document:
+        if self._check_floats and _NULL in document:
             # The encoder writes NaN and infinity as null.
             refuse_non_finite(message)
-        if self._has_top_member is None or not self._has_top_member(message):
+        own_uuid = self._has_top_member is not None and self._has_top_member(message)
+        return self.split_document(document, own_uuid=own_uuid)
+
+    def split_document(self, document: bytes, *, own_uuid: bool = True) -> tuple[bytes, bytes]:
+        """Return what a document has before and behind its UUID, which it need not have yet.
+
+        Args:
+            document: A JSON object.
+            own_uuid: Whether it may have a member for the UUID.
+
+        Raises:
+            ValidationError: If it's not an object.
+        """
+        if not own_uuid:
             if document.startswith(_MEMBER_FOLLOWS):
-                return b"".join((self._head, stamp, self._after, document[1:]))
+                return self._head, self._after + document[1:]
             if document == b"{}":
-                return self._head + stamp + b'"' + self._inner + b"}"
+                return self._head, b'"' + self._inner + b"}"
         head = len(self._head)
-        written = document[head : head + 37]
-        if document.startswith(self._head) and written[36:] == b'"' and b"\\" not in written:
-            return self._head + stamp + document[head + 36 :]
+        written = document[head : head + _UUID_TEXT + 1]
+        if (
+            document.startswith(self._head)
+            and written[_UUID_TEXT:] == b'"'
+            and b"\\" not in written
+        ):
+            return self._head, document[head + _UUID_TEXT :]
         if document[:1] != b"{":
             raise ValidationError("message must encode to a JSON object")
-        return _replace_member(document, self._path, stamp)
+        return _split_at(document, self._path)
+
+    def may_hold_uuid(self, names: Sequence[str]) -> bool:
+        """Return whether a document of members of these names may have a member for the UUID."""
+        return self._path[0] in names
+
+    def split_members(self, members: list[bytes]) -> SplitMessages:
+        """Return documents without their UUIDs, which are given without their opening braces.
+
+        They have members, none of which may hold the UUID.
+        """
+        return SplitMessages(self._head, self._after, members)
 
     def uuid(self, message: T) -> UUID:
         """Return the UUID of `message`; zero if it has none, or its type has no such member.
@@ -154,21 +258,21 @@ def _nested_type(path: tuple[str, ...]) -> Any:
     return kind
 
 
-def _replace_member(document: bytes, path: tuple[str, ...], stamp: bytes) -> bytes:
-    """Return `document` with its member at `path` set, all others being kept to the byte."""
+def _split_at(document: bytes, path: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """Return `document` before and behind the text at `path`, all else being kept to the byte."""
     members = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
-    name, rest = path[0], path[1:]
+    name, inner_path = path[0], path[1:]
     existing = members.get(name)
-    if not rest:
-        value = b'"' + stamp + b'"'
-    else:
+    head, rest = b'"', b'"'
+    if inner_path:
         inner = b"{}" if existing is None or bytes(existing) == b"null" else bytes(existing)
-        value = _replace_member(inner, rest, stamp)
+        head, rest = _split_at(inner, inner_path)
     if existing is None:
-        members = {name: msgspec.Raw(value), **members}
-    else:
-        members[name] = msgspec.Raw(value)
-    return msgspec.json.encode(members)
+        members = {name: msgspec.Raw(), **members}
+    texts = [msgspec.json.encode(key) + b":" + bytes(value) for key, value in members.items()]
+    at = list(members).index(name)
+    head = b",".join([*texts[:at], msgspec.json.encode(name) + b":" + head])
+    return b"{" + head, b",".join([rest, *texts[at + 1 :]]) + b"}"
 
 
 @overload
@@ -193,12 +297,14 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
     path = _parse_path(uuid_path)
     if type is bytes:
         return raw_json_adapter(uuid_path)
+    encoder = msgspec.json.Encoder()
     if type is dict:
         decoder = msgspec.json.Decoder(dict[str, Any] | None)
         return JSONAdapter(
             path,
             decode=lambda frame: decoder.decode(frame) or {},
-            encode=msgspec.json.Encoder().encode,
+            encode=encoder.encode,
+            encode_lines=encoder.encode_lines,
             has_top_member=lambda message: path[0] in message,
             check_floats=True,
         )
@@ -215,9 +321,11 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
     return JSONAdapter(
         path,
         decode=decode,
-        encode=msgspec.json.Encoder().encode,
+        encode=encoder.encode,
+        encode_lines=encoder.encode_lines,
         has_top_member=_constantly_true if has_member else None,
         check_floats=may_hold_floats(type),
+        float_members=float_members(type),
     )
 
 

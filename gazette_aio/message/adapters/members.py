@@ -74,6 +74,20 @@ def may_hold_floats(kind: type | Any) -> bool:
     return _floats_within(info, set())
 
 
+def float_members(kind: type | Any) -> tuple[str, ...]:
+    """Return names of the attributes which are floats, if a type holds floats nowhere else."""
+    try:
+        info = msgspec.inspect.type_info(kind)
+    except TypeError:
+        return ()
+    if not isinstance(info, (msgspec.inspect.StructType, msgspec.inspect.DataclassType)):
+        return ()
+    holding = [field for field in info.fields if _floats_within(field.type, {id(info)})]
+    if all(type(field.type) is msgspec.inspect.FloatType for field in holding):
+        return tuple(field.name for field in holding)
+    return ()
+
+
 def _floats_within(info: object, seen: set[int]) -> bool:
     if isinstance(info, (msgspec.inspect.FloatType, msgspec.inspect.AnyType)):
         return True

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from gazette_aio.message.adapters.base import UUIDPlace
+from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.uuid import ZERO_UUID, raw_writer, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
 M = TypeVar("M", bound=Message)
@@ -27,6 +27,8 @@ class ProtobufAdapter(Generic[M]):
     The UUID is a bytes field. An acknowledgement has no other field. On reading, an empty UUID is
     zero.
     """
+
+    uuid_is_text = False
 
     def __init__(self, cls: type[M], uuid_field: str) -> None:
         field = cls.DESCRIPTOR.fields_by_name.get(uuid_field)
@@ -58,13 +60,29 @@ class ProtobufAdapter(Generic[M]):
 
         return encode_stamped
 
+    def split(self, messages: Sequence[M]) -> SplitMessages:
+        """Return messages serialized, without their UUIDs."""
+        return SplitMessages(self._tag, b"", [self._rest(message) for message in messages])
+
+    def message(self, fields: dict[str, Any]) -> M:
+        """Return a message of values by the names of fields, those which are None left out.
+
+        Raises:
+            ValueError: There's no such field.
+            TypeError: A value isn't of the type of its field.
+        """
+        return self._cls(**{name: value for name, value in fields.items() if value is not None})
+
     def _stamp(self, message: M, stamp: bytes) -> bytes:
+        return self._tag + stamp + self._rest(message)
+
+    def _rest(self, message: M) -> bytes:
         if getattr(message, self._field):
             copied = self._cls()
             copied.CopyFrom(message)
             copied.ClearField(self._field)
             message = copied
-        return self._tag + stamp + message.SerializeToString()
+        return message.SerializeToString()
 
     def uuid(self, message: M) -> UUID:
         """Return the UUID of `message`.

@@ -1,0 +1,197 @@
+"""Reading messages as Arrow record batches: from a broker, and from the file of a fragment."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import grpc.aio
+import pyarrow as pa
+import pyarrow.json
+
+import gazette_aio.protocol as pb
+from benchmarks.harness import Measure, Subject, register
+from benchmarks.measures.events import JOURNAL, WORKLOADS, Workload, mapping, served_journals
+from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
+from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gazette_aio.client import JournalClient
+
+TRANSACTION = 5_000
+TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), list[str]: pa.list_(pa.string())}
+
+
+def schema_of(kind: type[Any]) -> pa.Schema:
+    """Return the columns of a Struct."""
+    fields: list[pa.Field[Any]] = []
+    for name, hint in get_type_hints(kind).items():
+        fields.append(pa.field(name, TYPES[hint if hint in TYPES else get_args(hint)[0]]))
+    return pa.schema(fields)
+
+
+async def publish(client: JournalClient, workload: Workload) -> bytes:
+    """Publish messages in transactions, and return the content of the journal."""
+    messages = workload.messages()
+    publisher = Publisher(client.appends, json_adapter(workload.kind))
+    for begin in range(0, len(messages), TRANSACTION):
+        async with publisher.transaction():
+            for message in messages[begin : begin + TRANSACTION]:
+                await publisher.publish_uncommitted(mapping, message)
+    head = (await client.append(JOURNAL)).commit.end
+    async with client.read(JOURNAL, end_offset=head) as reader:
+        return b"".join([chunk async for chunk in reader])
+
+
+async def read(client: JournalClient, workload: Workload, schema: pa.Schema | None) -> int:
+    """Read all messages, and return how many there are."""
+    count = 0
+    adapter = json_adapter(workload.kind)
+    async with ReadCommittedIter(JOURNAL, adapter, client=client, direct=True) as iterator:
+        async for batch in iterator.arrow(schema):
+            count += batch.num_rows
+    return count
+
+
+@asynccontextmanager
+async def columns(workload: Workload) -> AsyncIterator[Subject]:
+    """Compare typed columns with pyarrow.json on the same bytes."""
+    schema = schema_of(workload.kind)
+    async with served_journals(JOURNAL) as client:
+        content = await publish(client, workload)
+        rows = await read(client, workload, None)
+
+        async def figure() -> float:
+            begun = time.perf_counter()
+            assert await read(client, workload, schema) == rows
+            return rows / (time.perf_counter() - begun)
+
+        def parse() -> float:
+            begun = time.perf_counter()
+            table = pyarrow.json.read_json(
+                io.BytesIO(content),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=4 << 20),
+                parse_options=pyarrow.json.ParseOptions(
+                    explicit_schema=schema, unexpected_field_behavior="ignore"
+                ),
+            )
+            assert table.num_rows >= rows
+            return rows / (time.perf_counter() - begun)
+
+        async def yardstick() -> float:
+            return await asyncio.to_thread(parse)
+
+        yield Subject(figure, yardstick)
+
+
+@asynccontextmanager
+async def raw(workload: Workload) -> AsyncIterator[Subject]:
+    """Compare bytes of messages with the responses of a bare stub."""
+    async with served_journals(JOURNAL) as client:
+        size = len(await publish(client, workload))
+        channel = grpc.aio.insecure_channel(
+            client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
+        )
+        stub: Any = channel.unary_stream(
+            pb.READ,
+            request_serializer=pb.ReadRequest.SerializeToString,
+            response_deserializer=pb.ReadResponse.FromString,
+        )
+
+        async def figure() -> float:
+            begun = time.perf_counter()
+            await read(client, workload, None)
+            return size / (time.perf_counter() - begun) / 1e6
+
+        async def yardstick() -> float:
+            count = 0
+            request = pb.ReadRequest(journal=JOURNAL, end_offset=size)
+            begun = time.perf_counter()
+            async for response in stub(request):
+                count += len(response.content)
+            elapsed = time.perf_counter() - begun
+            assert count == size, count
+            return count / elapsed / 1e6
+
+        try:
+            await yardstick()
+            yield Subject(figure, yardstick)
+        finally:
+            await channel.close()
+
+
+@asynccontextmanager
+async def local(workload: Workload) -> AsyncIterator[Subject]:
+    """Compare bytes of messages of local fragments with a copy of them in memory."""
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        root = Path(directory, "fragments")
+        process = BrokerProcess(Path(directory, "broker"), options=("--file-root", str(root)))
+        labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
+        spec = journal_spec(
+            JOURNAL,
+            labels=labels,
+            length=64 << 20,
+            codec=pb.CompressionCodec.NONE,
+            stores=["file:///"],
+        )
+        async with process as broker, connect(broker.endpoint) as client:
+            await create_journals(client, spec)
+            content = await publish(client, workload)
+        size = len(content)
+        # All content is persisted as the broker stops.
+        async with process as broker, connect(broker.endpoint, file_root=root) as client:
+
+            async def figure() -> float:
+                begun = time.perf_counter()
+                await read(client, workload, None)
+                return size / (time.perf_counter() - begun) / 1e6
+
+            async def yardstick() -> float:
+                begun = time.perf_counter()
+                copied = bytearray(content)
+                elapsed = time.perf_counter() - begun
+                assert len(copied) == size
+                return size / elapsed / 1e6
+
+            yield Subject(figure, yardstick)
+
+
+for each in WORKLOADS:
+    register(
+        Measure(
+            name=f"arrow.columns{each.suffix}",
+            goal=0.7,
+            unit="msg/s",
+            setup=partial(columns, each),
+            about=f"committed {each.about} of a broker process as typed columns, against "
+            "pyarrow.json on the same bytes in memory, in one thread each",
+        )
+    )
+    register(
+        Measure(
+            name=f"arrow.raw{each.suffix}",
+            goal=0.6,
+            unit="MB/s",
+            setup=partial(raw, each),
+            about=f"committed {each.about} of a broker process as bytes with their columns, "
+            "against a loop over the responses of a grpc.aio stub",
+        )
+    )
+    register(
+        Measure(
+            name=f"arrow.local{each.suffix}",
+            goal=0.1,
+            unit="MB/s",
+            setup=partial(local, each),
+            about=f"committed {each.about} of local NONE fragments as bytes with their columns, "
+            "against a copy of the bytes in memory",
+        )
+    )

@@ -1,0 +1,275 @@
+"""Columns of Arrow as texts of JSON, without a Python object for each value.
+
+| type | JSON |
+| --- | --- |
+| null, and a null of any type | `null` |
+| bool, integers | as they are, exact |
+| floats | the shortest decimal which reads back as the same float of its width |
+| string | string |
+| binary | string, base64 |
+| decimal | string, as `str(Decimal)` |
+| timestamp | string, RFC 3339, with the digits of its unit; with a time zone in UTC and `Z` |
+| date, time | string, RFC 3339 |
+| duration | string, ISO 8601, in seconds, such as `-PT1.5S` |
+| list, struct | array, object |
+| map | object, whose names are the keys, or the texts of keys which aren't strings |
+
+Dictionaries, run-end encoded and extension arrays are as the values which they stand for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow  # noqa: ICN001
+import pyarrow.compute
+
+pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
+pc: Any = pyarrow.compute
+
+_BYTES: Final = pa.large_binary()
+_NULL: Final = pa.scalar(b"null", _BYTES)
+_NOTHING: Final = pa.scalar(b"", _BYTES)
+_QUOTE: Final = pa.scalar(b'"', _BYTES)
+_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+_encoder = msgspec.json.Encoder()
+
+
+class RefusedValueError(Exception):
+    """A value which JSON can't hold.
+
+    Args:
+        row: Index of its row.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row, reason)
+        self.row = row
+        self.reason = reason
+
+
+class RefusedTypeError(Exception):
+    """A type which has no form in JSON."""
+
+
+def text(value: bytes) -> Any:
+    """Return a constant to be joined with columns of texts."""
+    return pa.scalar(value, _BYTES)
+
+
+def join(*parts: Any) -> Any:
+    """Return texts joined row by row."""
+    return pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def json_texts(array: Any) -> Any:
+    """Return the JSON text of each value of an array, as an array of bytes without nulls.
+
+    Raises:
+        RefusedValueError: A float isn't finite, or a time is out of the years 0 to 9999.
+        RefusedTypeError: The type, or one within it, has no form in JSON.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return json_texts(array.storage)
+    if pa.types.is_dictionary(kind):
+        if len(array.dictionary) > len(array):
+            return json_texts(array.dictionary_decode())
+        texts = pc.take(json_texts(array.dictionary), array.indices)
+        return texts if texts.null_count == 0 else pc.fill_null(texts, _NULL)
+    if pa.types.is_run_end_encoded(kind):
+        return json_texts(pc.run_end_decode(array))
+    if pa.types.is_null(kind):
+        return pa.repeat(_NULL, len(array))
+    texts = _texts(array, kind)
+    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _NULL)
+
+
+def _texts(array: Any, kind: Any) -> Any:  # noqa: PLR0911 - one for each kind of type.
+    """Return texts of which those of nulls are anything."""
+    types = pa.types
+    if types.is_boolean(kind) or types.is_integer(kind):
+        return _cast(array)
+    if types.is_floating(kind):
+        return _floats(array, kind)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return _strings(array)
+    if types.is_decimal(kind):
+        return join(_QUOTE, _cast(array), _QUOTE)
+    if types.is_timestamp(kind):
+        return _timestamps(array, kind)
+    if types.is_date(kind):
+        return _fixed_width(_cast(pc.cast(array, pa.date32())), kind, 10)
+    if types.is_time(kind):
+        return join(_QUOTE, _cast(array), _QUOTE)
+    if types.is_duration(kind):
+        return _durations(array, kind)
+    if types.is_struct(kind):
+        return _structs(array, kind)
+    if types.is_map(kind):
+        return _maps(array)
+    if types.is_nested(kind) and hasattr(array, "flatten") and not types.is_union(kind):
+        return _lists(array)
+    if hasattr(pa.scalar(None, kind), "as_buffer"):
+        return _encoded(array)
+    raise RefusedTypeError(f"{kind} has no form in JSON")
+
+
+def _cast(array: Any) -> Any:
+    return pc.cast(pc.cast(array, pa.large_string()), _BYTES)
+
+
+def _encoded(array: Any) -> Any:
+    """Return texts as msgspec encodes values."""
+    return _lines(_encoder.encode_lines(array.to_pylist()), len(array))
+
+
+def _lines(lines: bytes, count: int) -> Any:
+    """Return lines as an array."""
+    content = np.frombuffer(lines, np.uint8)
+    feeds = np.flatnonzero(content == 10)
+    assert len(feeds) == count, "texts of JSON have no newlines"
+    offsets = np.zeros(count + 1, np.int64)
+    offsets[1:] = feeds - np.arange(count)
+    values = pa.py_buffer(content[content != 10].tobytes())
+    return pa.Array.from_buffers(_BYTES, count, [None, pa.py_buffer(offsets.tobytes()), values])
+
+
+def _floats(array: Any, kind: Any) -> Any:
+    values = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+    infinite = np.flatnonzero(~np.isfinite(values))
+    if len(infinite):
+        row = int(infinite[0])
+        raise RefusedValueError(row, f"{float(values[row])} has no form in JSON")
+    if pa.types.is_float64(kind):
+        return _lines(_encoder.encode_lines(values.tolist()), len(array))
+    # Every half is a single: its digits are the shortest ones of that.
+    texts = pc.cast(pc.cast(array, pa.float32()), pa.large_string())
+    whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
+    texts = pc.cast(texts, _BYTES)
+    return pc.if_else(whole, join(texts, text(b".0")), texts)
+
+
+def _strings(array: Any) -> Any:
+    array = pc.cast(array, pa.large_string())
+    array.validate(full=True)
+    _, offsets, values = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    if values is None or len(bounds) < 2:
+        content = np.empty(0, np.uint8)
+    else:
+        content = np.frombuffer(values, np.uint8)[bounds[0] : bounds[-1]]
+    if ((content < 0x20) | (content == 0x22) | (content == 0x5C)).any():
+        return _encoded(array)
+    return join(_QUOTE, pc.cast(array, _BYTES), _QUOTE)
+
+
+def _timestamps(array: Any, kind: Any) -> Any:
+    digits = _DIGITS[kind.unit]
+    width = 19 + (digits + 1 if digits else 0)
+    # Those with a time zone are stored in UTC, and slow to cast.
+    plain = pc.cast(array, pa.int64()).cast(pa.timestamp(kind.unit))
+    spaced = pc.cast(plain, pa.large_string())
+    texts = pc.cast(pc.replace_substring(spaced, " ", "T", max_replacements=1), _BYTES)
+    return _fixed_width(texts, kind, width, b"" if kind.tz is None else b"Z")
+
+
+def _fixed_width(texts: Any, kind: Any, width: int, suffix: bytes = b"") -> Any:
+    """Return texts in quotes, having refused those of years which need a sign or five digits."""
+    wrong = pc.fill_null(pc.not_equal(pc.binary_length(texts), width), pa.scalar(False))  # noqa: FBT003
+    if pc.any(wrong).as_py():
+        row = int(np.argmax(wrong.to_numpy(zero_copy_only=False)))
+        raise RefusedValueError(row, f"{kind} is out of the years 0 to 9999")
+    return join(_QUOTE, texts, text(suffix + b'"'))
+
+
+def _durations(array: Any, kind: Any) -> Any:
+    digits = _DIGITS[kind.unit]
+    lines: list[str] = []
+    for count in pc.fill_null(pc.cast(array, pa.int64()), 0).to_pylist():
+        seconds, fraction = divmod(abs(count), 10**digits)
+        sign = "-" if count < 0 else ""
+        decimals = f".{fraction:0{digits}}" if fraction else ""
+        lines.append(f'"{sign}PT{seconds}{decimals}S"')
+    return pa.array(lines, pa.large_string()).cast(_BYTES)
+
+
+def _structs(array: Any, kind: Any) -> Any:
+    names = [field.name for field in kind]
+    if len(set(names)) < len(names):
+        raise RefusedTypeError(f"{kind} has two members of one name")
+    return objects(names, [json_texts(column) for column in array.flatten()], len(array))
+
+
+def objects(
+    names: list[str],
+    columns: list[Any],
+    count: int,
+    *,
+    opening: bytes = b"{",
+    closing: bytes = b"}",
+) -> Any:
+    """Return the texts of objects of members, whose values are given as columns of texts."""
+    if not names:
+        return pa.repeat(text(opening + closing), count)
+    parts: list[Any] = []
+    for name, column in zip(names, columns, strict=True):
+        parts += [text(opening + _encoder.encode(name) + b":"), column]
+        opening = b","
+    return join(*parts, text(closing))
+
+
+def _lists(array: Any) -> Any:
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    return _arrays(array.flatten(), lengths, b"[", b"]")
+
+
+def _maps(array: Any) -> Any:
+    # A slice of a map array keeps keys and items of all of it.
+    offsets = array.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys, items = array.keys.slice(first, count), array.items.slice(first, count)
+    lengths = np.diff(offsets)
+    if pa.types.is_nested(keys.type):
+        raise RefusedTypeError(f"{array.type} has keys which can't be names")
+    names = json_texts(keys)
+    if not _is_text(keys.type):
+        names = join(_QUOTE, names, _QUOTE)
+    codes = pc.dictionary_encode(names)
+    rows = np.repeat(np.arange(len(array)), lengths)
+    entries = rows * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+    _, firsts = np.unique(entries, return_index=True)
+    if len(firsts) < len(entries):
+        again = np.setdiff1d(np.arange(len(entries)), firsts)[0]
+        raise RefusedValueError(
+            int(rows[again]), f"key {names[int(again)].as_py().decode()} is there twice"
+        )
+    return _arrays(items, lengths, b"{", b"}", names)
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether texts of a scalar type are strings, in quotes."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return not (
+        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )
+
+
+def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Any:
+    """Return texts of so many values each, between brackets, with their names if they have any."""
+    stops = np.cumsum(lengths, dtype=np.int64)
+    try:
+        texts = json_texts(values)
+    except RefusedValueError as error:
+        row = int(np.searchsorted(stops, error.row, side="right"))
+        raise RefusedValueError(row, error.reason) from None
+    if names is not None:
+        texts = join(names, text(b":"), texts)
+    offsets = pa.array(np.concatenate((np.zeros(1, np.int64), stops)))
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), text(b","))
+    return join(text(opening), joined, text(closing))

@@ -1,0 +1,98 @@
+"""Stamping of many messages at once, with the UUIDs of consecutive clocks."""
+
+from __future__ import annotations
+
+import struct
+from binascii import hexlify
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from gazette_aio.message.uuid import CLOCK_SPAN, MASK_64, clock_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gazette_aio.message.adapters.base import SplitMessages
+
+
+class Ticks(NamedTuple):
+    """Consecutive clocks of a producer, and the flags of the messages which they're for."""
+
+    producer: bytes
+    flags: int
+    first: int
+    step: int
+    rows: int
+
+
+def stamp(
+    messages: SplitMessages,
+    ticks: Ticks,
+    *,
+    text: bool,
+    suffix: bytes = b"",
+    frame: Callable[[bytes], bytes] | None = None,
+) -> bytes:
+    """Return the frames of messages, one behind the other, stamped in their order.
+
+    Args:
+        messages: Encoded messages.
+        ticks: As many clocks.
+        text: Whether UUIDs are text, or else 16 bytes.
+        suffix: What frames have behind each message.
+        frame: Returns the frame of a message, where that's more than a suffix.
+    """
+    heads, between, rests = messages
+    count = len(rests)
+    assert count == ticks.rows
+    lows, tails = _uuids(ticks, between, text=text)
+    if frame is not None:
+        heads = [heads] * count if isinstance(heads, bytes) else heads
+        parts = zip(heads, lows, tails, rests, strict=True)
+        return b"".join([frame(b"".join(part)) for part in parts])
+    if not count:
+        return b""
+    # Hot: what's behind one message and before the next is one piece.
+    if isinstance(heads, bytes):
+        joints, first = [suffix + heads] * count, heads
+    else:
+        joints, first = [suffix + head for head in heads], heads[0]
+    pieces = [b""] * (4 * count)
+    pieces[0::4] = joints
+    pieces[0] = first
+    pieces[1::4] = lows
+    pieces[2::4] = tails
+    pieces[3::4] = rests
+    pieces.append(suffix)
+    return b"".join(pieces)
+
+
+def _uuids(ticks: Ticks, between: bytes, *, text: bool) -> tuple[list[bytes], list[bytes]]:
+    """Return what's different in UUIDs, and what's behind that, with `between` at the end."""
+    lows: list[bytes] = []
+    tails: list[bytes] = []
+    for numbers, tail in _spans(ticks, text=text):
+        words = struct.pack(f">{len(numbers)}I", *numbers)
+        if text:
+            lows += chain.from_iterable(struct.iter_unpack("8s", hexlify(words)))
+        else:
+            lows += chain.from_iterable(struct.iter_unpack("4s", words))
+        tails += [tail + between] * len(numbers)
+    return lows, tails
+
+
+def _spans(ticks: Ticks, *, text: bool) -> Iterator[tuple[range, bytes]]:
+    """Yield the low words of UUIDs, as long as all else is the same, and that."""
+    producer, flags, clock, step, count = ticks
+    while count > 0:
+        base, uuid = clock_span(producer, flags, clock)
+        size = 1
+        if step > 0 and step & 0xF == 0:
+            size = min(count, -(-(base + CLOCK_SPAN - clock) // step))
+        low = clock - base >> 4
+        yield (
+            range(low, low + (size - 1) * (step >> 4) + 1, max(step >> 4, 1)),
+            str(uuid)[8:].encode() if text else uuid.bytes[4:],
+        )
+        clock = clock + size * step & MASK_64
+        count -= size

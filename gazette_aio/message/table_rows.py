@@ -1,0 +1,215 @@
+"""Rows of tables of Arrow, as messages of an adapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow  # noqa: ICN001
+import pyarrow.compute
+
+from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
+from gazette_aio.message.adapters.csv import CSVAdapter
+from gazette_aio.message.adapters.json import JSONAdapter
+from gazette_aio.message.adapters.protobuf import ProtobufAdapter
+from gazette_aio.message.arrow_json import (
+    RefusedTypeError,
+    RefusedValueError,
+    json_texts,
+    objects,
+)
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.message.batch_encoding import Encoded
+
+pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
+pc: Any = pyarrow.compute
+
+_METADATA: Final = frozenset(
+    {"_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags"}
+)
+_VALUE: Final = "_value"
+_MIN_CELLS: Final = 1 << 13
+
+
+class TableRows:
+    """Rows of a table. See `Rows`.
+
+    Args:
+        table: A table, record batch or data frame which supports the PyCapsule interface.
+        adapter: Adapter of the messages which they are to become.
+
+    Raises:
+        ConfigurationError: Messages of the adapter can't be made of the columns.
+    """
+
+    def __init__(self, table: Any, adapter: Adapter[Any]) -> None:
+        try:
+            self._table: Any = table if isinstance(table, pa.Table) else pa.table(table)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"not a table: {error}") from error
+        self._adapter = adapter
+        names = self._table.column_names
+        if len(set(names)) < len(names):
+            raise ConfigurationError("the table has two columns of one name")
+        self._names = [name for name in names if name not in _METADATA]
+        self._is_values = self._names == [_VALUE]
+        if not self._is_values:
+            self._names = [name for name in self._names if name != _VALUE]
+            if not isinstance(adapter, (JSONAdapter, ProtobufAdapter, CSVAdapter)):
+                text = f"{type(adapter).__name__} needs a table with no column but {_VALUE}"
+                raise ConfigurationError(text)
+        # Kernels of Arrow take a while to call, whatever the number of rows.
+        self.min_slice = max(_MIN_CELLS // max(len(self._names), 1), 64)
+        self._documents: Any = _plain(self._table.select(self._names))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def validate(self, start: int, stop: int) -> None:
+        """Do nothing: rows are validated as they're encoded."""
+
+    def items(self, start: int, stop: int) -> Sequence[dict[str, Any]]:
+        """Return rows as dicts, with columns of metadata.
+
+        Raises:
+            ValidationError: A value, such as a timestamp, is beyond what Python has.
+        """
+        try:
+            rows: list[dict[str, Any]] = self._table.slice(start, stop - start).to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise ValidationError(f"rows which a mapping can't be given: {error}") from error
+        return rows
+
+    def encode(self, indices: range | list[int]) -> Encoded:
+        """Return rows encoded, or as messages if their adapter can't split these."""
+        if isinstance(indices, range):
+            rows = self._documents.slice(indices.start, len(indices))
+        else:
+            rows = self._documents.take(pa.array(indices, pa.int64()))
+        adapter = self._adapter
+        if isinstance(adapter, JSONAdapter):
+            return self._encode_json(rows, adapter, indices)
+        messages = self._messages(rows, indices)
+        if isinstance(adapter, SplittingAdapter):
+            return cast("SplittingAdapter[Any]", adapter).split(messages)
+        return messages
+
+    def _encode_json(
+        self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]
+    ) -> SplitMessages:
+        if self._is_values:
+            parts = [adapter.split_document(value) for value in self._values(rows, indices)]
+        else:
+            columns = [self._texts(rows, name, indices) for name in self._names]
+            is_usual = bool(columns) and not adapter.may_hold_uuid(self._names)
+            documents = objects(
+                self._names,
+                columns,
+                rows.num_rows,
+                opening=b"" if is_usual else b"{",
+                closing=b"}\n",
+            )
+            # Hot: lines are split faster than an array is taken apart. Texts have no newlines.
+            lines = b"".join(documents.buffers()[2:3]).split(b"\n")[:-1]
+            if is_usual:
+                return adapter.split_members(lines)
+            parts = [adapter.split_document(line) for line in lines]
+        return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+
+    def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Any:
+        texts: list[Any] = []
+        before = 0
+        for chunk in rows.column(name).chunks:
+            try:
+                texts.append(json_texts(chunk))
+            except RefusedValueError as error:
+                row = indices[before + error.row]
+                raise ValidationError(f"row {row}, column {name!r}: {error.reason}") from None
+            except (RefusedTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise ValidationError(f"column {name!r}: {error}") from error
+            before += len(chunk)
+        return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
+
+    def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
+        values: list[bytes] = []
+        for index, value in zip(indices, rows.column(0).to_pylist(), strict=True):
+            content = value.encode() if isinstance(value, str) else value
+            if not isinstance(content, bytes):
+                text = f"row {index}, column {_VALUE!r}: neither bytes nor text"
+                raise ValidationError(text)
+            if b"\n" in content and isinstance(self._adapter, JSONAdapter):
+                text = f"row {index}, column {_VALUE!r}: not a JSON document on one line"
+                raise ValidationError(text)
+            values.append(content)
+        return values
+
+    def _messages(self, rows: Any, indices: range | list[int]) -> list[Any]:
+        adapter = self._adapter
+        if self._is_values:
+            return [adapter.decode(value) for value in self._values(rows, indices)]
+        if isinstance(adapter, CSVAdapter):
+            fields = [
+                _fields(self._texts(rows, name, indices), rows.column(name)) for name in self._names
+            ]
+            return [adapter.record(row) for row in zip(*fields, strict=True)]
+        assert isinstance(adapter, ProtobufAdapter)
+        return [adapter.message(row) for row in rows.to_pylist()]
+
+
+def _plain(table: Any) -> Any:
+    """Return a table without views and run-ends, of which many kernels of Arrow know nothing."""
+    for number, field in enumerate(table.schema):
+        kind = _plain_type(field.type)
+        if kind.equals(field.type):
+            continue
+        column = table.column(number)
+        if pa.types.is_dictionary(field.type):
+            values = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices, chunk.dictionary.cast(kind.value_type)
+                )
+                for chunk in column.chunks
+            ]
+            column = pa.chunked_array(values, kind)
+        elif pa.types.is_run_end_encoded(field.type):
+            values = [pc.run_end_decode(chunk) for chunk in column.chunks]
+            column = pa.chunked_array(values, field.type.value_type).cast(kind)
+        else:
+            column = column.cast(kind)
+        table = table.set_column(number, field.with_type(kind), column)
+    return table
+
+
+def _plain_type(kind: Any) -> Any:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = _plain_type(kind.value_type)
+        return kind if inner.equals(kind.value_type) else pa.large_list(inner)
+    if types.is_dictionary(kind):
+        inner = _plain_type(kind.value_type)
+        return pa.dictionary(kind.index_type, inner)
+    if types.is_run_end_encoded(kind):
+        return _plain_type(kind.value_type)
+    return kind
+
+
+def _fields(texts: Any, column: Any) -> list[str]:
+    """Return values as fields of CSV: text as it is, and other types as JSON has them."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return [value or "" for value in column.to_pylist()]
+    valid = column.is_valid().to_pylist()
+    return [
+        value.decode().strip('"') if is_valid else ""
+        for value, is_valid in zip(texts.to_pylist(), valid, strict=True)
+    ]

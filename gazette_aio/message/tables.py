@@ -1,0 +1,34 @@
+"""Tables as batches of messages."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.batch_encoding import Rows
+
+_ROWS: Final = "gazette_aio.message.table_rows"
+
+
+async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
+    """Return the rows of a table which supports the PyCapsule interface of Arrow.
+
+    Cancellation: safe.
+
+    Raises:
+        ConfigurationError: There's no pyarrow, or messages can't be made of the table.
+    """
+    # Importing takes long, and so may a table which is yet to be computed.
+    if _ROWS not in sys.modules:
+        try:
+            await asyncio.to_thread(importlib.import_module, _ROWS)
+        except ImportError as error:
+            text = "tables need pyarrow and numpy (pip install gazette-aio[arrow])"
+            raise ConfigurationError(text) from error
+    return await asyncio.to_thread(sys.modules[_ROWS].TableRows, table, adapter)
