@@ -13,11 +13,13 @@ import msgspec
 
 import gazette_aio.protocol as pb
 from examples.flights.data import Flight, flights
-from gazette_aio.client import JournalClient, connect
+from gazette_aio import Publisher, connect, json_adapter
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from gazette_aio.client import JournalClient
 
 MESSAGES = 150_000
 APPLIED = 100
@@ -54,6 +56,51 @@ def events() -> list[Any]:
     ]
 
 
+class Address(msgspec.Struct):
+    street: str
+    city: str
+    zip: str
+    phone: str
+
+
+class Item(msgspec.Struct):
+    sku: str
+    title: str
+    count: int
+
+
+class Purchase(msgspec.Struct):
+    """A larger message: some 1 KB, UUID included."""
+
+    event: Event
+    total: float
+    tax: float
+    paid: bool
+    coupon: str | None
+    address: Address
+    items: list[Item]
+
+
+def purchases() -> list[Any]:
+    """Return larger messages."""
+    address = Address("Unter den Linden 77", "Berlin", "10117", "030")
+    return [
+        Purchase(
+            event=event,
+            total=event.id % 1000 / 4,
+            tax=event.id % 1000 / 32,
+            paid=event.id % 3 == 0,
+            coupon=f"spring-{event.id % 50}",
+            address=address,
+            items=[
+                Item(f"sku-{event.id % 10_007:06}-{part}", "A book of verses", 2)
+                for part in range(11)
+            ],
+        )
+        for event in events()
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """Messages of one type."""
@@ -68,12 +115,24 @@ class Workload:
 WORKLOADS = (
     Workload("", "flights of 380 bytes", Flight, lambda: list(flights(end=MESSAGES))),
     Workload(".small", "messages of 180 bytes", Event, events),
+    Workload(".large", "messages of 1 KB", Purchase, purchases),
 )
 
 
 def mapping(_message: object) -> tuple[str, str]:
     """Send all messages to one journal."""
     return JOURNAL, pb.CONTENT_TYPE_JSON_LINES
+
+
+async def publish_transactions(
+    client: JournalClient, kind: type[Any], messages: list[Any], size: int
+) -> int:
+    """Publish messages in transactions of `size`, and return the head of the journal."""
+    publisher = Publisher(client.appends, json_adapter(kind))
+    for begin in range(0, len(messages), size):
+        async with publisher.transaction():
+            await publisher.publish_uncommitted_batch(mapping, messages[begin : begin + size])
+    return (await client.append(JOURNAL)).commit.end
 
 
 @asynccontextmanager

@@ -14,9 +14,7 @@ from benchmarks.harness import Measure, Subject, register
 from benchmarks.measures.events import (
     JOURNAL,
     WORKLOADS,
-    Event,
     Workload,
-    events,
     mapping,
     served_journals,
 )
@@ -28,42 +26,6 @@ if TYPE_CHECKING:
 BATCH = 10_000
 """Messages of a batch."""
 TARGET = (JOURNAL, pb.CONTENT_TYPE_JSON_LINES)
-
-
-class Purchase(msgspec.Struct):
-    """A larger message: some 1 KB, UUID included."""
-
-    event: Event
-    total: float
-    tax: float
-    paid: bool
-    coupon: str | None
-    address: dict[str, str]
-    items: list[dict[str, str | int]]
-
-
-def purchases() -> list[Any]:
-    """Return larger messages."""
-    address = {"street": "Unter den Linden 77", "city": "Berlin", "zip": "10117", "phone": "030"}
-    return [
-        Purchase(
-            event=event,
-            total=event.id % 1000 / 4,
-            tax=event.id % 1000 / 32,
-            paid=event.id % 3 == 0,
-            coupon=f"spring-{event.id % 50}",
-            address=address,
-            items=[
-                {
-                    "sku": f"sku-{event.id % 10_007:06}-{part}",
-                    "title": "A book of verses",
-                    "count": 2,
-                }
-                for part in range(11)
-            ],
-        )
-        for event in events()
-    ]
 
 
 async def one_by_one(publisher: Publisher[Any], messages: list[Any]) -> None:
@@ -134,7 +96,7 @@ BARE = (
     "and bytearray.extend"
 )
 
-for each in (*WORKLOADS, Workload(".large", "messages of 1 KB", Purchase, purchases)):
+for each in WORKLOADS:
     register(
         Measure(
             name=f"publish_uncommitted{each.suffix}",

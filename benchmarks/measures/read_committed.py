@@ -1,35 +1,55 @@
-"""Reading committed messages one by one."""
+"""Reading committed messages, one by one and in lists."""
 
 from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from benchmarks.harness import Measure, Subject, register
-from benchmarks.measures.events import JOURNAL, WORKLOADS, Workload, mapping, served_journals
-from gazette_aio import ACK_TXN, Publisher, ReadCommittedIter, json_adapter
+from benchmarks.measures.events import (
+    JOURNAL,
+    WORKLOADS,
+    Workload,
+    publish_transactions,
+    served_journals,
+)
+from gazette_aio import ACK_TXN, ReadCommittedIter, json_adapter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-TRANSACTION = 5_000
+LARGE, SMALL = 5_000, 3
+"""Messages of a transaction."""
+
+
+async def one_by_one(iterator: ReadCommittedIter[Any]) -> int:
+    count = 0
+    async for envelope in iterator:
+        count += envelope.flags != ACK_TXN
+    return count
+
+
+async def in_batches(iterator: ReadCommittedIter[Any]) -> int:
+    count = 0
+    async for envelopes in iterator.batches():
+        count += len(envelopes)
+    return count
 
 
 @asynccontextmanager
-async def setup(workload: Workload) -> AsyncIterator[Subject]:
+async def setup(
+    workload: Workload, transaction: int, read: Callable[[ReadCommittedIter[Any]], Awaitable[int]]
+) -> AsyncIterator[Subject]:
     messages = workload.messages()
+    if transaction == SMALL:
+        messages = messages[: len(messages) // 10]
     adapter = json_adapter(workload.kind)
     async with served_journals(JOURNAL) as client:
-        publisher = Publisher(client.appends, adapter)
-        for begin in range(0, len(messages), TRANSACTION):
-            async with publisher.transaction():
-                for message in messages[begin : begin + TRANSACTION]:
-                    await publisher.publish_uncommitted(mapping, message)
-        head = (await client.append(JOURNAL)).commit.end
+        head = await publish_transactions(client, workload.kind, messages, transaction)
         async with client.read(JOURNAL, end_offset=head) as reader:
             content = b"".join([chunk async for chunk in reader])
         assert len(content) == head
@@ -39,10 +59,9 @@ async def setup(workload: Workload) -> AsyncIterator[Subject]:
         del lines
 
         async def figure() -> float:
-            count = 0
+            iterator = ReadCommittedIter(JOURNAL, adapter, client=client, skip_acks=True)
             begun = time.perf_counter()
-            async for envelope in ReadCommittedIter(JOURNAL, adapter, client=client):
-                count += envelope.flags != ACK_TXN
+            count = await read(iterator)
             elapsed = time.perf_counter() - begun
             assert count == len(messages), count
             return count / elapsed
@@ -62,14 +81,36 @@ async def setup(workload: Workload) -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
+BARE = (
+    "of a broker process, against a loop which splits the same bytes in memory and decodes each "
+    "line into the same Struct"
+)
+
 for each in WORKLOADS:
     register(
         Measure(
             name=f"read_committed.items{each.suffix}",
-            goal=0.2,
+            goal=0.28,
             unit="msg/s",
-            setup=partial(setup, each),
-            about=f"ReadCommittedIter over {each.about} of a broker process, against a loop which "
-            "splits the same bytes in memory and decodes each line into the same Struct",
+            setup=partial(setup, each, LARGE, one_by_one),
+            about=f"ReadCommittedIter over {each.about} {BARE}",
         )
     )
+    register(
+        Measure(
+            name=f"read_committed.batches{each.suffix}",
+            goal=0.33,
+            unit="msg/s",
+            setup=partial(setup, each, LARGE, in_batches),
+            about=f"batches() of ReadCommittedIter over {each.about} {BARE}",
+        )
+    )
+register(
+    Measure(
+        name="read_committed.items.three",
+        goal=0.2,
+        unit="msg/s",
+        setup=partial(setup, WORKLOADS[1], SMALL, one_by_one),
+        about=f"ReadCommittedIter over transactions of three of {WORKLOADS[1].about} {BARE}",
+    )
+)
