@@ -11,21 +11,22 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.adapters.base import Adapter, SplitMessages
-from gazette_aio.message.batch_encoding import (
+from gazette_aio.message.publishing.batches import BatchWriter, missing
+from gazette_aio.message.publishing.encoding import (
     Encoded,
     MessageRows,
-    Pace,
     Rows,
     encode_rows,
     map_rows,
+    release,
+    take,
 )
-from gazette_aio.message.intent_record import AckIntent
-from gazette_aio.message.routes import Route
-from gazette_aio.message.tables import rows_of_table
+from gazette_aio.message.publishing.gate import Gate
+from gazette_aio.message.publishing.pace import Pace
+from gazette_aio.message.publishing.routes import Routes
+from gazette_aio.message.publishing.tables import rows_of_table
 from gazette_aio.message.transaction import Transaction
 from gazette_aio.message.uuid import (
-    ACK_TXN,
     CONTINUE_TXN,
     MASK_64,
     OUTSIDE_TXN,
@@ -33,18 +34,19 @@ from gazette_aio.message.uuid import (
     Clock,
     Flags,
     ProducerID,
-    build_uuid,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import DependencyError, MixedTransactionError, ValidationError
+from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterable
 
     from gazette_aio.client import AppendService, AsyncAppend
-    from gazette_aio.client.append_service import ClearedError
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.intent_record import AckIntent
     from gazette_aio.message.intents import IntentLog
     from gazette_aio.message.mapping import Mapping, Target
+    from gazette_aio.message.publishing.routes import Route
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -53,9 +55,6 @@ _TURN_BYTES: Final = 1 << 19
 """Bytes which are published without suspension: some two milliseconds' worth."""
 _MESSAGE_BYTES: Final = 300
 """What a message counts on top of its length: as many bytes take as long."""
-
-_CROWD_BYTES: Final = 1 << 20
-"""Bytes of an append which are written before content is moved out of memory."""
 
 
 class Publisher(Generic[T]):
@@ -90,31 +89,26 @@ class Publisher(Generic[T]):
         self.adapter: Adapter[T] = adapter
         self.clock = Clock() if clock is None else clock
         self._update_clock = clock is None
-        self._allow_mixed = allow_mixed
         self._try_append = appends.try_append
-        self._routes: dict[tuple[str, str], Route[T]] = {}
-        self._pending: list[Route[T]] = []
-        # Of those which are pending, by what mappings return.
-        self._open_routes: dict[Target | Awaitable[Target], Route[T]] = {}
+        own = new_producer_id() if producer is None else ProducerID(producer)
+        self._routes: Routes[T] = Routes(adapter, own, allow_mixed=allow_mixed)
+        self._open_routes = self._routes.open
         self._plain: set[type] = set()  # Types of messages which have no validation.
         self._transaction: Transaction | None = None
-        # Publishing waits while the gate is set: a transaction is being acknowledged.
-        self._gate: asyncio.Future[None] | None = None
-        # Bytes left to publish before the event loop has a turn; none while the gate is set.
+        # Publishing waits while a transaction is being acknowledged.
+        self._gate = Gate()
+        # Bytes left to publish before the event loop has a turn; none while the gate is closed.
         self._turn_bytes = _TURN_BYTES
-        self._waiting = 0  # Publishers beyond the gate which wait to append.
-        self._idle: asyncio.Future[None] | None = None
-        self._producer = new_producer_id() if producer is None else ProducerID(producer)
 
     @property
     def producer_id(self) -> ProducerID:
         """ID of the producer. It changes when a transaction is abandoned."""
-        return self._producer
+        return self._routes.producer
 
     def __repr__(self) -> str:
         return (
-            f"<Publisher {self._producer.hex()} clock={self.clock.value} "
-            f"routes={len(self._routes)} pending={len(self._pending)}>"
+            f"<Publisher {self.producer_id.hex()} clock={self.clock.value} "
+            f"routes={len(self._routes)} pending={len(self._routes.pending)}>"
         )
 
     async def publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
@@ -164,13 +158,11 @@ class Publisher(Generic[T]):
             if route is not None:
                 clock = self.clock
                 before = clock.value
-                tick = before + clock.step
-                if self._update_clock:
-                    now = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4
-                    if now > before:
-                        tick = now + clock.step
-                if tick > MASK_64:
-                    tick &= MASK_64
+                tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
+                if tick > before:
+                    tick += clock.step
+                else:
+                    tick = (before + clock.step) & MASK_64
                 clock.value = tick
                 data = route.encode_continue(message, tick)
                 append = self._try_append(route.journal, data)
@@ -183,7 +175,7 @@ class Publisher(Generic[T]):
         return await self._publish(mapping, message, CONTINUE_TXN)
 
     async def _publish(self, mapping: Mapping[T], message: T, flags: Flags) -> AsyncAppend:
-        if self._turn_bytes <= 0 and self._gate is None:
+        if self._turn_bytes <= 0 and not self._gate.is_closed:
             # A caller who never has to wait still lets others, and what writes appends, have turns.
             self._turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
@@ -196,9 +188,8 @@ class Publisher(Generic[T]):
     ) -> AsyncAppend:
         if not isinstance(target, tuple):
             target = await target
-        while self._gate is not None:
-            await asyncio.shield(self._gate)
-        route = self._route_to(target, flags)
+        await self._gate.passed()
+        route = self._routes.route_to(target, flags)
         if self._update_clock:
             self.clock.update()
         # Invariant: from the tick to the append there's no await, so that the order of bytes is
@@ -215,27 +206,20 @@ class Publisher(Generic[T]):
             route.settled_clock = clock
             return append
         if not route.pending:
-            self._note_pending(route, clock, self.appends.cleared_error(route.journal))
+            cleared = self.appends.cleared_error(route.journal)
+            self._routes.note_pending(route, clock, cleared)
         route.last = append
         return append
-
-    def _note_pending(self, route: Route[T], clock: int, cleared: ClearedError | None) -> None:
-        route.pending = True
-        route.first_clock = clock
-        route.cleared_error = cleared
-        self._pending.append(route)
-        self._open_routes[route.target] = route
 
     async def _append_slowly(
         self, target: Target, message: T, flags: Flags
     ) -> tuple[Route[T], AsyncAppend, int]:
-        self._waiting += 1
-        try:
+        with self._gate:
             append = await self.appends.start_append(target[0])
             try:
                 # Race: meanwhile the journal may have got uncommitted messages of others, or these
                 # were abandoned, and the producer is another.
-                route = self._route_to(target, flags)
+                route = self._routes.route_to(target, flags)
                 clock = self.clock.tick()
                 append.write(route.encode(message, clock, flags))
             except BaseException as error:
@@ -245,18 +229,11 @@ class Publisher(Generic[T]):
                 raise
             append.release()
             return route, append, clock
-        finally:
-            self._end_waiting()
-
-    def _end_waiting(self) -> None:
-        self._waiting -= 1
-        if self._waiting == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
 
     async def publish_committed_batch(
         self,
         mapping: Mapping[Any] | Target,
-        messages: Sequence[T] = (),
+        messages: Iterable[T] = (),
         *,
         table: Any = None,
     ) -> dict[str, AsyncAppend]:
@@ -267,7 +244,7 @@ class Publisher(Generic[T]):
         Args:
             mapping: Returns the journal and content type of a message, plain or async; or a pair of
                 them for all. Rows of a table are handed to it as dicts.
-            messages: Messages to publish.
+            messages: Messages to publish, any iterable of them. They must not change meanwhile.
             table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
 
         Returns:
@@ -276,14 +253,15 @@ class Publisher(Generic[T]):
         Cancellation: aborts — journals which were appended to keep their messages.
 
         Raises:
-            MixedTransactionError: A journal has uncommitted messages of this Publisher.
+            MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
+                came while the batch was under way, journals before it keep their messages.
         """
         return await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
 
     async def publish_uncommitted_batch(
         self,
         mapping: Mapping[Any] | Target,
-        messages: Sequence[T] = (),
+        messages: Iterable[T] = (),
         *,
         table: Any = None,
     ) -> dict[str, AsyncAppend]:
@@ -297,12 +275,13 @@ class Publisher(Generic[T]):
         Rows of a table become messages by the names of its columns if they're JSON or protobuf, and
         by their positions if they're CSV. Columns named `_journal`, `_begin`, `_end`, `_timestamp`,
         `_clock`, `_producer` and `_flags` are left out, so that what `arrow()` has read may be
-        published. If all that remains is `_value`, that's the whole message as bytes or text.
+        published. If all that remains is `_value`, that's the whole message as bytes or text. There
+        can't be other columns beside that.
 
         Args:
             mapping: Returns the journal and content type of a message, plain or async; or a pair of
                 them for all. Rows of a table are handed to it as dicts.
-            messages: Messages to publish.
+            messages: Messages to publish, any iterable of them. They must not change meanwhile.
             table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
 
         Returns:
@@ -314,130 +293,47 @@ class Publisher(Generic[T]):
         Raises:
             MappingError: The mapping has no journal for a message.
             UnrecognizedContentTypeError: There's no framing of a journal's content type.
-            ValidationError: A table has a value which messages can't hold.
+            ValidationError: A table has a value which messages can't hold, or the mapping gives a
+                journal two content types.
             ConfigurationError: There's no pyarrow, or messages of the adapter can't be made of the
                 columns of the table.
-            DependencyError: Part of a journal's messages may be missing, as an error was cleared.
+            DependencyError: Part of a journal's messages may be missing, as an error was cleared;
+                or some were abandoned, and the rest isn't published.
             Exception: What validation, the mapping or encoding raises, with a note of which message
                 of the batch it was. Nothing is published then.
         """
         return await self._publish_batch(mapping, messages, table, CONTINUE_TXN)
 
     async def _publish_batch(
-        self, mapping: Mapping[Any] | Target, messages: Sequence[T], table: Any, flags: Flags
+        self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
     ) -> dict[str, AsyncAppend]:
-        rows: Rows = MessageRows(messages, self.adapter, self._validate, self._plain)
+        pace = Pace()
+        taken = await take(messages, pace)
+        rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)
         if table is not None:
-            if len(messages):
+            if taken:
                 raise ValidationError("a batch has either messages or a table")
             rows = await rows_of_table(table, self.adapter)
-        pace = Pace()
+        indices = await map_rows(rows, mapping, pace)
+        _check_journals(indices)
         batch: list[tuple[Target, list[Encoded]]] = []
-        for target, indices in (await map_rows(rows, mapping, pace)).items():
-            _check_journal(target[0])
-            route = self._routes.get(target) or self._add_route(target)
-            batch.append((target, await encode_rows(rows, indices, route, flags, pace)))
-        while self._gate is not None:
-            await asyncio.shield(self._gate)
+        for target, some in indices.items():
+            route = self._routes.find(target)
+            batch.append((target, await encode_rows(rows, some, route, flags, pace)))
+        await release(taken, pace)
+        await self._gate.passed()
         for target, _ in batch:
-            self._route_to(target, flags)
-        self._waiting += 1
-        try:
-            appends: dict[str, AsyncAppend] = {}
-            for target, parts in batch:
-                appends[target[0]] = await self._append_parts(target, parts, flags, pace)
-            return appends
-        finally:
-            self._end_waiting()
-
-    async def _append_parts(
-        self, target: Target, parts: list[Encoded], flags: Flags, pace: Pace
-    ) -> AsyncAppend:
-        journal, done = target[0], 0
-        cleared = self.appends.cleared_error(journal)
-        while True:
-            append = await self.appends.start_append(journal)
-            try:
-                # Race: as one message which has waited, these may be of another producer by now.
-                route = self._route_to(target, flags)
-                now_cleared = self.appends.cleared_error(journal)
-                if done and now_cleared is not cleared:
-                    raise _missing(journal, now_cleared)
-                cleared = now_cleared
-                written = await self._write_parts(append, route, parts, done, flags, pace)
-            except BaseException as error:
-                append.roll_back(error)
-                raise
-            if written is None:
-                append.roll_back(DependencyError("uncommitted messages were abandoned"))
-                continue
-            append.release()
-            first, done = written
-            if flags == OUTSIDE_TXN:
-                route.settled_clock = self.clock.value  # All clocks of it are taken.
-            else:
-                if not route.pending:
-                    self._note_pending(route, first, cleared)
-                route.last = append
-            if done == len(parts):
-                break
-        while parts:
-            # Releasing the memory of a large batch takes its time, too.
-            parts.pop()
-            await pace.turn()
-        return append
-
-    async def _write_parts(  # noqa: PLR0917
-        self,
-        append: AsyncAppend,
-        route: Route[T],
-        parts: list[Encoded],
-        done: int,
-        flags: Flags,
-        pace: Pace,
-    ) -> tuple[int, int] | None:
-        """Stamp and write parts from number `done` on, as many as one append may have.
-
-        Returns:
-            The first clock, and how many parts are done then; or None if messages were abandoned
-            meanwhile, so that what is written is of a producer which nobody acknowledges.
-        """
-        clock, first, written, crowd = self.clock, 0, 0, 0
-        for number in range(done, len(parts)):
-            if written:
-                await pace.turn()
-                if crowd >= _CROWD_BYTES:
-                    await append.drain()
-                    crowd = 0
-                if route.producer != self._producer:
-                    return None
-                if written > self.appends.cutoff_bytes:
-                    return first, number
-            if self._update_clock:
-                clock.update()
-            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
-            # is the order of clocks.
-            part = parts[number]
-            begin = (clock.value + clock.step) & MASK_64
-            data = route.stamp(part, begin, clock.step, flags)
-            count = len(part.rests if isinstance(part, SplitMessages) else part)
-            clock.value = (clock.value + count * clock.step) & MASK_64
-            first = first or begin
-            written += append.write(data)
-            crowd += len(data)
-        return first, len(parts)
-
-    def _route_to(self, target: Target, flags: Flags) -> Route[T]:
-        route = self._routes.get(target) or self._add_route(target)
-        if flags == OUTSIDE_TXN and route.pending and not self._allow_mixed:
-            raise MixedTransactionError(
-                f"{route.journal} has uncommitted messages, which readers would drop"
-            )
-        return route
-
-    def _add_route(self, target: Target) -> Route[T]:
-        route = self._routes[target] = Route(target, self.adapter, self._producer)
-        return route
+            self._routes.route_to(target, flags)
+        writer = BatchWriter(
+            self.appends,
+            self._routes,
+            self.clock,
+            update_clock=self._update_clock,
+            flags=flags,
+            pace=pace,
+        )
+        with self._gate:
+            return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
     def _validate(self, message: T) -> None:
         kind: Any = type(message)
@@ -458,20 +354,7 @@ class Publisher(Generic[T]):
         Raises:
             Exception: What the adapter raises. Nothing was forgotten then.
         """
-        intents: list[AckIntent] = []
-        clocks: list[int] = []
-        for route in self._pending:
-            clock = self.clock.tick()
-            message = self.adapter.acknowledgement(build_uuid(self._producer, clock, ACK_TXN))
-            intents.append(AckIntent(route.journal, route.frame(message)))
-            clocks.append(clock)
-        for route, clock in zip(self._pending, clocks, strict=True):
-            route.settled_clock = clock
-            route.pending = False
-            route.last = None
-        self._pending = []
-        self._open_routes = {}
-        return intents
+        return self._routes.acknowledge(self.clock)
 
     def transaction(self, *, intents: IntentLog | None = None) -> Transaction:
         """Return an async context manager which commits what's published within it, or nothing.
@@ -491,24 +374,14 @@ class Publisher(Generic[T]):
         publishes from now on. Where an append is possible at once, they're also rolled back
         explicitly, which spares readers from keeping them.
         """
-        abandoned, producer = self._pending, self._producer
         # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
-        self._pending = []
-        self._open_routes = {}
-        self._routes = {}
-        self._producer = new_producer_id()
-        for route in abandoned:
-            # Wire: an acknowledgement at or before the last one rolls back what's pending.
-            clock = route.settled_clock
-            if clock is None:
-                clock = route.first_clock - 1
+        for route, clock in self._routes.abandon():
             if clock <= 0:
                 continue  # There's no such acknowledgement: a zero clock is always committed.
             try:
-                message = self.adapter.acknowledgement(build_uuid(producer, clock, ACK_TXN))
-                self._try_append(route.journal, route.frame(message))
+                self._try_append(route.journal, self._routes.acknowledgement(route, clock))
             except Exception as error:  # noqa: BLE001 - it's a service to readers, and no more.
-                extra = {"journal": route.journal, "producer": producer.hex()}
+                extra = {"journal": route.journal, "producer": route.producer.hex()}
                 _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
 
     def enter_transaction(self, transaction: Transaction) -> None:
@@ -525,24 +398,15 @@ class Publisher(Generic[T]):
         """Let another transaction open, and others publish."""
         self._transaction = None
         self._turn_bytes = _TURN_BYTES
-        gate, self._gate = self._gate, None
-        if gate is not None and not gate.done():
-            gate.set_result(None)
+        self._gate.open()
 
     async def hold_publishing(self) -> None:
         """Make publishing wait from now on, and wait for what is being published.
 
         Cancellation: aborts — publishing waits until `leave_transaction()`.
         """
-        loop = asyncio.get_running_loop()
-        self._gate = loop.create_future()
         self._turn_bytes = 0
-        if self._waiting:
-            self._idle = loop.create_future()
-            try:
-                await self._idle
-            finally:
-                self._idle = None
+        await self._gate.close()
 
     async def flush(self) -> None:
         """Wait until all uncommitted messages which await acknowledgement are written.
@@ -552,31 +416,27 @@ class Publisher(Generic[T]):
         Raises:
             GazetteError: If an append failed, or may have failed whose error was cleared.
         """
-        for route in list(self._pending):
+        for route in list(self._routes.pending):
             # Invariant: appends of one journal complete in order, and fail all later ones, until
             # somebody clears the error.
             if route.last is not None:
                 await route.last
             cleared = self.appends.cleared_error(route.journal)
             if cleared is not route.cleared_error:
-                raise _missing(route.journal, cleared)
+                raise missing(route.journal, cleared)
 
 
-def _missing(journal: str, cleared: ClearedError | None) -> DependencyError:
-    assert cleared is not None, "an error which was cleared is never forgotten"
-    error = DependencyError(
-        f"messages to {journal} may be missing, as an error of its appends was cleared: "
-        f"{cleared.error}"
-    )
-    error.__cause__ = cleared.error
-    return error
-
-
-def _check_journal(journal: str) -> None:
-    try:
-        pb.validate(pb.AppendRequest(journal=journal))
-    except ValidationError as error:
-        raise error.extend("Request") from None
+def _check_journals(targets: Iterable[Target]) -> None:
+    """Raise unless targets are of different journals, whose names are valid."""
+    content_types: dict[str, str] = {}
+    for journal, content_type in targets:
+        try:
+            pb.validate(pb.AppendRequest(journal=journal))
+        except ValidationError as error:
+            raise error.extend("Request") from None
+        other = content_types.setdefault(journal, content_type)
+        if other != content_type:
+            raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")
 
 
 @functools.lru_cache(maxsize=1024)

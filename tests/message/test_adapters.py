@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pydantic
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import gazette_aio.protocol as pb
 from gazette_aio.message import (
@@ -327,3 +328,117 @@ def test_raw():
         assert documents.uuid(encoded) == UUID
         assert b"1.50" in encoded
         assert json.loads(encoded)["v"] == 1.5
+
+
+class Laid(msgspec.Struct):
+    v: msgspec.Raw
+
+
+class Inner(msgspec.Struct):
+    b: float
+
+
+class Nested(msgspec.Struct):
+    a: float
+    inner: Inner | None
+
+
+class Deep(msgspec.Struct):
+    inner: Inner
+    total: float
+    name: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (json_adapter(), {"v": msgspec.Raw(b"[1,\n2]")}),
+        (json_adapter(), {"v": msgspec.Raw(b'1}\n{"v":2')}),
+        (json_adapter(Laid), Laid(msgspec.Raw(b"[1,\n2]"))),
+        (raw_adapter("_meta.uuid"), b'{"v":\n1}'),
+    ],
+)
+def test_documents_are_one_line(adapter: Any, message: Any) -> None:
+    with pytest.raises(ValidationError, match="one line"):
+        adapter.encode(message, UUID)
+    with pytest.raises(ValidationError, match="one line"):
+        adapter.encoder(b"abcdef", 0, b"\n")(message, 160)
+    with pytest.raises(ValidationError, match="one line"):
+        adapter.split([message])
+
+
+def test_nulls_beside_raw_members() -> None:
+    adapter = json_adapter()
+    message = {"a": None, "v": msgspec.Raw(b"1.50")}
+    assert adapter.encode(message, UUID).endswith(b',"a":null,"v":1.50}')
+    message["x"] = float("nan")
+    with pytest.raises(ValidationError, match="nan"):
+        adapter.encode(message, UUID)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_floats_of_members_of_members(bad: float) -> None:
+    for adapter, message in (
+        (json_adapter(Deep), Deep(Inner(bad), 1.0)),
+        (json_adapter(Deep), Deep(Inner(-bad), bad)),
+        (json_adapter(Nested), Nested(1.0, Inner(bad))),
+    ):
+        encoders: list[Any] = [lambda message: adapter.encode(message, UUID)]  # noqa: B023
+        encoders.append(lambda message: adapter.encoder(b"abcdef", 0)(message, 160))  # noqa: B023
+        encoders.append(lambda message: adapter.split([message] * 3))  # noqa: B023
+        for encode in encoders:
+            with pytest.raises(ValidationError, match="no JSON encoding"):
+                encode(message)
+    # What isn't of its type is encoded as it is.
+    wrong: Any = None
+    untyped = Deep(wrong, 1.0)
+    assert json_adapter(Deep).encoder(b"abcdef", 0)(untyped, 160).endswith(b'"name":null}')
+    assert len(json_adapter(Deep).split([untyped]).rests) == 1
+    huge = Deep(Inner(1.7e308), 1.7e308)
+    assert b"1.7e308" in json_adapter(Deep).encoder(b"abcdef", 0)(huge, 160)
+
+
+def test_a_text_which_is_shorter_than_a_uuid_is_replaced_alone() -> None:
+    adapter = raw_adapter("_meta.uuid")
+    # A quote is where one would be behind a UUID.
+    document = b'{"_meta":{"uuid":"abc","other":"1234567890123456789012"},"v":1}'
+    encoded = json.loads(adapter.encode(document, UUID))
+    assert encoded == {"_meta": {"uuid": TEXT, "other": "1234567890123456789012"}, "v": 1}
+
+
+@pytest.mark.parametrize("path", ['"{', "a.\n", "a\\b", "\ud800", "a..b"])
+def test_paths_which_lead_nowhere(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="invalid UUID path"):
+        json_adapter(uuid_path=path)
+    with pytest.raises(ConfigurationError, match="invalid UUID path"):
+        raw_adapter(path)
+
+
+def test_what_reads_uuids_alone() -> None:
+    decode, uuid_of = json_adapter(uuid_path="a.b.c").uuid_reader()
+    assert uuid_of(decode(b'{"x":1,"a":{"b":{"c":"text","d":2}}}')) == "text"
+    with pytest.raises(AttributeError):
+        uuid_of(decode(b'{"a":{"b":null}}'))
+    assert csv_adapter(uuid_column=3).uuid_column == 3
+
+
+def test_a_uuid_field_which_is_there_but_empty() -> None:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="presence.proto", package="presence", syntax="proto2"
+    )
+    kind = file.message_type.add(name="Event")
+    kind.field.add(name="uuid", number=1, type=12, label=1)
+    kind.field.add(name="v", number=2, type=5, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    event: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("presence.Event"))
+    adapter: Any = protobuf_adapter(event)
+    message = event(uuid=b"", v=3)
+    for encoded in (
+        adapter.encode(message, UUID),
+        adapter.encoder(b"abcdef", 0)(message, 160),
+    ):
+        assert event.FromString(encoded).uuid != b""
+        assert event.FromString(encoded).v == 3
+    assert adapter.split([message]).rests == [b"\x10\x03"]
+    assert message.HasField("uuid")

@@ -32,7 +32,7 @@ from gazette_aio.message import (
     register_framing,
 )
 from gazette_aio.message.adapters import SplitMessages
-from gazette_aio.message.stamping import Ticks, stamp
+from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.protocol.errors import (
     DependencyError,
     EmptyListResponseError,
@@ -211,7 +211,7 @@ def test_a_batch_is_what_its_messages_are(case, clock, tick, content_type, commi
                     publisher.publish_committed if committed else publisher.publish_uncommitted
                 )
                 await publish(lambda _message: target, message)
-        pending = [] if committed else [route.journal for route in publisher._pending]
+        pending = [] if committed else [route.journal for route in publisher._routes.pending]
         return bytes(appends.journals.get("one/journal", b"")), publisher.clock.value, pending
 
     outcomes = []
@@ -486,8 +486,8 @@ async def test_a_cancellation_at_every_suspension(committed):
 async def test_cancelled_while_it_writes(monkeypatch):
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._TURN_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
     held = asyncio.Event()
     start = appends.start_append
 
@@ -516,8 +516,8 @@ async def test_messages_are_of_the_producer_which_is_acknowledged(monkeypatch, a
     client = FakeClient({"one/journal": NDJSON})
     appends = BatchAppends(client)
     publisher = Publisher(appends, json_adapter())
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._TURN_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
     before = publisher.producer_id
     held = await appends.start_append("one/journal")
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(20)))
@@ -599,9 +599,9 @@ async def test_mixing_is_refused():
 
 
 async def test_long_batches_are_several_appends(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._FIRST_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publisher._CROWD_BYTES", 200)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.batches._CROWD_BYTES", 200)
     appends = BatchAppends(cutoff_bytes=1000)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     published = await publisher.publish_uncommitted_batch(ONE, numbered(100))
@@ -614,8 +614,8 @@ async def test_long_batches_are_several_appends(monkeypatch):
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, committed):
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
     appends = BatchAppends(cutoff_bytes=100)
     publisher = Publisher(appends, json_adapter())
     start = appends.start_append
@@ -637,8 +637,8 @@ async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, commi
 
 
 async def test_an_error_which_is_cleared_while_a_batch_is_held_fails_the_transaction(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._FIRST_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.batch_encoding._TURN_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(50)))

@@ -20,14 +20,17 @@ from hypothesis import strategies as st
 from gazette_aio.message import (
     Clock,
     Publisher,
+    ReadUncommittedIter,
     build_uuid,
     csv_adapter,
     json_adapter,
     protobuf_adapter,
     raw_adapter,
 )
+from gazette_aio.message.publishing.table_rows import TableRows
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from tests.message.batch_fakes import BatchAppends
+from tests.message.fakes import FakeClient
 
 NDJSON = "application/x-ndjson"
 ONE = ("one/journal", NDJSON)
@@ -115,6 +118,7 @@ NS = 1_714_564_800_000_000_001
         (pa.array(["a", None, "b", "a"]).dictionary_encode(), ['"a"', "null", '"b"', '"a"']),
         (pa.RunEndEncodedArray.from_arrays([2, 3], ["x", None]), ['"x"', '"x"', "null"]),
         (pa.array([{}, {}], pa.struct([])), ["{}", "{}"]),
+        (pa.DictionaryArray.from_arrays([1, 1], [float("nan"), 1.0]), ["1.0", "1.0"]),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
@@ -168,6 +172,30 @@ def test_a_table_is_what_its_rows_are_as_dicts(rows, chunked):
         (pa.array([[], [1.0, 2.0], [], [float("inf")]]), "row 3, column 'x': inf"),
         (pa.array([{"y": 1.0}] * 3 + [{"y": float("nan")}]), "row 3, column 'x': nan"),
         (pa.array([0, 0, 0, 2**40], pa.timestamp("s")), "row 3, column 'x': timestamp"),
+        (
+            pa.array(
+                [[], [], [], [(1.0, 1), (2.0, 2), (float("inf"), 3)]],
+                pa.map_(pa.float64(), pa.int8()),
+            ),
+            "row 3, column 'x': inf",
+        ),
+        (
+            pa.DictionaryArray.from_arrays([1, 1, 1, 0], [float("nan"), 1.0]),
+            "row 3, column 'x': nan",
+        ),
+        (
+            pa.DictionaryArray.from_arrays(
+                pa.array([0, 0, 0, 7], pa.int8()), pa.array([1]), safe=False
+            ),
+            "column 'x': ",
+        ),
+        (pa.array([0, 0, 0, 86_400], pa.int32()).view(pa.time32("s")), "column 'x': "),
+        (
+            pa.ListArray.from_arrays(
+                [0, 1], pa.RunEndEncodedArray.from_arrays([1], pa.array(["x"]))
+            ),
+            "column 'x': ",
+        ),
         (
             pa.array([[], [], [], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())),
             "row 3, column 'x': key \"a\" is there twice",
@@ -259,6 +287,16 @@ async def test_records_of_csv():
         f'"x,y",{FIRST},1,1970-01-01T00:00:00,1.0',
         f",{build_uuid(PRODUCER, 320, 0)},,,",
     ]
+    # Text is as it is, also that of a dictionary.
+    table = pa.table({"a": pa.array(['a"b', "c\\d", None, '"']).dictionary_encode()})
+    found = await publish(table, csv_adapter(uuid_column=1), ("one/journal", "text/csv"))
+    fields = [record.rpartition(",")[0] for record in found["one/journal"].decode().splitlines()]
+    assert fields == ['"a""b"', "c\\d", "", '""""']
+    # Columns may all be left out.
+    table = pa.table({"_journal": ["a", "b"]})
+    found = await publish(table, csv_adapter(), ("one/journal", "text/csv"))
+    assert found["one/journal"].decode().splitlines()[0] == FIRST
+    assert found["one/journal"].count(b"\n") == 2
     values = pa.table({"_value": [b"old,a", b"old,b"]})
     found = await publish(values, csv_adapter(), ("one/journal", "text/csv"))
     assert found["one/journal"].splitlines()[0].decode() == f"{FIRST},a"
@@ -284,12 +322,55 @@ async def test_tables_which_cannot_be_published(monkeypatch):
         await publish(object())
     with pytest.raises(ConfigurationError, match="two columns"):
         await publish(pa.table([[1], [2]], ["x", "x"]))
+    with pytest.raises(ConfigurationError, match="beside _value"):
+        await publish(pa.table({"_value": [b"{}"], "key": [1]}))
+    with pytest.raises(ValidationError, match="table="):
+        await publish(None, messages=batch)
     with pytest.raises(ConfigurationError, match="needs a table with no column but _value"):
         await publish(pa.table({"x": [1]}), raw_adapter())
     publisher = Publisher(BatchAppends(), json_adapter())
     with pytest.raises(ValidationError, match="either messages or a table"):
         await publisher.publish_committed_batch(ONE, [{}], table=batch)
-    monkeypatch.delitem(sys.modules, "gazette_aio.message.table_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "gazette_aio.message.publishing.table_rows", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"gazette-aio\[arrow\]"):
         await publish(batch)
+
+
+def failing_batches():
+    yield pa.record_batch({"x": [1]})
+    raise ZeroDivisionError("broken off")
+
+
+async def test_a_table_which_breaks_off():
+    schema = pa.schema({"x": pa.int64()})
+    with pytest.raises(ConfigurationError, match="broken off"):
+        await publish(pa.RecordBatchReader.from_batches(schema, failing_batches()))
+
+
+async def test_a_table_of_tiny_chunks():
+    table = pa.table({"v": range(3000), "s": ["x", None, "z"] * 1000})
+    tiny = pa.concat_tables([table[row : row + 1] for row in range(3000)])
+    assert await publish(tiny) == await publish(table)
+
+
+async def test_slices_are_of_few_rows_if_these_are_long():
+    rows = [[number / 7 for number in range(5000)]] * 300
+    table = pa.table({"x": rows})
+    assert await publish(table) == await publish(None, messages=[{"x": row} for row in rows])
+    assert TableRows(table, json_adapter()).min_slice < 10
+    assert TableRows(pa.table({"x": [1] * 300}), json_adapter()).min_slice > 1000
+
+
+async def test_what_arrow_has_read_is_published_as_it_was():
+    table = pa.table({"v": range(100), "t": ["a", None] * 50, "f": [0.5, 1e300] * 50})
+    first = await publish(table)
+    client = FakeClient({"one/journal": NDJSON})
+    client.journals["one/journal"] += first["one/journal"]
+    for schema in (None, pa.schema({"v": pa.int64(), "t": pa.string(), "f": pa.float64()})):
+        async with ReadUncommittedIter(
+            "one/journal", json_adapter(), client=client, block=False
+        ) as messages:
+            batches = [batch async for batch in messages.arrow(schema)]
+        again = await publish(pa.Table.from_batches(batches))
+        assert again == first

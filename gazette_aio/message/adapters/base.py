@@ -19,7 +19,7 @@ class Adapter(Protocol[T]):
     Bytes are those of the message alone, without its framing. Adapters never modify a message.
     """
 
-    def decode(self, frame: bytes) -> T:
+    def decode(self, frame: bytes, /) -> T:
         """Return the message of its bytes. Any exception is taken as a decode error."""
         ...
 
@@ -60,7 +60,8 @@ class StampingAdapter(Protocol[T_contra]):
         Args:
             producer: ID of the producer to stamp messages with.
             flags: Flags to stamp messages with.
-            suffix: What to put behind each message.
+            suffix: What to put behind each message. If UUIDs are text it may be what ends a frame,
+                such as a newline, and must not be within messages.
         """
         ...
 

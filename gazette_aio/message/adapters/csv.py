@@ -28,6 +28,11 @@ class CSVAdapter:
         self._columns = columns
         self._uuid_column = uuid_column
 
+    @property
+    def uuid_column(self) -> int:
+        """Index of the field which holds the UUID."""
+        return self._uuid_column
+
     def decode(self, frame: bytes) -> list[str]:
         """Return the fields of a record."""
         fields = [field.decode("utf-8", "surrogateescape") for field in parse_record(frame)]

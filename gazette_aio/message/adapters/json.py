@@ -5,7 +5,7 @@ from __future__ import annotations
 from binascii import hexlify
 from itertools import chain
 from math import isfinite
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
@@ -17,6 +17,7 @@ from gazette_aio.message.adapters.members import (
     find_member,
     float_members,
     may_hold_floats,
+    may_hold_raw,
     member_names,
     refuse_non_finite,
 )
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 DEFAULT_UUID_PATH = "_meta.uuid"
 _MEMBER_FOLLOWS = b'{"'
+_BRACE, _QUOTE = frozenset(b"{"), frozenset(b'"')
+_first, _behind_first = itemgetter(0), itemgetter(slice(1, None))
 _NULL = b"null"
 _UUID_TEXT = 36
 _pack_low = Struct(">I").pack
@@ -54,27 +57,26 @@ class JSONAdapter(Generic[T]):
         has_top_member: Callable[[T], bool] | None,
         check_floats: bool,
         float_members: tuple[str, ...] = (),
+        check_lines: bool = False,
     ) -> None:
         self._path = path
-        self._decode = decode
+        self.decode = decode  # Hot: a method would be one more call for each message.
+        """Return the message of a JSON document."""
         self._encode = encode
         self._encode_lines = encode_lines
         self._has_top_member = has_top_member
         self._check_floats = check_floats
+        self._check_lines = check_lines
         # All the floats of a message, where that's known to be few.
         self._float_of = attrgetter(*float_members) if len(float_members) == 1 else None
         self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
         names = [msgspec.json.encode(name) for name in path]
+        self._uuid_decoder = msgspec.json.Decoder(_nested_type(path))
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
         self._inner = b"}" * (len(path) - 1)
         self._after = b'"' + self._inner + b","
         self._ack = b"}" if len(path) == 1 else b',"ack":true' + b"}" * len(path)
-        self._uuid_decoder = msgspec.json.Decoder(_nested_type(path))
         self.uuid_place: UUIDPlace | None = UUIDPlace(self._head, b'"', text=True)
-
-    def decode(self, frame: bytes) -> T:
-        """Return the message of a JSON document."""
-        return self._decode(frame)
 
     def encode(self, message: T, uuid: UUID) -> bytes:
         """Return the document of `message`, stamped with `uuid`.
@@ -90,13 +92,15 @@ class JSONAdapter(Generic[T]):
     ) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped document."""
         # Hot: this is `encode()` for messages without a UUID of their own, and `text_writer()`.
-        encode, has_top_member, check_floats = (
+        encode, has_top_member, check_floats, check_lines = (
             self._encode,
             self._has_top_member,
             self._check_floats,
+            self._check_lines,
         )
-        float_of, head, join, pack, to_hex = (
+        float_of, floats_of, head, join, pack, to_hex = (
             self._float_of,
+            self._floats_of,
             self._head,
             b"".join,
             _pack_low,
@@ -117,13 +121,19 @@ class JSONAdapter(Generic[T]):
                 if document[:2] == b'{"':
                     if not check_floats:
                         usual = True
-                    elif float_of is None:
-                        usual = document.find(b"null") < 0
                     else:
                         try:
-                            usual = isfinite(float_of(message))
-                        except (TypeError, OverflowError):
+                            if float_of is not None:
+                                usual = isfinite(float_of(message))
+                            elif floats_of is not None:
+                                # A sum is finite only if all of its parts are.
+                                usual = isfinite(sum(floats_of(message)))
+                            else:
+                                usual = document.find(b"null") < 0
+                        except (AttributeError, TypeError, OverflowError):
                             usual = False  # It isn't the float which the type promises.
+                    if check_lines and b"\n" in document:
+                        usual = False
                     if usual:
                         return join((head, low, after, document[1:], suffix))
             own_head, rest = self._split(message)
@@ -135,25 +145,32 @@ class JSONAdapter(Generic[T]):
         """Return the documents of messages, without their UUIDs."""
         rests = self._split_usual(messages)
         if rests is not None:
-            return SplitMessages(self._head, self._after + b'"', rests)
+            return SplitMessages(self._head, self._after, rests)
         parts = [self._split(message) for message in messages]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
 
     def _split_usual(self, messages: Sequence[T]) -> list[bytes] | None:
-        """Return documents behind their first two bytes, or None if one is anything special."""
+        """Return documents behind their first bytes, or None if one is anything special."""
         encode_lines, has_top_member = self._encode_lines, self._has_top_member
         if encode_lines is None or (
             has_top_member is not None and any(map(has_top_member, messages))
         ):
             return None
-        lines = encode_lines(messages)
+        text = encode_lines(messages)
+        # Hot: bytes search for one byte far faster than for several.
+        *lines, end = text.split(b"\n")
         # Members of msgspec.Raw may hold newlines.
-        if lines[:2] != _MEMBER_FOLLOWS or lines.count(b"\n") != len(messages):
+        if end or len(lines) != len(messages):
             return None
-        if self._check_floats and not self._all_finite(messages) and _NULL in lines:
+        if self._check_floats and not self._all_finite(messages) and _NULL in text:
             return None
-        rests = lines[2:-1].split(b'\n{"')
-        return rests if len(rests) == len(messages) else None
+        rests = list(map(_behind_first, lines))
+        try:
+            # Each is an object, and has members.
+            usual = set(map(_first, lines)) <= _BRACE and set(map(_first, rests)) <= _QUOTE
+        except IndexError:
+            return None
+        return rests if usual else None
 
     def _all_finite(self, messages: Sequence[T]) -> bool:
         """Return whether all floats of messages are known to be finite."""
@@ -162,13 +179,15 @@ class JSONAdapter(Generic[T]):
                 return isfinite(sum(map(self._float_of, messages)))
             if self._floats_of is not None:
                 return isfinite(sum(chain.from_iterable(map(self._floats_of, messages))))
-        except (TypeError, ValueError, OverflowError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             pass  # They aren't the floats which the type promises.
         return False
 
     def _split(self, message: T) -> tuple[bytes, bytes]:
         """Return what the document of `message` has before and behind its UUID."""
         document = self._encode(message)
+        if self._check_lines:
+            _one_line(document)  # Members of msgspec.Raw may be laid out.
         if self._check_floats and _NULL in document:
             # The encoder writes NaN and infinity as null.
             refuse_non_finite(message)
@@ -190,14 +209,13 @@ class JSONAdapter(Generic[T]):
                 return self._head, self._after + document[1:]
             if document == b"{}":
                 return self._head, b'"' + self._inner + b"}"
-        head = len(self._head)
-        written = document[head : head + _UUID_TEXT + 1]
+        end = len(self._head) + _UUID_TEXT
         if (
             document.startswith(self._head)
-            and written[_UUID_TEXT:] == b'"'
-            and b"\\" not in written
+            and document.find(b'"', len(self._head)) == end
+            and document.find(b"\\", len(self._head), end) < 0
         ):
-            return self._head, document[head + _UUID_TEXT :]
+            return self._head, document[end:]
         if document[:1] != b"{":
             raise ValidationError("message must encode to a JSON object")
         return _split_at(document, self._path)
@@ -234,6 +252,24 @@ class JSONAdapter(Generic[T]):
                 break
             value = value.member
         return _as_uuid(value)
+
+    @property
+    def uuid_path(self) -> tuple[str, ...]:
+        """Names of the members which lead to the UUID."""
+        return self._path
+
+    @property
+    def stamps(self) -> tuple[bytes, bytes]:
+        """What precedes a UUID at the front of a document, and what's between it and the rest."""
+        return self._head, self._after
+
+    def uuid_reader(self) -> tuple[Callable[[bytes], Any], Callable[[Any], object]]:
+        """Return two functions: of a document, and of what that returns, which is its UUID.
+
+        The first decodes nothing but the members which lead to the UUID. The second raises
+        AttributeError if one of them is missing or null.
+        """
+        return self._uuid_decoder.decode, attrgetter(".".join(["member"] * len(self._path)))
 
     def acknowledgement(self, uuid: UUID) -> bytes:
         """Return an acknowledgement, such as `{"_meta":{"uuid":"…","ack":true}}`."""
@@ -292,7 +328,8 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
         uuid_path: Names of the members which lead to the UUID, separated by dots.
 
     Raises:
-        ConfigurationError: If the type isn't supported, or pydantic isn't installed.
+        ConfigurationError: If the type isn't supported, the path is invalid, or pydantic isn't
+            installed.
     """
     path = _parse_path(uuid_path)
     if type is bytes:
@@ -307,6 +344,7 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
             encode_lines=encoder.encode_lines,
             has_top_member=lambda message: path[0] in message,
             check_floats=True,
+            check_lines=True,
         )
     if _is_pydantic(type):
         return _pydantic_adapter(type, path)
@@ -326,6 +364,7 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
         has_top_member=_constantly_true if has_member else None,
         check_floats=may_hold_floats(type),
         float_members=float_members(type),
+        check_lines=may_hold_raw(type),
     )
 
 
@@ -351,9 +390,12 @@ class _RawJSONAdapter(JSONAdapter[bytes]):
 
 def _parse_path(uuid_path: str) -> tuple[str, ...]:
     path = tuple(uuid_path.split("."))
-    if not all(path):
-        raise ConfigurationError(f"invalid UUID path {uuid_path!r}")
-    return path
+    try:
+        if all(path) and msgspec.json.encode(uuid_path) == f'"{uuid_path}"'.encode():
+            return path  # Names which JSON has to escape aren't supported.
+    except UnicodeEncodeError:
+        pass
+    raise ConfigurationError(f"invalid UUID path {uuid_path!r}")
 
 
 def _is_pydantic(kind: Any) -> bool:

@@ -13,6 +13,9 @@ from gazette_aio.protocol.errors import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_RAW = (msgspec.inspect.AnyType, msgspec.inspect.CustomType, msgspec.inspect.RawType)
+_FLOATS = (msgspec.inspect.FloatType, *_RAW)
+
 
 @functools.lru_cache(maxsize=1024)
 def member_names(cls: Any) -> dict[str, str]:
@@ -48,10 +51,18 @@ def _member(value: Any, name: str) -> Any:
 def refuse_non_finite(message: object) -> None:
     """Raise ValidationError if a float of `message` is NaN or infinite, which JSON can't hold."""
     dump = getattr(message, "model_dump", None)
-    plain = dump() if dump is not None else msgspec.to_builtins(message, str_keys=False)
+    if dump is not None:
+        plain = dump()
+    else:
+        # It doesn't know msgspec.Raw, which has no floats of ours.
+        plain = msgspec.to_builtins(message, str_keys=False, enc_hook=_as_none)
     for number in _floats(plain):
         if number - number != 0:
             raise ValidationError(f"{number} has no JSON encoding")
+
+
+def _as_none(_value: object) -> None:
+    return None
 
 
 def _floats(value: Any) -> Iterator[float]:
@@ -67,41 +78,62 @@ def _floats(value: Any) -> Iterator[float]:
 
 def may_hold_floats(kind: type | Any) -> bool:
     """Return whether values of a type may hold floats, as far as that's known."""
-    try:
-        info = msgspec.inspect.type_info(kind)
-    except TypeError:
-        return True
-    return _floats_within(info, set())
+    return _may_hold(kind, _FLOATS)
+
+
+def may_hold_raw(kind: type | Any) -> bool:
+    """Return whether values of a type may hold msgspec.Raw, as far as that's known."""
+    return _may_hold(kind, _RAW)
 
 
 def float_members(kind: type | Any) -> tuple[str, ...]:
-    """Return names of the attributes which are floats, if a type holds floats nowhere else."""
+    """Return paths of the attributes which are floats, if a type holds floats nowhere else.
+
+    Names of a path are separated by dots, as attrgetter() has them.
+    """
     try:
         info = msgspec.inspect.type_info(kind)
     except TypeError:
         return ()
+    return tuple(_float_paths(info))
+
+
+def _float_paths(info: object) -> list[str]:
     if not isinstance(info, (msgspec.inspect.StructType, msgspec.inspect.DataclassType)):
-        return ()
-    holding = [field for field in info.fields if _floats_within(field.type, {id(info)})]
-    if all(type(field.type) is msgspec.inspect.FloatType for field in holding):
-        return tuple(field.name for field in holding)
-    return ()
+        return []
+    paths: list[str] = []
+    for field in info.fields:
+        if type(field.type) is msgspec.inspect.FloatType:
+            paths.append(field.name)
+        elif _is_within(field.type, _FLOATS, {id(info)}):
+            inner = _float_paths(field.type)
+            if not inner:
+                return []
+            paths += [f"{field.name}.{path}" for path in inner]
+    return paths
 
 
-def _floats_within(info: object, seen: set[int]) -> bool:
-    if isinstance(info, (msgspec.inspect.FloatType, msgspec.inspect.AnyType)):
+def _may_hold(kind: type | Any, wanted: tuple[type, ...]) -> bool:
+    try:
+        info = msgspec.inspect.type_info(kind)
+    except TypeError:
         return True
-    if isinstance(info, (msgspec.inspect.CustomType, msgspec.inspect.RawType)):
+    return _is_within(info, wanted, set())
+
+
+def _is_within(info: object, wanted: tuple[type, ...], seen: set[int]) -> bool:
+    """Return whether a type, or one within it, is one of those wanted."""
+    if isinstance(info, wanted):
         return True
     if id(info) in seen:
         return False
     seen.add(id(info))
     if isinstance(info, (list, tuple)):
         parts = cast("tuple[object, ...]", info)
-        return any(_floats_within(part, seen) for part in parts)
+        return any(_is_within(part, wanted, seen) for part in parts)
     if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):
         fields: tuple[str, ...] = getattr(info, "__struct_fields__", ())
         return any(
-            _floats_within(getattr(info, name), seen) for name in fields if name != "default"
+            _is_within(getattr(info, name), wanted, seen) for name in fields if name != "default"
         )
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -37,6 +38,12 @@ class ProtobufAdapter(Generic[M]):
         self._cls = cls
         self._parse = cls.FromString
         self._field = uuid_field
+        # Wire: one which is there is written even if it's empty, and the last one of all counts.
+        self._is_set: Callable[[M], object] = (
+            (lambda message: message.HasField(uuid_field))
+            if field.has_presence
+            else attrgetter(uuid_field)
+        )
         # Wire: a field's order within a message is free, so that the UUID may come first.
         self._tag = _varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((_UUID_LENGTH,))
         self.uuid_place: UUIDPlace | None = UUIDPlace(self._tag, b"", text=False)
@@ -77,7 +84,7 @@ class ProtobufAdapter(Generic[M]):
         return self._tag + stamp + self._rest(message)
 
     def _rest(self, message: M) -> bytes:
-        if getattr(message, self._field):
+        if self._is_set(message):
             copied = self._cls()
             copied.CopyFrom(message)
             copied.ClearField(self._field)

@@ -11,7 +11,7 @@ from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingA
 from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
-from gazette_aio.message.arrow_json import (
+from gazette_aio.message.publishing.arrow_json import (
     RefusedTypeError,
     RefusedValueError,
     json_texts,
@@ -22,7 +22,7 @@ from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gazette_aio.message.batch_encoding import Encoded
+    from gazette_aio.message.publishing.encoding import Encoded
 
 pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
 pc: Any = pyarrow.compute
@@ -31,7 +31,8 @@ _METADATA: Final = frozenset(
     {"_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags"}
 )
 _VALUE: Final = "_value"
-_MIN_CELLS: Final = 1 << 13
+_SLICE_CELLS: Final = 1 << 13
+_SLICE_BYTES: Final = 1 << 17
 
 
 class TableRows:
@@ -54,16 +55,24 @@ class TableRows:
         names = self._table.column_names
         if len(set(names)) < len(names):
             raise ConfigurationError("the table has two columns of one name")
+        _check(self._table)
+        self._adapter = adapter
         self._names = [name for name in names if name not in _METADATA]
         self._is_values = self._names == [_VALUE]
         if not self._is_values:
-            self._names = [name for name in self._names if name != _VALUE]
+            if _VALUE in self._names:
+                raise ConfigurationError(f"the table has columns beside {_VALUE}")
             if not isinstance(adapter, (JSONAdapter, ProtobufAdapter, CSVAdapter)):
                 text = f"{type(adapter).__name__} needs a table with no column but {_VALUE}"
                 raise ConfigurationError(text)
-        # Kernels of Arrow take a while to call, whatever the number of rows.
-        self.min_slice = max(_MIN_CELLS // max(len(self._names), 1), 64)
-        self._documents: Any = _plain(self._table.select(self._names))
+        documents: Any = _plain(self._table.select(self._names))
+        # Kernels of Arrow take a while to call, whatever the number of rows. What they do with many
+        # takes long.
+        bytes_of_a_row = documents.nbytes // max(len(self), 1) + 1
+        self.min_slice: int | None = max(
+            min(_SLICE_CELLS // max(len(self._names), 1), _SLICE_BYTES // bytes_of_a_row), 1
+        )
+        self._documents: Any = _merged(documents, self.min_slice)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -133,6 +142,17 @@ class TableRows:
             before += len(chunk)
         return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
 
+    def _fields(self, rows: Any, name: str, indices: range | list[int]) -> list[str]:
+        """Return values as fields of CSV: text as it is, and other types as JSON has them."""
+        column = rows.column(name)
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return [value or "" for value in column.to_pylist()]
+        texts = self._texts(rows, name, indices).to_pylist()
+        return ["" if text == b"null" else text.decode().strip('"') for text in texts]
+
     def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
         values: list[bytes] = []
         for index, value in zip(indices, rows.column(0).to_pylist(), strict=True):
@@ -151,12 +171,32 @@ class TableRows:
         if self._is_values:
             return [adapter.decode(value) for value in self._values(rows, indices)]
         if isinstance(adapter, CSVAdapter):
-            fields = [
-                _fields(self._texts(rows, name, indices), rows.column(name)) for name in self._names
-            ]
+            fields = [self._fields(rows, name, indices) for name in self._names]
+            if not fields:
+                return [adapter.record(()) for _ in indices]
             return [adapter.record(row) for row in zip(*fields, strict=True)]
         assert isinstance(adapter, ProtobufAdapter)
         return [adapter.message(row) for row in rows.to_pylist()]
+
+
+def _check(table: Any) -> None:
+    """Refuse what breaks the rules of Arrow, such as indices beyond a dictionary."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except (ValueError, LookupError, NotImplementedError) as error:
+            raise ValidationError(f"column {name!r}: {error}") from error
+
+
+def _merged(table: Any, rows: int) -> Any:
+    """Return a table in chunks of so many rows at least, unless they can't be merged."""
+    most = table.num_rows // rows + 1
+    if all(column.num_chunks <= 2 * most for column in table.columns):
+        return table
+    try:
+        return table.combine_chunks()
+    except (ValueError, NotImplementedError):
+        return table  # Dictionaries of some types can't.
 
 
 def _plain(table: Any) -> Any:
@@ -166,21 +206,25 @@ def _plain(table: Any) -> Any:
         if kind.equals(field.type):
             continue
         column = table.column(number)
-        if pa.types.is_dictionary(field.type):
-            values = [
-                pa.DictionaryArray.from_arrays(
-                    chunk.indices, chunk.dictionary.cast(kind.value_type)
-                )
-                for chunk in column.chunks
-            ]
-            column = pa.chunked_array(values, kind)
-        elif pa.types.is_run_end_encoded(field.type):
-            values = [pc.run_end_decode(chunk) for chunk in column.chunks]
-            column = pa.chunked_array(values, field.type.value_type).cast(kind)
-        else:
-            column = column.cast(kind)
+        try:
+            column = _cast(column, field.type, kind)
+        except (ValueError, NotImplementedError) as error:
+            raise ValidationError(f"column {field.name!r}: {error}") from error
         table = table.set_column(number, field.with_type(kind), column)
     return table
+
+
+def _cast(column: Any, from_kind: Any, kind: Any) -> Any:
+    if pa.types.is_dictionary(from_kind):
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(kind.value_type))
+            for chunk in column.chunks
+        ]
+        return pa.chunked_array(chunks, kind)
+    if pa.types.is_run_end_encoded(from_kind):
+        chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
+        return pa.chunked_array(chunks, from_kind.value_type).cast(kind)
+    return column.cast(kind)
 
 
 def _plain_type(kind: Any) -> Any:
@@ -202,14 +246,3 @@ def _plain_type(kind: Any) -> Any:
     if types.is_run_end_encoded(kind):
         return _plain_type(kind.value_type)
     return kind
-
-
-def _fields(texts: Any, column: Any) -> list[str]:
-    """Return values as fields of CSV: text as it is, and other types as JSON has them."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return [value or "" for value in column.to_pylist()]
-    valid = column.is_valid().to_pylist()
-    return [
-        value.decode().strip('"') if is_valid else ""
-        for value, is_valid in zip(texts.to_pylist(), valid, strict=True)
-    ]

@@ -67,7 +67,7 @@ def join(*parts: Any) -> Any:
 
 
 def json_texts(array: Any) -> Any:
-    """Return the JSON text of each value of an array, as an array of bytes without nulls.
+    """Return the JSON text of each value of a valid array, as an array of bytes without nulls.
 
     Raises:
         RefusedValueError: A float isn't finite, or a time is out of the years 0 to 9999.
@@ -79,7 +79,11 @@ def json_texts(array: Any) -> Any:
     if pa.types.is_dictionary(kind):
         if len(array.dictionary) > len(array):
             return json_texts(array.dictionary_decode())
-        texts = pc.take(json_texts(array.dictionary), array.indices)
+        try:
+            texts = pc.take(json_texts(array.dictionary), array.indices)
+        except RefusedValueError:
+            # It may stand for no row at all.
+            return json_texts(array.dictionary_decode())
         return texts if texts.null_count == 0 else pc.fill_null(texts, _NULL)
     if pa.types.is_run_end_encoded(kind):
         return json_texts(pc.run_end_decode(array))
@@ -156,7 +160,6 @@ def _floats(array: Any, kind: Any) -> Any:
 
 def _strings(array: Any) -> Any:
     array = pc.cast(array, pa.large_string())
-    array.validate(full=True)
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     if values is None or len(bounds) < 2:
@@ -236,7 +239,7 @@ def _maps(array: Any) -> Any:
     lengths = np.diff(offsets)
     if pa.types.is_nested(keys.type):
         raise RefusedTypeError(f"{array.type} has keys which can't be names")
-    names = json_texts(keys)
+    names = _of_rows(keys, np.cumsum(lengths))
     if not _is_text(keys.type):
         names = join(_QUOTE, names, _QUOTE)
     codes = pc.dictionary_encode(names)
@@ -263,13 +266,18 @@ def _is_text(kind: Any) -> bool:
 def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Any:
     """Return texts of so many values each, between brackets, with their names if they have any."""
     stops = np.cumsum(lengths, dtype=np.int64)
-    try:
-        texts = json_texts(values)
-    except RefusedValueError as error:
-        row = int(np.searchsorted(stops, error.row, side="right"))
-        raise RefusedValueError(row, error.reason) from None
+    texts = _of_rows(values, stops)
     if names is not None:
         texts = join(names, text(b":"), texts)
     offsets = pa.array(np.concatenate((np.zeros(1, np.int64), stops)))
     joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), text(b","))
     return join(text(opening), joined, text(closing))
+
+
+def _of_rows(values: Any, stops: Any) -> Any:
+    """Return texts of the values of rows, each of which has those up to its stop."""
+    try:
+        return json_texts(values)
+    except RefusedValueError as error:
+        row = int(np.searchsorted(stops, error.row, side="right"))
+        raise RefusedValueError(row, error.reason) from None

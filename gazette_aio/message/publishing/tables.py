@@ -11,9 +11,9 @@ from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.batch_encoding import Rows
+    from gazette_aio.message.publishing.encoding import Rows
 
-_ROWS: Final = "gazette_aio.message.table_rows"
+_ROWS: Final = "gazette_aio.message.publishing.table_rows"
 
 
 async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
+from gazette_aio.message.publishing.pace import Slices
+from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gazette_aio.message.mapping import Mapping, Target
-    from gazette_aio.message.routes import Route
+    from gazette_aio.message.publishing.pace import Pace
+    from gazette_aio.message.publishing.routes import Route
     from gazette_aio.message.uuid import Flags
 
 T = TypeVar("T")
@@ -21,65 +23,16 @@ T = TypeVar("T")
 Encoded = SplitMessages | list[Any]
 """Some messages of a batch: encoded, or as they are if their adapter can't split them."""
 
-_TURN_SECONDS: Final = 0.001
-_FIRST_ROWS: Final = 64
-_MAX_ROWS: Final = 4096
+_TAKEN_AT_ONCE: Final = 4096
+_YIELDED_AT_ONCE: Final = 32
 _ANY_CLOCK: Final = 1 << 60
-
-
-class Pace:
-    """Sees to it that work on many rows gives way to the event loop."""
-
-    def __init__(self) -> None:
-        self._turn_began = perf_counter()
-
-    async def turn(self) -> None:
-        """Let the event loop have a turn, if it's time."""
-        if perf_counter() - self._turn_began >= _TURN_SECONDS:
-            await asyncio.sleep(0)
-            self._turn_began = perf_counter()
-
-
-class _Slices:
-    """Async iterator of slices of rows, with turns for the event loop in between.
-
-    Slices grow and shrink to take about a millisecond each.
-    """
-
-    def __init__(self, count: int, pace: Pace, min_rows: int) -> None:
-        self._count, self._pace, self._min_rows = count, pace, min_rows
-        self._rows = max(_FIRST_ROWS, min_rows)
-        self._start = self._stop = 0
-        self._began = 0.0
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> tuple[int, int]:
-        if self._stop:
-            self._adapt()
-            await self._pace.turn()
-        if self._stop == self._count:
-            raise StopAsyncIteration
-        self._start = self._stop
-        self._stop = min(self._start + self._rows, self._count)
-        self._began = thread_time()
-        return self._start, self._stop
-
-    def _adapt(self) -> None:
-        # Time of this thread alone: others which keep it waiting don't make the work longer.
-        seconds = thread_time() - self._began
-        if seconds > _TURN_SECONDS:
-            self._rows = max(self._rows // 2, self._min_rows)
-        elif seconds < _TURN_SECONDS / 3:
-            self._rows = min(self._rows * 2, _MAX_ROWS)
 
 
 class Rows(Protocol):
     """Rows of a batch: messages, or rows of a table."""
 
-    min_slice: int
-    """Number of rows below which working on fewer of them saves no time."""
+    min_slice: int | None
+    """Number of rows below which encoding fewer of them saves no time."""
 
     def __len__(self) -> int: ...
 
@@ -106,7 +59,7 @@ class MessageRows(Generic[T]):
         plain: Types of messages which it has found to need no validation.
     """
 
-    min_slice = 1
+    min_slice: int | None = None
 
     def __init__(
         self,
@@ -149,6 +102,39 @@ class MessageRows(Generic[T]):
         return cast("SplittingAdapter[T]", self._adapter).split(messages)
 
 
+async def take(messages: Iterable[T], pace: Pace) -> list[T]:
+    """Return messages as a sequence of our own, which callers can't change meanwhile.
+
+    Cancellation: safe.
+
+    Raises:
+        ValidationError: It's a table.
+        Exception: What iterating raises.
+    """
+    if hasattr(messages, "__arrow_c_stream__"):
+        raise ValidationError("a table is not a batch of messages, but of `table=`")
+    iterator = iter(messages)
+    # What yields messages may take its time.
+    rows = _TAKEN_AT_ONCE if isinstance(messages, (list, tuple)) else _YIELDED_AT_ONCE
+    taken: list[T] = []
+    while True:
+        before = len(taken)
+        taken.extend(islice(iterator, rows))
+        if len(taken) < before + rows:
+            return taken
+        await pace.turn()
+
+
+async def release(taken: list[Any], pace: Pace) -> None:
+    """Empty a list, which takes its time if that's long.
+
+    Cancellation: safe.
+    """
+    while taken:
+        del taken[-_TAKEN_AT_ONCE:]
+        await pace.turn()
+
+
 def _noted(error: Exception, index: int) -> Exception:
     error.add_note(f"It is message {index} of the batch, counted from zero.")
     return error
@@ -165,17 +151,18 @@ async def map_rows(
         Exception: What validation or the mapping raises, with a note of the message.
     """
     indices: dict[Target, range | list[int]] = {}
-    async for start, stop in _Slices(len(rows), pace, rows.min_slice):
+    async for start, stop in Slices(len(rows), pace):
         rows.validate(start, stop)
         if isinstance(mapping, tuple):
             indices[mapping] = range(stop)
             continue
         targets = await _targets(mapping, rows.items(start, stop), start)
-        # Hot: most batches go to one journal.
-        found = indices.get(targets[0], range(0)) if len(indices) < 2 else None
-        if found is not None and len(found) == start and targets.count(targets[0]) == len(targets):
-            indices[targets[0]] = range(stop)
-            continue
+        if len(targets) == 1:
+            before = indices.get(targets[0], range(0))
+            if len(before) == start and isinstance(before, range):
+                indices[targets[0]] = range(stop)
+                continue
+            targets *= stop - start
         for index, target in enumerate(targets, start):
             found = indices.get(target)
             if found is None:
@@ -187,11 +174,15 @@ async def map_rows(
 
 
 async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> list[Target]:
+    """Return the targets of items, or one if it's that of all of them."""
     targets: list[Any] = []
     done = 0
     try:
         # Hot: what was mapped before an exception is in the list nevertheless.
         targets.extend(map(mapping, items))
+        # Most batches go to one journal.
+        if type(targets[0]) is tuple and targets.count(targets[0]) == len(targets):
+            return targets[:1]
         if set(map(type, targets)) == {tuple}:
             return targets
         for done, target in enumerate(targets):
@@ -226,18 +217,38 @@ async def encode_rows(
         Exception: What encoding or framing raises, with a note of the message.
     """
     encoded: list[Encoded] = []
-    async for start, stop in _Slices(len(indices), pace, rows.min_slice):
+    async for start, stop in Slices(len(indices), pace, rows.min_slice):
         part = indices[start:stop]
         try:
             encoded.append(_encode(rows, part, route, flags))
-        except Exception:
-            for index in part:
-                try:
-                    _encode(rows, range(index, index + 1), route, flags)
-                except Exception as error:  # noqa: BLE001 - it's raised.
-                    raise _noted(error, index) from None
-            raise
+        except Exception as error:  # noqa: BLE001 - it's raised.
+            raise await _first_error(error, rows, part, route, flags, pace) from None
     return encoded
+
+
+async def _first_error(  # noqa: PLR0917
+    error: Exception,
+    rows: Rows,
+    indices: range | list[int],
+    route: Route[Any],
+    flags: Flags,
+    pace: Pace,
+) -> Exception:
+    """Return the error of the first row which can't be encoded, with a note of which it is."""
+    while len(indices) > 1:
+        await pace.turn()
+        half = indices[: len(indices) // 2]
+        try:
+            _encode(rows, half, route, flags)
+        except Exception as earlier:  # noqa: BLE001 - it's raised.
+            indices, error = half, earlier
+        else:
+            indices = indices[len(half) :]
+    try:
+        _encode(rows, indices, route, flags)
+    except Exception as last:  # noqa: BLE001 - it's raised.
+        return _noted(last, indices[0])
+    return error  # It's gone, and which message it was of nobody knows.
 
 
 def _encode(rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags) -> Encoded:

@@ -1,0 +1,1 @@
+"""What a Publisher is made of: routes, batches, and tables as batches."""

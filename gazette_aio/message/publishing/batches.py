@@ -1,0 +1,150 @@
+"""Batches of encoded messages on their way to their journals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gazette_aio.message.adapters.base import SplitMessages
+from gazette_aio.message.uuid import MASK_64, OUTSIDE_TXN
+from gazette_aio.protocol.errors import DependencyError
+
+if TYPE_CHECKING:
+    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client.append_service import ClearedError
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.message.publishing.encoding import Encoded
+    from gazette_aio.message.publishing.pace import Pace
+    from gazette_aio.message.publishing.routes import Route, Routes
+    from gazette_aio.message.uuid import Clock, Flags, ProducerID
+
+_CROWD_BYTES: Final = 1 << 20
+"""Bytes of an append which are written before content is moved out of memory."""
+
+
+class BatchWriter:
+    """Appends one batch, journal by journal.
+
+    Args:
+        appends: Service to append through.
+        routes: Routes of the Publisher.
+        clock: Its clock.
+        update_clock: Whether the clock follows wall time.
+        flags: Flags of the messages.
+        pace: Pace of the work.
+    """
+
+    def __init__(
+        self,
+        appends: AppendService,
+        routes: Routes[Any],
+        clock: Clock,
+        *,
+        update_clock: bool,
+        flags: Flags,
+        pace: Pace,
+    ) -> None:
+        self._appends = appends
+        self._routes = routes
+        self._clock = clock
+        self._update_clock = update_clock
+        self._flags = flags
+        self._pace = pace
+        self._producer: ProducerID | None = None
+        """Producer of what is appended of the batch."""
+
+    async def append(self, target: Target, parts: list[Encoded]) -> AsyncAppend:
+        """Append parts of a journal, in their order, and return the last append.
+
+        Cancellation: aborts — what one append takes is kept or dropped as a whole.
+
+        Raises:
+            MixedTransactionError: The journal has uncommitted messages, and these aren't.
+            DependencyError: An error of the journal was cleared meanwhile, or what is appended of
+                the batch was abandoned.
+        """
+        journal, done = target[0], 0
+        cleared = self._appends.cleared_error(journal)
+        while True:
+            append = await self._appends.start_append(journal)
+            try:
+                self._check_producer()
+                # Race: as one message which has waited, these may be of another producer by now.
+                route = self._routes.route_to(target, self._flags)
+                now_cleared = self._appends.cleared_error(journal)
+                if done and now_cleared is not cleared:
+                    raise missing(journal, now_cleared)
+                cleared = now_cleared
+                written = await self._write_parts(append, route, parts, done)
+            except BaseException as error:
+                append.roll_back(error)
+                raise
+            if written is None:
+                append.roll_back(DependencyError("uncommitted messages were abandoned"))
+                continue
+            append.release()
+            self._producer = route.producer
+            first, done = written
+            if self._flags == OUTSIDE_TXN:
+                route.settled_clock = self._clock.value  # All clocks of it are taken.
+            else:
+                if not route.pending:
+                    self._routes.note_pending(route, first, cleared)
+                route.last = append
+            if done == len(parts):
+                break
+        while parts:
+            # Releasing the memory of a large batch takes its time, too.
+            parts.pop()
+            await self._pace.turn()
+        return append
+
+    def _check_producer(self) -> None:
+        # Invariant: uncommitted messages of one batch are of one producer, so that none of them
+        # commits without the others.
+        if self._flags != OUTSIDE_TXN and self._producer not in {None, self._routes.producer}:
+            raise DependencyError("uncommitted messages of the batch were abandoned")
+
+    async def _write_parts(
+        self, append: AsyncAppend, route: Route[Any], parts: list[Encoded], done: int
+    ) -> tuple[int, int] | None:
+        """Stamp and write parts from number `done` on, as many as one append may have.
+
+        Returns:
+            The first clock, and how many parts are done then; or None if messages were abandoned
+            meanwhile, so that what is written is of a producer which nobody acknowledges.
+        """
+        clock, first, written, crowd = self._clock, 0, 0, 0
+        for number in range(done, len(parts)):
+            if written:
+                await self._pace.turn()
+                if crowd >= _CROWD_BYTES:
+                    await append.drain()
+                    crowd = 0
+                if route.producer != self._routes.producer:
+                    return None
+                if written > self._appends.cutoff_bytes:
+                    return first, number
+            if self._update_clock:
+                clock.update()
+            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
+            # is the order of clocks.
+            part = parts[number]
+            begin = (clock.value + clock.step) & MASK_64
+            data = route.stamp(part, begin, clock.step, self._flags)
+            count = len(part.rests if isinstance(part, SplitMessages) else part)
+            clock.value = (clock.value + count * clock.step) & MASK_64
+            first = first or begin
+            written += append.write(data)
+            crowd += len(data)
+        return first, len(parts)
+
+
+def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
+    """Return the error of messages which may be missing, as an error was cleared."""
+    assert cleared is not None, "an error which was cleared is never forgotten"
+    error = DependencyError(
+        f"messages to {journal} may be missing, as an error of its appends was cleared: "
+        f"{cleared.error}"
+    )
+    error.__cause__ = cleared.error
+    return error
