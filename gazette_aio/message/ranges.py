@@ -48,36 +48,35 @@ from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
 from gazette_aio.message.columnar.sequencer import ColumnarSequencer
 from gazette_aio.message.columnar.splits import (
     CommittedSplit,
-    ProducerPlan,
     RangePlan,
     SplitPlan,
-    Tail,
     plan_splits,
 )
 from gazette_aio.message.columnar.states import RangeState, advance, prune
 from gazette_aio.message.columnar.summary import RangeSummary, summarize
-from gazette_aio.message.columnar.transfer import ACK, CONTINUE, ProducerBounds, Transfer
+from gazette_aio.message.columnar.transfer import ACK, CONTINUE, ProducerBounds
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gazette_aio.message.columnar.columns import Indices, UuidColumns
 
 __all__ = [
     "CommittedRange",
     "CommittedSplit",
     "ProducerBounds",
-    "ProducerPlan",
     "RangePlan",
     "RangeReplay",
     "RangeState",
     "RangeSummary",
     "SplitPlan",
-    "Tail",
-    "Transfer",
     "advance",
     "plan_splits",
     "prune",
     "summarize",
 ]
+
+_WINDOW_ROWS = 1 << 10
 
 
 class CommittedRange(ColumnarSequencer):
@@ -85,7 +84,7 @@ class CommittedRange(ColumnarSequencer):
 
     It's a ColumnarSequencer whose replays are of what's before the range only: `[begin, offset)`,
     once for each producer which had pending messages there. What's pending within the range is
-    carried. Filter replays by `RangeReplay`: then all that's delivered is what a Sequencer does
+    carried. Filter replays by `replay()`: then all that's delivered is what a Sequencer does
     which retains everything, even of producers whose clocks go back.
 
     Args:
@@ -139,29 +138,40 @@ class CommittedRange(ColumnarSequencer):
                 producer, begin, self._start, low, int(table.clock[by]), plan.rows[with_ack]
             )
             plan.rows, plan.terminators = plan.rows[~with_ack], plan.terminators[~with_ack]
-        self._entering = {
-            producer: bounds
-            for producer, bounds in self._entering.items()
-            if self._bounds.get(producer, bounds)[2] == bounds.begin
-        }
+        for producer in self._entering.keys() & set(batch.producer[: plan.consumed].tolist()):
+            if self._bounds[producer][2] != self._entering[producer].begin:
+                del self._entering[producer]
         return plan
+
+    def replay(self, span: ReplaySpan) -> Replay:
+        """Return the filter of what is read again for a commit."""
+        return RangeReplay(span, self.journal)
+
+    def _forget(self, producer: int) -> None:
+        super()._forget(producer)
+        self._entering.pop(producer, None)
 
     def _find_commit(self, batch: UuidColumns) -> int:
         """Return the first row which commits messages before the range, or -1."""
-        ends = (batch.flags != CONTINUE) & (batch.clock != 0)
-        ends &= np.isin(batch.producer, np.array(list(self._entering), np.uint64))
+        entering = np.array(list(self._entering), np.uint64)
         closed: set[int] = set()
-        for row in np.flatnonzero(ends).tolist():
-            producer = int(batch.producer[row])
-            if producer in closed:
-                continue
-            above = int(batch.clock[row]) > self._entering[producer].min
-            if batch.flags[row] == ACK:
-                if above:
-                    return row
-                closed.add(producer)
-            elif above:
-                closed.add(producer)
+        start, size = 0, _WINDOW_ROWS
+        while start < batch.rows:
+            # Windows grow, so that a commit which comes soon costs little of a large batch.
+            window = batch.slice(start, start + size)
+            ends = (window.flags != CONTINUE) & (window.clock != 0)
+            ends &= np.isin(window.producer, entering)
+            for row in np.flatnonzero(ends).tolist():
+                producer = int(window.producer[row])
+                if producer in closed:
+                    continue
+                is_ack = window.flags[row] == ACK
+                above = int(window.clock[row]) > self._entering[producer].min
+                if is_ack and above:
+                    return start + row
+                if is_ack or above:
+                    closed.add(producer)
+            start, size = start + size, size * 2
         return -1
 
 
@@ -186,8 +196,14 @@ class RangeReplay(Replay):
         rows = super()._filter(columns)
         if self._passed:
             return rows[:0]
-        larger = (columns.producer == self._producer) & (columns.clock > self._max)
-        if larger.any():
-            self._passed = True
-            rows = rows[rows < larger.argmax()]
-        return rows
+        larger = self._is_larger(columns)
+        return rows[rows < larger.argmax()] if larger.any() else rows
+
+    def _keep(self, columns: UuidColumns, kept: Indices) -> Indices:
+        self._passed = self._passed or bool(self._is_larger(columns).any())
+        return super()._keep(columns, kept)
+
+    def _is_larger(self, columns: UuidColumns) -> NDArray[np.bool_]:
+        larger: NDArray[np.bool_] = columns.producer == self._producer
+        larger &= columns.clock > self._max
+        return larger

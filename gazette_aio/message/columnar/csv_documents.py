@@ -35,7 +35,7 @@ class CSVReader:
 
     def __init__(self, adapter: CSVAdapter, fields: list[Any]) -> None:
         self._decode = adapter.decode
-        self._uuid_column = adapter._uuid_column  # pyright: ignore[reportPrivateUsage]
+        self._uuid_column = adapter.uuid_column
         self.converters: list[Converter | None] = []
         self._kinds: list[Any] = [field.type for field in fields]
         self._texts = [not _is_binary(kind) for kind in self._kinds]

@@ -87,7 +87,8 @@ class DocumentDecoder:
         fields = self._fields = list[Any](schema)
         self._reader: _Reader
         if isinstance(adapter, JSONAdapter):
-            self._reader = JSONReader(fields, use_threads=use_threads)
+            stamps = None if adapter.uuid_path[0] in schema.names else adapter.stamps
+            self._reader = JSONReader(fields, stamps=stamps, use_threads=use_threads)
         elif isinstance(adapter, ProtobufAdapter):
             self._reader = ProtobufReader(adapter, fields)
         elif isinstance(adapter, CSVAdapter):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.columnar.plan import NO_ROWS
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.replayed import ReplayRecords
-from gazette_aio.message.columnar.uuids import UuidReader
+from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
 
 if TYPE_CHECKING:
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.message.checkpoint import ProducerState
-    from gazette_aio.message.columnar.columns import Indices, UuidColumns
+    from gazette_aio.message.columnar.columns import Indices
     from gazette_aio.message.columnar.outputs import RecordOptions
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.columnar.sequencer import ColumnarSequencer
     from gazette_aio.message.framing import Framing
+    from gazette_aio.message.stamps import BadFrame
+
+
+_MAX_RUNS = 64  # Of messages between skipped ones, read at once.
 
 
 class JournalRecords:
@@ -35,7 +41,8 @@ class JournalRecords:
     out one by one, so that a checkpoint tells of exactly what was handed out. Where a commit takes
     a replay, `replay` is set once what comes before is handed out, until the commit is.
 
-    `work()` is what takes time, and may run in a thread while nothing else is called.
+    `work()` is what takes time, and may run in a thread. Meanwhile nothing but `checkpoint()` is
+    called, which hardly waits for it.
 
     Args:
         journal: Name of the journal.
@@ -67,11 +74,12 @@ class JournalRecords:
         self._uuids = UuidReader(options.adapter, strict=options.strict_uuid)
         self._payloads = Payloads()
         self._batch: tuple[Region, UuidColumns] | None = None  # To be processed next.
-        self._failed: FramingError | None = None  # Comes behind the batch.
+        self._failed: list[FramingError] = []  # Come behind the batch.
         self._unread: Region | None = None  # Comes behind that.
         self._truncation_told = False
         self._outputs: deque[Output] = deque()
         self._progress = DONE
+        self._deciding = Lock()
         self._replay: ReplayRecords | None = None
         self._carry: Indices = NO_ROWS
 
@@ -101,6 +109,16 @@ class JournalRecords:
         return 0 if self._sequencer is None else self._sequencer.pending_bytes
 
     @property
+    def fed_through(self) -> int:
+        """Offset behind the content which was fed."""
+        return self._splitter.offset + self._splitter.buffered
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all outputs of what was processed are handed out."""
+        return not self._outputs and self._replay is None
+
+    @property
     def replay(self) -> ReplayRecords | None:
         """The replay which is next, or under way."""
         return None if self._outputs else self._replay
@@ -111,7 +129,7 @@ class JournalRecords:
         They're discarded if `begin` isn't where content before ended.
         """
         discarded = 0
-        if begin != self._splitter.offset + self._splitter.buffered:
+        if begin != self.fed_through:
             discarded = self.jump(begin)
         self._truncation_told = False
         self._splitter.feed(chunk)
@@ -150,9 +168,9 @@ class JournalRecords:
         if self._replay is not None:
             return self._work_on_replay(self._replay)
         if self._batch is None:
-            if self._failed is not None:
-                self._outputs.append(Output(self._failed, DONE))
-                self._failed = None
+            if self._failed:
+                self._outputs.extend([Output(error, DONE) for error in self._failed])
+                self._failed = []
                 return True
             try:
                 if not self._read():
@@ -166,21 +184,34 @@ class JournalRecords:
 
     def _read(self) -> bool:
         """Split off the next batch and read its UUIDs; return False if that takes more content."""
-        region, self._unread = self._unread or self._split(), None
-        if region is None:
+        rest, self._unread = self._unread or self._split(), None
+        if rest is None:
             return False
-        columns, bad = self._uuids.read(region)
-        if bad is not None:
-            begin = int(region.ends[bad.position - 1]) if bad.position else region.begin
-            end = int(region.ends[bad.position])
-            kind = "uuid" if isinstance(bad.error, ValidationError) else "decode"
-            self._failed = self._failure(bad.error, begin, end, kind)
-            if bad.position + 1 < region.rows:
-                self._unread = region.slice(bad.position + 1)
-            region = region.slice(0, bad.position)
-        if region.rows:
+        runs: list[tuple[Region, UuidColumns]] = []
+        skipped = 0
+        while rest is not None and not self._failed:
+            columns, bad = self._uuids.read(rest)
+            skipped += len(bad)
+            behind = columns.rows + len(bad)
+            self._fail(rest.slice(columns.rows, behind), bad)
+            runs.append((rest.slice(0, columns.rows), columns))
+            rest = rest.slice(behind) if behind < rest.rows else None
+            if len(runs) == _MAX_RUNS or skipped >= MAX_BAD_ROWS:
+                break
+        self._unread = rest
+        region, columns = runs[0] if len(runs) == 1 else _join(runs)
+        if columns.rows:
             self._batch = region, columns
         return True
+
+    def _fail(self, region: Region, bad: list[BadFrame]) -> None:
+        """Take note of what's wrong with the rows of a region."""
+        places = zip(region.begins().tolist(), region.ends.tolist(), strict=True)
+        for (_, error), (begin, end) in zip(bad, places, strict=True):
+            kind = "uuid" if isinstance(error, ValidationError) else "decode"
+            failed = self._failure(error, begin, end, kind)
+            if failed is not None:
+                self._failed.append(failed)
 
     def _split(self) -> Region | None:
         while not self._truncation_told:
@@ -210,7 +241,6 @@ class JournalRecords:
         return self._maker.failure(error, begin, end, kind, cls)
 
     def _process(self, region: Region, columns: UuidColumns) -> None:
-        self.is_read = True
         payloads = self._payloads
         if self._sequencer is None:
             self._batch = None
@@ -219,7 +249,10 @@ class JournalRecords:
             self._outputs.extend(self._maker.make(columns, payloads, indices, Progress, DONE))
             payloads.keep(NO_ROWS)
             return
-        plan = self._sequencer.process(columns)
+        with self._deciding:
+            plan = self._sequencer.process(columns)
+            self._progress = Progress(0)
+            self.is_read = True
         consumed, span = plan.consumed, plan.replay
         if consumed < columns.rows:
             self._batch = region.slice(consumed), columns.slice(consumed)
@@ -230,13 +263,15 @@ class JournalRecords:
         final = DONE if span is None else Progress(len(plan.rows))
         rows = plan.table.take(plan.rows)
         self._outputs.extend(self._maker.make(rows, payloads, plan.rows, Progress, final))
-        self._progress = Progress(0) if self._outputs else final
+        if not self._outputs:
+            self._progress = final
         if span is None:
             payloads.keep(plan.carry)
         else:
             self._replay = ReplayRecords(
                 plan,
                 span,
+                replay=self._sequencer.replay(span),
                 maker=self._maker,
                 uuids=self._uuids,
                 retained=payloads,
@@ -259,15 +294,30 @@ class JournalRecords:
     def evict(self, limit: int) -> None:
         """Retain no more than `limit` bytes of messages; others are read again if they commit."""
         if self._sequencer is not None and self._replay is None:
-            kept = self._sequencer.evict(limit)
+            with self._deciding:
+                kept = self._sequencer.evict(limit)
             if kept is not None:
                 self._payloads.keep(kept)
 
     def checkpoint(self, prune_horizon_ns: int = 0) -> tuple[int, list[ProducerState]]:
         """Return the offset and producer states as of what was handed out."""
         assert self._sequencer is not None
-        delivered, replayed = self._progress
-        return self._sequencer.checkpoint(prune_horizon_ns, delivered=delivered, replayed=replayed)
+        with self._deciding:
+            delivered, replayed = self._progress
+            return self._sequencer.checkpoint(
+                prune_horizon_ns, delivered=delivered, replayed=replayed
+            )
 
     def _splitter_at(self, offset: int) -> RegionSplitter:
         return region_splitter(self._framing, offset, max_frame_bytes=self._options.max_frame_bytes)
+
+
+def _join(runs: list[tuple[Region, UuidColumns]]) -> tuple[Region, UuidColumns]:
+    """Return runs of one region as one, of which only the columns tell where frames begin."""
+    regions, parts = zip(*runs, strict=True)
+    region = regions[0]._replace(
+        starts=np.concatenate([run.starts for run in regions]),
+        stops=np.concatenate([run.stops for run in regions]),
+        ends=np.concatenate([run.ends for run in regions]),
+    )
+    return region, UuidColumns._make(map(np.concatenate, zip(*parts, strict=True)))

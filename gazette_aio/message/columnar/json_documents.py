@@ -22,6 +22,7 @@ from gazette_aio.message.columnar.conversion import (
 )
 from gazette_aio.message.columnar.json_checks import LineChecker
 from gazette_aio.message.columnar.json_guard import guard, line_list, rebuild
+from gazette_aio.message.columnar.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines
 from gazette_aio.protocol.errors import ConfigurationError
 
@@ -43,13 +44,17 @@ class JSONReader:
 
     Args:
         fields: Columns to read.
+        stamps: Prefix and suffix of UUIDs at the front of documents. They're columns of none.
         use_threads: Parse in Arrow's threads.
 
     Raises:
         ConfigurationError: If a type isn't supported.
     """
 
-    def __init__(self, fields: list[Any], *, use_threads: bool) -> None:
+    def __init__(
+        self, fields: list[Any], *, stamps: tuple[bytes, bytes] | None, use_threads: bool
+    ) -> None:
+        self._stripper = None if stamps is None else StampStripper(*stamps)
         self.converters: list[Converter | None] = []
         self._fields: list[Any] = []  # As they're parsed.
         for field in fields:
@@ -63,11 +68,11 @@ class JSONReader:
         self._parse_options = _parse_options(self._fields)
         self._use_threads = use_threads
         self._checker = LineChecker(self._fields)
-        for line in (b"{}\n", b'{"_meta":{"uuid":"","ack":true}}\n'):
-            try:
-                self._parse(Lines(pa.py_buffer(line), np.array([0, len(line)], np.int32)))
-            except (pa.ArrowException, ValueError) as error:
-                raise ConfigurationError(f"columns can't be decoded from JSON: {error}") from error
+        line = b"{}\n"
+        try:
+            self._parse(Lines(pa.py_buffer(line), np.array([0, len(line)], np.int32)))
+        except (pa.ArrowException, ValueError) as error:
+            raise ConfigurationError(f"columns can't be decoded from JSON: {error}") from error
 
     def read(
         self, payloads: Payloads, rows: Indices
@@ -77,7 +82,10 @@ class JSONReader:
         Positions are None if all rows were parsed.
         """
         errors: dict[int, Exception] = {}
-        lines, positions = guard(payloads.take_lines(rows), errors)
+        lines = payloads.take_lines(rows)
+        if self._stripper is not None:
+            lines = self._stripper.strip(lines)
+        lines, positions = guard(lines, errors)
         blocks: list[list[Any]] = []
         failed: dict[int, Exception] = {}
         for begin, end in _cut(lines.offsets):

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.documents import Decoded
+from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.records import RecordBuilder
 from gazette_aio.message.splitter import framing_error
-from gazette_aio.protocol.errors import FramingError
+from gazette_aio.message.stamps import BadFrame
+from gazette_aio.protocol.errors import ConfigurationError, FramingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
+    from pyarrow import RecordBatch
 
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.columnar.columns import Indices, UuidColumns
@@ -32,7 +36,7 @@ class RecordOptions:
     documents: DocumentDecoder | None
     """Decoder of documents; or None for their bytes."""
     acks: bool
-    """Whether acknowledgements are rows, too."""
+    """Whether acknowledgements are rows, too; of nulls, if documents are decoded."""
     skip_errors: bool
     """Whether messages which can't be decoded are left out, and counted."""
     strict_uuid: bool
@@ -41,6 +45,14 @@ class RecordOptions:
     """Content which is split and sequenced at once."""
     start_clock: int = 0
     """Messages with older clocks are left out, unless zero."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_bytes", "max_frame_bytes"):
+            size: int = getattr(self, name)
+            if not 1 <= size <= MAX_TAKE_BYTES:
+                # Arrays of Arrow have offsets of 32 bits.
+                text = f"{name} is {size} (expected 1 to {MAX_TAKE_BYTES} for Arrow batches)"
+                raise ConfigurationError(text)
 
 
 class Progress(NamedTuple):
@@ -58,7 +70,7 @@ DONE = Progress()
 class Output(NamedTuple):
     """Something to hand out, and how far that gets."""
 
-    value: pa.RecordBatch | FramingError
+    value: RecordBatch | FramingError
     progress: Progress
 
 
@@ -136,7 +148,7 @@ class RecordMaker:
         if documents is None:
             batch = self._builder.build(columns, payloads.take(indices))
             return [Output(batch, progress(total))]
-        decoded = documents.decode(payloads, indices)
+        decoded = self._decode(documents, columns, payloads, indices)
         good = columns if decoded.good is None else columns.take(decoded.good)
         outputs: list[Output] = []
         at = 0
@@ -159,6 +171,27 @@ class RecordMaker:
                 outputs.append(Output(failed, progress(base + bad.position + 1)))
         add_rows(good.rows, total)
         return outputs
+
+    def _decode(
+        self,
+        documents: DocumentDecoder,
+        columns: UuidColumns,
+        payloads: Payloads,
+        indices: Indices,
+    ) -> Decoded:
+        """Decode messages; acknowledgements, which are no documents, become rows of nulls."""
+        is_ack = columns.flags == _ACK
+        if not is_ack.any():
+            return documents.decode(payloads, indices)
+        messages = np.flatnonzero(~is_ack)
+        batch, good, bad = documents.decode(payloads, indices[messages])
+        at = np.full(len(indices), -1, np.int64)
+        at[messages if good is None else messages[good]] = np.arange(batch.num_rows)
+        kept = np.flatnonzero(is_ack | (at >= 0))
+        at = at[kept]
+        batch = batch.take(pa.array(at, mask=at < 0))
+        bad = [BadFrame(int(messages[position]), error) for position, error in bad]
+        return Decoded(batch, kept, bad)
 
     def failure(
         self,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.regions import Region
 
 MAX_TAKE_BYTES = 1 << 30
-"""Default limit of the bytes of one piece of `Payloads.pieces()`."""
+"""Limit of messages which are worked on at once, and of a single one."""
 
 _MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
 _SMALL_BYTES = 1 << 20
@@ -118,13 +118,17 @@ class Payloads:
         """Append the rows of `region`.
 
         Raises:
-            OverflowError: If its buffer is larger than 2 GiB.
+            OverflowError: If they span more than 2 GiB.
         """
-        if len(region.data) > _MAX_OFFSET:
-            raise OverflowError(f"region of {len(region.data)} bytes")
-        if len(region.starts):
-            data = pa.py_buffer(region.data)
-            self._append(_Chunk(data, region.starts, region.stops, region.line_feeds))
+        if not region.rows:
+            return
+        data, starts, stops = region.data, region.starts, region.stops
+        if len(data) > _MAX_OFFSET:
+            begin, end = int(starts[0]), int(stops[-1]) + region.line_feeds
+            if end - begin > _MAX_OFFSET:
+                raise OverflowError(f"region of {end - begin} bytes")
+            data, starts, stops = data[begin:end], starts - begin, stops - begin
+        self._append(_Chunk(pa.py_buffer(data), starts, stops, region.line_feeds))
 
     def keep(self, rows: Indices) -> None:
         """Drop all rows but those at `rows`, which ascend; they're the table from then on."""
@@ -177,6 +181,10 @@ class Payloads:
     def pieces(self, rows: Indices, max_bytes: int = MAX_TAKE_BYTES) -> Iterator[Indices]:
         """Cut `rows` in runs of at most `max_bytes`, or of one row which is larger."""
         if not len(rows):
+            return
+        if len(rows) <= self.rows and self.held_bytes + self.rows <= max_bytes:
+            # Hot: of many rows which are held, a few may be wanted. None is wanted twice.
+            yield rows
             return
         sizes = np.concatenate([chunk.stops - chunk.starts for chunk in self._chunks])[rows] + 1
         ends = np.cumsum(sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,11 +31,11 @@ class ReplaySpan:
     """Rows with clocks up to this are done."""
     max: int
     """Clock of the acknowledgement: rows with larger ones are rolled back."""
-    tail: Indices
-    """Table rows which follow what's read again: the acknowledgement."""
+    tail: Indices = field(default_factory=NO_ROWS.copy, compare=False)
+    """Table rows which follow what's read again: the acknowledgement, and maybe rows before it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CommitPlan:
     """What becomes of a batch. All indices are of rows of the table."""
 
@@ -74,8 +74,8 @@ class Replay:
         self._max = np.uint64(span.max)
 
     def __repr__(self) -> str:
-        producer = int(self._producer)
-        return f"<Replay of {producer:012x} in {self.journal} [{self.begin}, {self.end})>"
+        name, producer = type(self).__name__, int(self._producer)
+        return f"<{name} of {producer:012x} in {self.journal} [{self.begin}, {self.end})>"
 
     def keep(self, columns: UuidColumns) -> Indices:
         """Return which rows that were read again belong to the commit.

@@ -83,12 +83,6 @@ class RecordBuilder:
         return batch
 
 
-def build(journal: str, columns: UuidColumns, content: Any) -> RecordBatch:
-    """Return a record batch of messages of `journal`: as a `RecordBuilder` does, but only once."""
-    documents = content.schema if isinstance(content, pa.RecordBatch) else None
-    return RecordBuilder(journal, documents).build(columns, content)
-
-
 _TICKS_PER_MICROSECOND = np.uint64(10)
 _EPOCH_MICROSECONDS = UNIX_EPOCH_TICKS // 10
 _COUNTER_BITS = np.uint64(4)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.plan import Replay
 from gazette_aio.message.outcome import ReplayRange
 from gazette_aio.protocol.errors import FramingError, ReplayError, UnexpectedEOFError
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gazette_aio.message.columnar.columns import UuidColumns
-    from gazette_aio.message.columnar.plan import CommitPlan, ReplaySpan
+    from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.columnar.uuids import UuidReader
 
@@ -25,6 +24,7 @@ class ReplayRecords:
     Args:
         plan: Plan which ends with the commit.
         span: What is read again.
+        replay: Filters it.
         maker: Makes outputs.
         uuids: Reads UUIDs.
         retained: Bytes of the messages which are retained, by their indices in the plan's table.
@@ -36,6 +36,7 @@ class ReplayRecords:
         plan: CommitPlan,
         span: ReplaySpan,
         *,
+        replay: Replay,
         maker: RecordMaker,
         uuids: UuidReader,
         retained: Payloads,
@@ -43,7 +44,7 @@ class ReplayRecords:
     ) -> None:
         self._plan = plan
         self._span = span
-        self._replay = Replay(span, maker.journal)
+        self._replay = replay
         self._maker = maker
         self._uuids = uuids
         self._retained = retained
@@ -61,6 +62,17 @@ class ReplayRecords:
             return None
         return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
 
+    @property
+    def end_offset(self) -> int:
+        """Offset to read up to."""
+        return self._replay.end
+
+    @property
+    def through(self) -> int:
+        """Offset behind the content which was taken."""
+        assert self._splitter is not None
+        return self._splitter.offset + self._splitter.buffered
+
     def open(self) -> None:
         """Declare that content of the wanted range follows."""
         self._splitter = self._splitter_at(self._replay.begin)
@@ -69,7 +81,7 @@ class ReplayRecords:
         """Take content, which may be behind a gap."""
         splitter = self._splitter
         assert splitter is not None
-        if begin != splitter.offset + splitter.buffered:
+        if begin != self.through:
             splitter.jump(begin)
         splitter.feed(chunk)
 
@@ -101,14 +113,19 @@ class ReplayRecords:
                 # It was raised when the frame was first read, and passed over then.
                 continue
             except UnexpectedEOFError as error:
-                raise ReplayError(f"replay reader: {error}") from error
+                if splitter.offset + splitter.buffered < self._replay.end:
+                    raise ReplayError(f"replay reader: {error}") from error
+                # It's garbage, which was passed over when it was first read: no frame reaches
+                # into the acknowledgement.
+                return self._finish()
             if region is None:
                 return self._finish() if self._ended else None
         columns, bad = self._uuids.read(region)
-        if bad is not None:
-            if bad.position + 1 < region.rows:
-                self._unread = region.slice(bad.position + 1)
-            region = region.slice(0, bad.position)
+        if bad:
+            behind = columns.rows + len(bad)
+            if behind < region.rows:
+                self._unread = region.slice(behind)
+            region = region.slice(0, columns.rows)
         kept = self._replay.keep(columns)
         payloads = Payloads()
         payloads.add(region)

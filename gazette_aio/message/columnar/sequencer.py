@@ -19,7 +19,7 @@ import numpy as np
 
 from gazette_aio.message.checkpoint import ProducerState
 from gazette_aio.message.columnar.columns import GrowingColumns, ascending
-from gazette_aio.message.columnar.plan import CommitPlan, ReplaySpan
+from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
 from gazette_aio.message.columnar.segments import decide
 from gazette_aio.message.columnar.transitions import Closings
 from gazette_aio.message.producer import Producer, stale_producers
@@ -110,7 +110,7 @@ class ColumnarSequencer:
 
     def __repr__(self) -> str:
         return (
-            f"<ColumnarSequencer of {self.journal} offset={self._offset} "
+            f"<{type(self).__name__} of {self.journal} offset={self._offset} "
             f"producers={len(self._bounds)} pending_rows={self.pending_rows} "
             f"pending_bytes={self.pending_bytes}>"
         )
@@ -143,6 +143,10 @@ class ColumnarSequencer:
         plan = self._plan(batch, decision)
         self._before = _Before(plan, carried, offset, touched, bounds, missing)
         return plan
+
+    def replay(self, span: ReplaySpan) -> Replay:
+        """Return the filter of what is read again for a commit."""
+        return Replay(span, self.journal)
 
     def _plan(self, batch: UuidColumns, decision: Decision) -> CommitPlan:
         carry = self._carry.columns

@@ -6,18 +6,17 @@ See `gazette_aio.message.ranges` for how it comes about.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gazette_aio.message.columnar.columns import by_producer
-from gazette_aio.message.columnar.plan import NO_ROWS, ReplaySpan
+from gazette_aio.message.columnar.plan import ReplaySpan
 from gazette_aio.message.columnar.segments import decide
 from gazette_aio.message.columnar.states import RangeState
 from gazette_aio.message.columnar.transfer import (
     ACK,
-    CONTINUE,
     DROPPED,
     ProducerBounds,
     apply,
@@ -56,9 +55,17 @@ class ProducerPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """By which a split decides on the messages of its own bytes: see `CommittedSplit`."""
+    """By which a split decides on the messages of its own bytes: see `CommittedSplit`.
 
+    As a pickle, it takes some 70 bytes per producer.
+    """
+
+    begin: int
+    """Offset of the first message; or -1 if there's none."""
+    end: int
+    """Offset behind the last message; or -1."""
     producers: dict[int, ProducerPlan]
+    """What it has to know of its producers, which are big-endian numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +77,11 @@ class RangePlan:
     entering: list[ReplaySpan]
     """Messages before the range which it commits. None, if the range begins without a state."""
     state: RangeState
-    """State at the end of the range. What's pending there isn't delivered."""
-    early: dict[int, int]
-    """Producers of `state` whose `begin` is a lower bound, and the index of the split which has
-    the exact one: see `tighten()`. It matters if states must be equal, not for what's delivered."""
+    """State at the end of the range. What's pending there isn't delivered.
 
-    def tighten(self, split: int, columns: UuidColumns) -> RangePlan:
-        """Return the plan with exact begins, of producers which have them among `columns`.
-
-        Args:
-            split: Index of a split which `early` names.
-            columns: Consecutive messages of it: all, or its first chunk, then its second.
-        """
-        wanted = [producer for producer, at in self.early.items() if at == split]
-        producers, early = dict(self.state.producers), dict(self.early)
-        for producer in wanted:
-            bounds = producers[producer]
-            pending = (columns.producer == np.uint64(producer)) & (columns.flags == CONTINUE)
-            pending &= columns.clock > np.uint64(bounds.min)
-            pending &= columns.begin >= bounds.begin
-            found = columns.begin[pending]
-            if len(found):
-                producers[producer] = bounds._replace(begin=int(found[0]))
-                del early[producer]
-        state = RangeState(self.state.offset, producers)
-        return replace(self, state=state, early=early)
+    Offsets of first pending messages may be lower bounds (see `columnar.transfer`). A commit behind
+    the range then reads again, and leaves out, some duplicates before them.
+    """
 
 
 def plan_splits(state: RangeState, summaries: Sequence[RangeSummary]) -> RangePlan:
@@ -112,18 +99,16 @@ def plan_splits(state: RangeState, summaries: Sequence[RangeSummary]) -> RangePl
     # By producer, the splits whose tails are undecided. -1 stands for what was before the first.
     undecided = {producer: [-1] for producer, bounds in states.items() if bounds.begin != -1}
     entering: list[ReplaySpan] = []
-    early: dict[int, int] = {}
     offset = state.offset
 
     def decide(producer: int, commit: int) -> None:
-        early.pop(producer, None)
         for at in undecided.pop(producer, ()):
             if at != -1:
                 plan = plans[at][producer]
                 plans[at][producer] = plan._replace(tail=Tail(plan.tail.begin, commit))
             elif commit != DROPPED:
                 low, _, begin = state.producers[producer]
-                entering.append(ReplaySpan(producer, begin, state.offset, low, commit, NO_ROWS))
+                entering.append(ReplaySpan(producer, begin, state.offset, low, commit))
 
     for at, summary in enumerate(summaries):
         if summary.end == -1:
@@ -136,18 +121,19 @@ def plan_splits(state: RangeState, summaries: Sequence[RangeSummary]) -> RangePl
             commit = verdict(before, transfer)
             if commit is not None:
                 decide(producer, commit)
-            after, exact = apply(before, transfer)
+            after, _ = apply(before, transfer)
             states[producer] = after
             plans[at][producer] = ProducerPlan(
                 before, commit or DROPPED, Tail(after.begin, DROPPED)
             )
             if after.begin != -1:
                 undecided.setdefault(producer, []).append(at)
-            if not exact:
-                early[producer] = at
-    splits = [SplitPlan(producers) for producers in plans]
+    splits = [
+        SplitPlan(summary.begin, summary.end, producers)
+        for summary, producers in zip(summaries, plans, strict=True)
+    ]
     entering.sort(key=lambda span: span.begin)
-    return RangePlan(splits, entering, RangeState(offset, states), early)
+    return RangePlan(splits, entering, RangeState(offset, states))
 
 
 @dataclass(slots=True)
@@ -174,22 +160,22 @@ class CommittedSplit:
 
     It's given the UUIDs of the split's messages, chunk by chunk, and says which rows of a chunk are
     delivered once all of them are decided. A reader either retains its chunks until then; or drops
-    them, keeps the masks (a bit per message), and reads the split's content once more.
+    them, keeps the masks (a byte per message), and reads the split's content once more.
 
     Theory of operation. Messages which are pending when their chunk ends are decided at once if the
     plan tells their fate: before the first acknowledgement of their producer within the split, and
     behind its last one. Others are decided by what a later chunk closes. So what's undecided is
-    of transactions which both begin and end within the split, other than a producer's first one.
+    of transactions which both begin and end within the split, other than a producer's first one: it
+    takes some 25 bytes per message.
 
     Args:
         plan: Plan of the split.
-        acks: Also deliver acknowledgements which commit. A Sequencer leaves out one which repeats
-            the clock of a message it commits; here that's so only if both are in one chunk.
     """
 
-    def __init__(self, plan: SplitPlan, *, acks: bool = False) -> None:
+    def __init__(self, plan: SplitPlan) -> None:
+        self._plan = plan
+        self._offset = -1  # Behind the last message given.
         self._plans = plan.producers
-        self._acks = acks
         self._bounds = {p: planned.bounds for p, planned in plan.producers.items()}
         # What's committed by the split's first acknowledgement of each producer, until it's seen.
         self._heads = {
@@ -214,17 +200,20 @@ class CommittedSplit:
 
         Returns:
             Of each chunk, in the order they were given, whether each row is delivered.
+            Acknowledgements aren't.
 
         Raises:
             SequencerStateError: If the messages aren't those which the plan was made of.
         """
+        self._check(columns)
         decision = decide(columns, self._bounds, set())
         if not decision.bounds.keys() <= self._plans.keys():
-            raise SequencerStateError("the split's content isn't what its plan was made of")
+            raise self._wrong_content()
+        if columns.rows:
+            self._offset = int(columns.end[-1])
         chunk = _Chunk(np.zeros(columns.rows, np.bool_))
         chunk.mask[decision.rows] = True
-        if not self._acks:
-            chunk.mask &= columns.flags != ACK
+        chunk.mask &= columns.flags != ACK
         self._chunks.append(chunk)
         if self._pending:
             for producers, _, limits in decision.closings:
@@ -233,7 +222,8 @@ class CommittedSplit:
                         pending.decide(limit)
                         pending.chunk.undecided -= 1
         if self._heads:
-            for producer in set(columns.producer[columns.flags == ACK].tolist()):
+            is_ack = (columns.flags == ACK) & (columns.clock != 0)
+            for producer in set(columns.producer[is_ack].tolist()):
                 self._heads.pop(producer, None)
         self._bounds.update(
             (producer, ProducerBounds(*bounds)) for producer, bounds in decision.bounds.items()
@@ -251,8 +241,24 @@ class CommittedSplit:
         Raises:
             SequencerStateError: If the messages weren't those which the plan was made of.
         """
-        if self._chunks:
-            raise SequencerStateError("the split's content isn't what its plan was made of")
+        if self._chunks or self._offset != self._plan.end:
+            raise self._wrong_content()
+
+    def _check(self, columns: UuidColumns) -> None:
+        """Raise SequencerStateError if messages aren't the next ones of the split."""
+        if not columns.rows:
+            return
+        begin, end, _ = self._plan
+        first = int(columns.begin[0])
+        is_next = first >= self._offset if self._offset != -1 else first == begin
+        if not is_next or int(columns.end[-1]) > end:
+            raise self._wrong_content()
+
+    def _wrong_content(self) -> SequencerStateError:
+        begin, end, _ = self._plan
+        return SequencerStateError(
+            f"content of the split [{begin}, {end}) isn't what its plan was made of"
+        )
 
     def _defer(self, chunk: _Chunk, columns: UuidColumns, rows: Indices) -> None:
         """Decide messages which are pending when their chunk ends, or remember them."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_PRODUCER_DIGITS, _CLOCK_DIGITS = 12, 16
+
 
 @dataclass(frozen=True, slots=True)
 class RangeState:
@@ -40,13 +42,24 @@ class RangeState:
 
         Checkpoints which Gazette's consumers store don't have the largest pending clocks. Messages
         which repeat pending ones may then be delivered twice.
+
+        Raises:
+            ValidationError: If a clock or offset is out of bounds.
         """
         found: dict[int, ProducerBounds] = {}
         for state in producers:
             low = high = state.last_ack
-            if state.begin != -1 and state.max_clock is not None:
+            begin = state.begin
+            if begin >= offset:
+                # It's of a message which was being delivered, and is read again.
+                begin = -1
+            if begin != -1 and state.max_clock is not None:
                 high = max(low, state.max_clock)
-            found[int.from_bytes(state.producer)] = ProducerBounds(low, high, state.begin)
+            if not (0 <= low <= high <= MASK_64 and begin >= -1):
+                raise ValidationError(f"state of producer {state.producer.hex()} is out of bounds")
+            found[int.from_bytes(state.producer)] = ProducerBounds(low, high, begin)
+        if not is_offset(offset):
+            raise ValidationError(f"offset {offset} is out of bounds")
         return cls(offset, found)
 
     def to_producers(self, journal: str) -> list[ProducerState]:
@@ -66,7 +79,7 @@ class RangeState:
         """Return this as JSON: equal states give equal texts.
 
         It's `{"offset": N, "producers": {ID: [last_ack] or [last_ack, begin, max]}}`, where IDs and
-        clocks are hexadecimal: about 35 bytes of each producer, or 65 if it has pending messages.
+        clocks are hexadecimal: about 35 bytes of each producer, or 70 if it has pending messages.
         """
         producers: dict[str, list[Any]] = {}
         for producer, (low, high, begin) in sorted(self.producers.items()):
@@ -83,17 +96,14 @@ class RangeState:
         """
         try:
             top = cast("dict[str, Any]", value)
+            offset = top["offset"]
+            if not is_offset(offset):
+                raise ValueError("the offset is out of bounds")
             found: dict[int, ProducerBounds] = {}
             for name, entry in top["producers"].items():
-                low = int(entry[0], 16)
-                begin, high = (entry[1], int(entry[2], 16)) if len(entry) > 1 else (-1, low)
-                if not (0 <= low <= high <= MASK_64 and _is_offset(begin, -1)):
-                    raise ValueError(f"state of {name} is out of bounds")
-                found[parse_producer(name)] = ProducerBounds(low, high, begin)
-            if not _is_offset(top["offset"], 0):
-                raise ValueError("offset is out of bounds")
-            return cls(top["offset"], found)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                found[parse_producer(name)] = _parse_bounds(entry, offset)
+            return cls(offset, found)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValidationError(f"not a state of producers: {error!r}") from error
 
 
@@ -103,14 +113,36 @@ def parse_producer(name: str) -> int:
     Raises:
         ValueError: If it isn't of that form.
     """
-    producer = int(name, 16)
-    if not 0 <= producer < 1 << 48 or f"{producer:012x}" != name:
-        raise ValueError(f"{name!r} isn't a producer")
+    producer = int(name, 16) if len(name) == _PRODUCER_DIGITS else -1
+    if producer < 0 or f"{producer:012x}" != name:
+        raise ValueError("a name isn't that of a producer")
     return producer
 
 
-def _is_offset(value: object, low: int) -> bool:
-    return type(value) is int and low <= value < 1 << 63
+def is_offset(value: object, begin: int = 0, end: int = 1 << 63) -> bool:
+    """Return whether `value` is an offset of a journal in `[begin, end)`."""
+    return type(value) is int and begin <= value < end
+
+
+def _parse_bounds(entry: object, offset: int) -> ProducerBounds:
+    match entry:
+        case [str(low)]:
+            begin, high = -1, low
+        case [str(low), int(begin), str(high)] if is_offset(begin, 0, offset):
+            pass
+        case _:
+            raise ValueError("a producer's state isn't one")
+    bounds = ProducerBounds(_parse_clock(low), _parse_clock(high), begin)
+    if bounds.min > bounds.max:
+        raise ValueError("a producer's clocks are out of order")
+    return bounds
+
+
+def _parse_clock(text: str) -> int:
+    clock = int(text, 16) if len(text) <= _CLOCK_DIGITS else -1
+    if clock < 0 or f"{clock:x}" != text:
+        raise ValueError("a clock isn't one in hexadecimal")
+    return clock
 
 
 def advance(state: RangeState, columns: UuidColumns) -> RangeState:

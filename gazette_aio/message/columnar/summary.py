@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from gazette_aio.message.columnar.columns import by_producer
-from gazette_aio.message.columnar.states import parse_producer
+from gazette_aio.message.columnar.states import is_offset, parse_producer
 from gazette_aio.message.columnar.transfer import (
     ACK,
     CONTINUE,
@@ -52,7 +52,7 @@ class RangeSummary:
             "begin": self.begin,
             "end": self.end,
             "producers": {
-                f"{producer:012x}": [first, outside, ack, last, run]
+                f"{producer:012x}": [first, outside, ack, last and list(last), run and list(run)]
                 for producer, (first, outside, ack, last, run) in sorted(self.transfers.items())
             },
         }
@@ -66,28 +66,51 @@ class RangeSummary:
         """
         try:
             top = cast("dict[str, Any]", value)
-            found: dict[int, Transfer] = {}
-            for name, (first, outside, ack, last, run) in top["producers"].items():
-                if last is None and (ack or outside):
-                    raise ValueError("no state behind an acknowledgement")
-                _check_numbers(first, outside, ack, *(last or ()), *(run or ()))
-                found[parse_producer(name)] = Transfer(
-                    first,
-                    outside,
-                    ack,
-                    None if last is None else ProducerBounds(*last),
-                    None if run is None else Run(*run),
-                )
-            _check_numbers(top["begin"], top["end"])
-            return cls(top["begin"], top["end"], found)
+            begin, end = top["begin"], top["end"]
+            producers = cast("dict[str, Any]", top["producers"])
+            is_empty = (begin, end) == (-1, -1) and not producers
+            if not is_empty and not (is_offset(end) and is_offset(begin, 0, end)):
+                raise ValueError("the offsets are out of bounds")
+            found = {
+                parse_producer(name): _parse_transfer(entry, begin, end)
+                for name, entry in producers.items()
+            }
+            return cls(begin, end, found)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValidationError(f"not a summary of a range: {error!r}") from error
 
 
-def _check_numbers(*values: object) -> None:
-    for value in values:
-        if type(value) is not int or not -1 <= value <= MASK_64:
-            raise ValueError(f"{value!r} isn't a clock or offset")
+def _parse_transfer(entry: list[Any], begin: int, end: int) -> Transfer:
+    """Return the transfer of a range `[begin, end)` which `entry` is.
+
+    Raises:
+        TypeError: If it isn't of that form.
+        ValueError: If it isn't of that form, or tells of what can't be.
+    """
+    first, outside, ack, last_entry, run_entry = entry
+    last = None if last_entry is None else ProducerBounds(*last_entry)
+    run = None if run_entry is None else Run(*run_entry)
+    clocks, offsets = [first, outside, ack], list[int]()
+    if last is not None:
+        clocks += last[:2]
+        if last.begin != -1:
+            offsets.append(last.begin)
+    if run is not None:
+        clocks += (run.clock, run.max)
+        offsets.append(run.begin)
+    if not all(type(clock) is int and 0 <= clock <= MASK_64 for clock in clocks):
+        raise ValueError("a clock is out of bounds")
+    if not all(is_offset(offset, begin, end) for offset in offsets):
+        raise ValueError("an offset is out of bounds")
+    if (
+        not first
+        or (last is not None) != bool(outside or ack)
+        or (last is not None and not 0 < last.min <= last.max)
+        or (last is not None and (last.begin == -1) != (last.min == last.max))
+        or (run is not None and (ack or not 0 < run.clock <= run.max))
+    ):
+        raise ValueError("the effects on a producer contradict each other")
+    return Transfer(first, outside, ack, last, run)
 
 
 def summarize(columns: UuidColumns, before: RangeSummary | None = None) -> RangeSummary:

@@ -10,7 +10,6 @@ it, and that otherwise the last of several members of one name does.
 from __future__ import annotations
 
 from binascii import unhexlify
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,8 @@ _TEXT_LENGTH, _RAW_LENGTH = 36, 16
 _BLOCK_ROWS = 1 << 13  # So that what's gathered of them stays in the CPU's cache.
 _FEW_ROWS = 8  # So few are read sooner one by one.
 _SCALAR_ROWS = 1024
+MAX_BAD_ROWS = 256
+"""Bad rows which are read without a pause: some milliseconds."""
 
 _DASH = 45
 # Of numpy's own type, as its versions differ in what becomes of Python's numbers.
@@ -100,25 +101,30 @@ class UuidReader:
         self._gathers = "place" in paths and self._place is not None
         self._text_of: _TextReader | None = None
         # Only messages which don't have their UUID at its usual place are known to be left to it.
-        if "text" in paths and type(adapter) is JSONAdapter and self._gathers is bool(self._place):
+        if "text" in paths and self._gathers is bool(self._place):
             self._text_of = _text_reader(adapter)
 
-    def read(self, region: Region) -> tuple[UuidColumns, BadFrame | None]:
-        """Return the UUIDs of a region, up to the first which can't be read."""
+    def read(self, region: Region) -> tuple[UuidColumns, list[BadFrame]]:
+        """Return the UUIDs of a region, up to the first which can't be read.
+
+        Returns:
+            UUIDs of the first rows; and what's wrong with the rows directly behind them, which
+            aren't necessarily all that are bad.
+        """
         parts: list[_Numbers] = []
-        done, bad = 0, None
-        while done < region.rows and bad is None:
+        done = 0
+        bad: list[BadFrame] = []
+        while done < region.rows and not bad:
             block = region.slice(done, done + self._block_rows)
-            numbers, bad = self._read_block(block)
+            numbers, first_bad = self._read_block(block)
             parts.append(numbers)
-            if bad is None:
-                done += len(numbers.clock)
+            done += len(numbers.clock)
+            if first_bad is None:
                 self._block_rows = min(self._block_rows * 2, _BLOCK_ROWS)
             else:
                 # Others may follow: rows are read again behind each, so let there be few of them.
                 self._block_rows = _FEW_ROWS
-                done += bad.position
-                bad = BadFrame(done, bad.error)
+                bad = [BadFrame(done, first_bad.error), *self._read_bad(region, done + 1)]
         read = region.slice(0, done)
         if len(parts) == 1:
             producer, clock, flags = parts[0]
@@ -127,6 +133,18 @@ class UuidReader:
         else:
             producer, clock, flags = _Numbers.sized(0)
         return UuidColumns(producer, clock, flags, read.begins(), read.ends), bad
+
+    def _read_bad(self, region: Region, begin: int) -> list[BadFrame]:
+        """Return what's wrong with rows from `begin` on, up to the first good one."""
+        data, build = region.data, self._builder.build
+        found: list[BadFrame] = []
+        for row in range(begin, min(begin + MAX_BAD_ROWS, region.rows)):
+            payload = data[region.starts[row] : region.stops[row]]
+            _, bad = build(Frames(0, [payload], [0]))
+            if bad is None:
+                break
+            found.append(BadFrame(row, bad.error))
+        return found
 
     def _read_block(self, block: Region) -> tuple[_Numbers, BadFrame | None]:
         rows = block.rows
@@ -234,10 +252,13 @@ class UuidReader:
         return None
 
 
-def _text_reader(adapter: JSONAdapter[Any]) -> _TextReader:
-    decoder = adapter._uuid_decoder  # pyright: ignore[reportPrivateUsage]
-    path = adapter._path  # pyright: ignore[reportPrivateUsage]
-    return _TextReader(decoder.decode, attrgetter(".".join(["member"] * len(path))))
+def _text_reader(adapter: Adapter[Any]) -> _TextReader | None:
+    if not isinstance(adapter, JSONAdapter):
+        return None
+    # Another type of adapter may read UUIDs in its own way.
+    if type(adapter).frame_uuid is not JSONAdapter[Any].frame_uuid:
+        return None
+    return _TextReader(*adapter.uuid_reader())
 
 
 def _parse(texts: _Bytes) -> tuple[_Words, Indices | None]:

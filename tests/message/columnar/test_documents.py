@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 from decimal import Decimal
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from gazette_aio.message import csv_adapter, json_adapter, protobuf_adapter, raw_adapter
 from gazette_aio.message.columnar import json_documents
 from gazette_aio.message.columnar.documents import Decoded, DocumentDecoder
+from gazette_aio.message.columnar.json_documents import JSONReader
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.protocol.errors import ConfigurationError
 from tests.message.columnar.test_payloads import region_of
@@ -360,6 +362,22 @@ def test_bad_rows_among_many(count, use_threads):
     assert decoded.batch["id"].to_pylist() == [row for row in range(rows) if row not in bad]
 
 
+def test_repeated_members_are_found_at_once():
+    lines = [b'{"id":1,"name":"\\"id\\":"}', b'{"zz":{"id":1},"id":2}'] * 500
+    lines[::10] = [b'{"id":1,"zz":' + b"1" * 5000 + b',"id":null}'] * 100
+    lines[7] = b'{"id":1,"i\\u0064":2}'
+    lines[9] = b'{"id":1,"zz":' + b"[" * 5000 + b"]" * 5000 + b',"id":2}'
+    decoder = json_decoder(("id", pa.int64()))
+    with mock.patch.object(
+        JSONReader, "_parse", autospec=True, side_effect=JSONReader._parse
+    ) as parse:
+        decoded = decode(decoder, lines)
+    assert [row for row, _ in decoded.bad] == sorted([*range(0, 1000, 10), 7, 9])
+    assert errors(decoded)[0] == "column 'id': there are several values"
+    assert "specified twice" in errors(decoded)[7]
+    assert parse.call_count < 10
+
+
 def test_threads_and_documents_of_several_lines():
     decoder = json_decoder(("a", pa.int64()), ("b", pa.int64()), use_threads=True)
     messages = [b'{"a":%d,\n"b":\n2}' % row for row in range(500)]
@@ -417,7 +435,7 @@ def test_errors_tell_what_is_wrong():
         5: "column 'at': Failed to parse string: '2024-02-30T00:00:00' as a scalar of type "
         "timestamp[us]",
         6: "column 'blob': Only base64 data is allowed",
-        7: "column 'id': Column(/id) was specified twice",
+        7: "column 'id': there are several values",
         8: "JSON is malformed: trailing characters (byte 3)",
         9: "column 'f': number is not finite",
         10: "text isn't UTF-8",

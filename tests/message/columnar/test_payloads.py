@@ -158,3 +158,18 @@ def test_more_than_arrow_can_hold_is_refused_and_can_be_cut():
         payloads.take_lines(rows)
     assert [len(piece) for piece in payloads.pieces(rows)] == [1023, 1023, 2]
     assert [len(piece) for piece in payloads.pieces(rows[:3], size)] == [1, 1, 1]
+
+
+def test_rows_of_a_buffer_which_is_too_large_are_copied(monkeypatch):
+    monkeypatch.setattr("gazette_aio.message.columnar.payloads._MAX_OFFSET", 100)
+    messages = [bytes([97 + row]) * 30 for row in range(4)]
+    for line_feeds in (True, False):
+        region = region_of(messages, line_feeds=line_feeds, header=b"head")
+        payloads = Payloads()
+        for row in range(4):
+            payloads.add(region.slice(row, row + 1))
+            assert payloads.take_list(indices(row)) == [messages[row]]
+            assert lines_of(payloads, indices(row)) == [messages[row] + b"\n"]
+        assert payloads.held_bytes <= 4 * 31
+        with pytest.raises(OverflowError, match="region of"):
+            payloads.add(region)

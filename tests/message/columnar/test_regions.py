@@ -256,6 +256,27 @@ def test_slices_are_views_with_their_own_begin():
     assert region.slice(2).slice(1).begin == 109
 
 
+def test_frames_before_any_error_of_a_decoder_are_handed_out():
+    class Broken(SemicolonDecoder):
+        def frames(self):
+            frames = super().frames()
+            if frames is not None and frames.payloads[0] == b"broken":
+                raise KeyError("broken")
+            return frames
+
+    class BrokenFraming(SemicolonFraming):
+        def decoder(self, offset=0, *, max_frame_bytes=1 << 30):
+            return Broken(offset, max_frame_bytes=max_frame_bytes)
+
+    splitter = region_splitter(BrokenFraming(), 5)
+    for chunk in (b"a;", b"b;", b"broken;", b"c;"):
+        splitter.feed(chunk)
+    assert rows_of(splitter.next_region(ALL)) == [(5, 7, b"a"), (7, 9, b"b")]
+    with pytest.raises(KeyError, match="broken"):
+        splitter.next_region(ALL)
+    assert rows_of(splitter.next_region(ALL)) == [(16, 18, b"c")]
+
+
 def test_lines_are_known_as_such():
     def region_of(framing, content):
         splitter = region_splitter(framing)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 
 import pytest
 
 from gazette_aio.message import ProducerID, ProducerState
-from gazette_aio.message.ranges import ProducerBounds, RangeState, RangeSummary, prune
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.message.ranges import (
+    CommittedRange,
+    CommittedSplit,
+    ProducerBounds,
+    RangeState,
+    RangeSummary,
+    advance,
+    plan_splits,
+    prune,
+    summarize,
+)
+from gazette_aio.protocol.errors import SequencerStateError, ValidationError
+from tests.message.columnar.sequencing import envelope
 
 A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
 
@@ -45,13 +58,19 @@ def test_states_as_json():
         {"offset": True, "producers": {}},
         {"offset": 1 << 63, "producers": {}},
         {"offset": 0, "producers": []},
-        {"offset": 0, "producers": {"014141414141": []}},
+        {"offset": 9, "producers": {"014141414141": []}},
+        {"offset": 9, "producers": {"014141414141": "5"}},
+        {"offset": 9, "producers": {"014141414141": ["5", -1, "5"]}},
+        {"offset": 9, "producers": {"014141414141": ["5", 9, "6"]}},
+        {"offset": 9, "producers": {"014141414141": ["5", 7, "6", "7"]}},
+        {"offset": 9, "producers": {"014141414141": ["0x5"]}},
+        {"offset": 9, "producers": {"014141414141": ["05"]}},
         {"offset": 0, "producers": {"014141414141": [5]}},
         {"offset": 0, "producers": {"014141414141": ["-5"]}},
-        {"offset": 0, "producers": {"014141414141": ["5", 7]}},
-        {"offset": 0, "producers": {"014141414141": ["5", -2, "6"]}},
-        {"offset": 0, "producers": {"014141414141": ["5", 7, "4"]}},
-        {"offset": 0, "producers": {"014141414141": ["5", "7", "6"]}},
+        {"offset": 9, "producers": {"014141414141": ["5", 7]}},
+        {"offset": 9, "producers": {"014141414141": ["5", -2, "6"]}},
+        {"offset": 9, "producers": {"014141414141": ["5", 7, "4"]}},
+        {"offset": 9, "producers": {"014141414141": ["5", "7", "6"]}},
         {"offset": 0, "producers": {"014141414141": ["10000000000000000"]}},
         {"offset": 0, "producers": {"14141414141": ["5"]}},
         {"offset": 0, "producers": {"0141414141410": ["5"]}},
@@ -63,22 +82,142 @@ def test_states_which_are_no_states(value):
         RangeState.from_json(value)
 
 
+A_SUMMARY = [5, 5, 0, [5, 7, 3], [6, 3, 7]]
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        [1, 2],
+        [1, 0, 0, [1], None],
+        [1, 0, 0, None, [1, 0, 1, 0]],
+        [1, 0, 1, None, None],  # An acknowledgement leaves a state,
+        [1, 0, 0, [1, 1, -1], None],  # and nothing else does.
+        [1, 0, 1, [1, 1, -1], [1, 0, 1]],
+        [0, 0, 1, [1, 1, -1], None],
+        [-1, 0, 1, [1, 1, -1], None],
+        [1, 0, 1 << 64, [1, 1, -1], None],
+        [1, 0, 1, [0, 0, -1], None],
+        [1, 0, 1, [2, 1, -1], None],
+        [1, 0, 1, [1, 2, -1], None],
+        [1, 0, 1, [1, 1, 5], None],
+        [1, 0, 1, [1, 2, 10], None],
+        [1, 0, 1, [1, 2, 1 << 63], None],
+        [1, 0, 1, [1, 2, -2], None],
+        [1, 0, 0, None, [2, 0, 1]],
+        [1, 0, 0, None, [0, 0, 1]],
+        [1, 0, 0, None, [1, -1, 1]],
+        [1, 0, 0, None, [1, 0, 1 << 64]],
+        [1.0, 0, 0, None, [1, 0, 1]],
+        [True, 0, 0, None, [1, 0, 1]],
+        [1, 0, 0, None, "abc"],
+        "abcde",
+        None,
+        7,
+    ],
+)
+def test_transfers_which_are_none(transfer):
+    value = {"begin": 0, "end": 10, "producers": {"014141414141": transfer}}
+    with pytest.raises(ValidationError, match="not a summary of a range"):
+        RangeSummary.from_json(value)
+
+
 @pytest.mark.parametrize(
     "value",
     [
         None,
         {},
-        {"begin": 0, "end": 1, "producers": {"014141414141": [1, 2]}},
-        {"begin": 0, "end": 1, "producers": {"014141414141": [1, 0, 0, [1], None]}},
-        {"begin": 0, "end": 1, "producers": {"014141414141": [1, 0, 1, None, None]}},
+        [],
+        {"begin": 0, "end": 10},
         {"begin": 0, "end": "x", "producers": {}},
-        {"begin": 0, "end": 1, "producers": {"014141414141": [1, 0, 1 << 64, None, None]}},
-        {"begin": 0, "end": 1, "producers": {"0141": [1, 0, 0, None, [1, 0, 1]]}},
+        {"begin": 10, "end": 10, "producers": {}},
+        {"begin": -1, "end": 10, "producers": {}},
+        {"begin": 0, "end": 1 << 63, "producers": {}},
+        {"begin": -1, "end": -1, "producers": {"014141414141": A_SUMMARY}},
+        {"begin": 0, "end": 10, "producers": {"0141": A_SUMMARY}},
+        {"begin": 0, "end": 10, "producers": {"-14141414141": A_SUMMARY}},
+        {"begin": 0, "end": 10, "producers": [A_SUMMARY]},
     ],
 )
 def test_summaries_which_are_no_summaries(value):
     with pytest.raises(ValidationError, match="not a summary of a range"):
         RangeSummary.from_json(value)
+    good = {"begin": 0, "end": 10, "producers": {"014141414141": A_SUMMARY}}
+    assert RangeSummary.from_json(good).to_json() == good
+
+
+def scalars_of(value, path=()):
+    """Return the path of each scalar and key within JSON."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for key, part in parts:
+        found.append((*path, key))
+        if isinstance(part, dict | list):
+            found += scalars_of(part, (*path, key))
+    return found
+
+
+def test_json_which_was_damaged():
+    """It's refused; or is another state or summary, which is as good as any."""
+    row = envelope(0, 10, 6, 1, A)
+    columns = UuidColumns.of([row, envelope(10, 10, 7, 1, A), envelope(20, 10, 1, 2, B)])
+    state, summary = advance(RangeState(), columns), summarize(columns)
+    junk = [None, -2, -1, 0, 1, 5, 15, 25, 1 << 63, 1 << 64, 1.5, True, [], {}]
+    junk += ["", "5", "0x5", "+5", "5_0", " 5", "\u0665", "FF", "f" * 17, "f" * 100_000, [1, 2, 3]]
+    refused = []
+    for good in (state, summary):
+        text = json.dumps(good.to_json())
+        for path in scalars_of(json.loads(text)):
+            for value in junk:
+                damaged = json.loads(text)
+                parent = damaged
+                for key in path[:-1]:
+                    parent = parent[key]
+                parent[path[-1]] = value
+                try:
+                    found = type(good).from_json(damaged)
+                except ValidationError as error:
+                    refused.append(str(error))
+                    continue
+                assert found.to_json() == damaged, "equal states give equal texts"
+                use(found, columns)
+    assert len(refused) > 300
+    assert max(map(len, refused)) < 200
+
+
+def use(found, columns):
+    """Do with a state or summary all that's done with them."""
+    if isinstance(found, RangeState):
+        later = columns._replace(begin=columns.begin + 100, end=columns.end + 100)
+        if found.offset > 100:
+            return
+        CommittedRange("test/journal", found).process(later)
+        assert advance(found, later).offset == 130
+        found = summarize(later)
+    plan = plan_splits(RangeState(), [found])
+    split = CommittedSplit(plan.splits[0])
+    with contextlib.suppress(SequencerStateError):
+        split.decide(columns)
+        split.finish()
+
+
+def test_states_of_checkpoints():
+    number = int.from_bytes(A)
+
+    def bounds(*state):
+        return RangeState.from_producers(20, [ProducerState("j", A, *state)]).producers[number]
+
+    assert bounds(5, -1, 9) == (5, 5, -1)
+    assert bounds(5, 10, 9) == (5, 9, 10)
+    assert bounds(5, 10) == (5, 5, 10)
+    # A message which was being delivered is behind the offset, and is read again.
+    assert bounds(5, 20, 9) == (5, 5, -1)
+    for state in ((-1, -1), (1 << 64, -1), (5, -2), (5, 10, 1 << 64)):
+        with pytest.raises(ValidationError, match="state of producer 014141414141 is out of"):
+            bounds(*state)
+    for offset in (-1, 1 << 63):
+        with pytest.raises(ValidationError, match="is out of bounds"):
+            RangeState.from_producers(offset, [])
 
 
 def test_states_are_small():

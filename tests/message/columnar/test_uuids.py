@@ -19,7 +19,7 @@ from gazette_aio.message.columnar.regions import Region, region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import CSVFraming, FixedFraming, Frames, NDJSONFraming
 from gazette_aio.message.stamps import EnvelopeBuilder
-from gazette_aio.message.uuid import ZERO_UUID, build_uuid, uuid_from_bytes
+from gazette_aio.message.uuid import ZERO_UUID, build_uuid, get_clock, uuid_from_bytes
 from gazette_aio.protocol.errors import ValidationError
 from tests import golden
 
@@ -73,12 +73,13 @@ def read_all(adapter, regions, *, strict=False, paths=PATHS[0]):
             types = [column.dtype for column in columns]
             assert types == [np.uint64, np.uint64, np.uint16, np.int64, np.int64]
             got += zip(*(column.tolist() for column in columns), strict=True)
-            if bad is None:
+            if not bad:
                 assert columns.rows == rest.rows
                 break
-            assert columns.rows == bad.position
-            got.append((type(bad.error), str(bad.error)))
-            rest = rest.slice(bad.position + 1)
+            behind = columns.rows + len(bad)
+            assert [frame.position for frame in bad] == [*range(columns.rows, behind)]
+            got += [(type(error), str(error)) for _, error in bad]
+            rest = rest.slice(behind)
     return got
 
 
@@ -245,13 +246,31 @@ def test_records_are_read_as_the_builder_does(texts, strict):
     assert_equal_reads(csv_adapter(), [] if region is None else [region], strict=strict)
 
 
+def test_an_adapter_may_read_uuids_in_its_own_way():
+    class OwnWay(type(json_adapter())):
+        def frame_uuid(self, frame):
+            return B if frame.endswith(b"true}") else super().frame_uuid(frame)
+
+    # As `json_adapter()` makes one.
+    adapter = json_adapter()
+    adapter.__class__ = OwnWay
+    line = b'{"x":1,"_meta":{"uuid":"%s"}}' % str(A).encode()
+    lines = [line, line[:-1] + b',"b":true}'] * 20
+    region = region_of(NDJSONFraming(), b"".join(line + b"\n" for line in lines))
+    assert_equal_reads(adapter, [region])
+    columns, bad = UuidReader(adapter).read(region)
+    assert not bad
+    assert columns.clock.tolist() == [get_clock(A), get_clock(B)] * 20
+    assert_equal_reads(raw_adapter("_meta.uuid"), [region])
+
+
 @pytest.mark.parametrize("paths", PATHS)
 def test_a_uuid_at_its_usual_place_counts_whatever_follows(paths):
     twice = b'{"_meta":{"uuid":"%s"},"_meta":{"uuid":"%s"}}\n' % (str(A).encode(), str(B).encode())
     elsewhere = b" " + twice
     region = region_of(NDJSONFraming(), (twice + elsewhere) * 20)
     columns, bad = UuidReader(json_adapter(), paths=paths).read(region)
-    assert bad is None
+    assert not bad
     assert columns.clock.tolist() == [2205855587517003792, (1 << 64) - 1] * 20
 
 
@@ -274,9 +293,9 @@ def test_the_first_bad_row_is_told(paths, row, line, error):
     lines[min(row + 1, 99)] = line
     region = region_of(NDJSONFraming(), b"".join(x + b"\n" for x in lines), 10)
     columns, bad = UuidReader(json_adapter(), paths=paths).read(region)
-    assert bad is not None
-    assert (columns.rows, bad.position) == (row, row)
-    assert isinstance(bad.error, error)
+    assert columns.rows == row
+    assert [frame.position for frame in bad] == [*range(row, min(row + 2, 100))]
+    assert all(isinstance(frame.error, error) for frame in bad)
     assert columns.begin.tolist() == [10 + i * (len(good) + 1) for i in range(row)]
 
 
@@ -287,11 +306,12 @@ def test_strict_readers_refuse_other_versions_but_zero(paths, head):
     content = b"".join(b'{%s"_meta":{"uuid":"%s"}}\n' % (head, str(u).encode()) for u in rows)
     region = region_of(NDJSONFraming(), content)
     columns, bad = UuidReader(json_adapter(), strict=True, paths=paths).read(region)
-    assert bad is not None
-    assert (columns.rows, bad.position) == (30, 30)
-    assert str(bad.error) == f"UUID {V4} isn't of version 1"
+    assert columns.rows == 30
+    ((position, error),) = bad
+    assert position == 30
+    assert str(error) == f"UUID {V4} isn't of version 1"
     columns, bad = UuidReader(json_adapter(), paths=paths).read(region)
-    assert bad is None
+    assert not bad
     assert columns.rows == 33
 
 
@@ -306,14 +326,13 @@ def test_a_uuid_is_never_taken_from_the_next_row():
     payload = b"\x0a\x10" + b"\1" * 10
     region = region_of(FixedFraming(), FixedFraming().encode(payload) * 30)
     _, bad = UuidReader(RawUUIDs()).read(region)
-    assert bad is not None
-    assert str(bad.error) == "invalid UUID (got 10 bytes)"
+    assert {str(error) for _, error in bad} == {"invalid UUID (got 10 bytes)"}
 
 
 def test_messages_without_uuids_are_zero():
     region = region_of(NDJSONFraming(), b"anything\n" * 5000)
     columns, bad = UuidReader(raw_adapter()).read(region)
-    assert bad is None
+    assert not bad
     assert columns.rows == 5000
     assert not np.concatenate([columns.producer, columns.clock, columns.flags]).any()
 
@@ -352,7 +371,7 @@ def test_many_bad_rows_are_read_in_linear_time():
 def test_an_empty_region_has_no_rows():
     region = region_of(NDJSONFraming(), b"{}\n").slice(1)
     columns, bad = UuidReader(json_adapter()).read(region)
-    assert (columns.rows, bad) == (0, None)
+    assert (columns.rows, bad) == (0, [])
 
 
 @pytest.mark.parametrize("paths", PATHS)
@@ -363,7 +382,7 @@ def test_golden_uuids(paths, head):
         b'{%s"_meta":{"uuid":"%s"}}\n' % (head, case["string"].encode()) for case in cases
     )
     columns, bad = UuidReader(json_adapter(), paths=paths).read(region_of(NDJSONFraming(), content))
-    assert bad is None
+    assert not bad
     assert [producer.to_bytes(6).hex() for producer in columns.producer.tolist()] == [
         case["got_producer"] for case in cases
     ]

@@ -23,14 +23,14 @@ class DecoderSplitter:
         self._ahead: Frames | None = None  # Frames behind a jump.
         self._expected = decoder.offset  # Where content goes on.
         self._rest: Region | None = None  # Frames which were beyond a limit.
-        self._failed: FramingError | None = None  # Raised by the next call.
+        self._failed: Exception | None = None  # Raised by the next call.
 
     @property
     def offset(self) -> int:
         """Offset of the next frame."""
         if self._rest is not None:
             return self._rest.begin
-        if self._failed is not None:
+        if isinstance(self._failed, FramingError):
             return self._failed.begin
         return self._decoder.offset if self._ahead is None else self._ahead.begin
 
@@ -76,14 +76,14 @@ class DecoderSplitter:
         while not ends or ends[-1] - begin < limit_bytes:
             try:
                 frames, self._ahead = self._ahead or self._decoder.frames(), None
-            except FramingError as error:
-                if not ends:
-                    raise
-                self._failed = error
-                break
             except UnexpectedEOFError:
                 if not ends:
                     raise
+                break
+            except Exception as error:
+                if not ends:
+                    raise
+                self._failed = error
                 break
             if frames is None:
                 break

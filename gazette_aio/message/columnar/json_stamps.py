@@ -1,0 +1,79 @@
+"""UUIDs at the front of JSON documents, which aren't parsed once more along with the columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.payloads import Lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_UUID_TEXT = 36
+_DASH, _LAST_DIGIT, _BACKSLASH, _OPEN = b"-"[0], b"f"[0], b"\\"[0], b"{"[0]
+
+
+class StampStripper:
+    """Takes the UUID off documents which begin with it, and leaves the rest a document.
+
+    Args:
+        prefix: What precedes the UUID, such as `{"_meta":{"uuid":"`.
+        suffix: What follows it, up to the comma which precedes another member, such as `"},`.
+    """
+
+    def __init__(self, prefix: bytes, suffix: bytes) -> None:
+        self._prefix = np.frombuffer(prefix, np.uint8)
+        # A member has to follow: a comma without one isn't a document, and mustn't become one.
+        self._suffix = np.frombuffer(suffix + b'"', np.uint8)
+        self._cut = len(prefix) + _UUID_TEXT + len(suffix) - 1
+        self._size = len(prefix) + _UUID_TEXT + len(self._suffix)
+
+    def strip(self, lines: Lines) -> Lines:
+        """Return lines without the members at their front which hold nothing but a UUID."""
+        stamped = self._find(lines)
+        if stamped is None:
+            return lines
+        begins, ends = lines.offsets[:-1], lines.offsets[1:]
+        # Lines, and what's dropped between them, are the elements of one array over the buffer.
+        bounds = np.empty(2 * lines.rows, np.int32)
+        bounds[0::2] = begins + np.where(stamped, np.int32(self._cut), np.int32(0))
+        bounds[1::2] = ends
+        buffers = [None, pa.py_buffer(bounds), lines.data]
+        elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+        kept = elements.take(pa.array(np.arange(0, 2 * lines.rows, 2)))
+        _, kept_bounds, data = kept.buffers()
+        offsets = np.frombuffer(kept_bounds, np.int32)[: lines.rows + 1]
+        # Each begins with the comma before its next member, and is to begin as a document.
+        np.frombuffer(data, np.uint8)[offsets[:-1][stamped]] = _OPEN
+        return Lines(data.slice(0, int(offsets[-1])), offsets)
+
+    def _find(self, lines: Lines) -> NDArray[np.bool_] | None:
+        """Return which lines begin with a UUID and go on behind it, or None if none does."""
+        data: Any = lines.data
+        starts, size = lines.offsets[:-1], self._size
+        last: int = data.size - size
+        # Only lines near the end of the buffer don't fit, and are too short.
+        fit = int(np.searchsorted(starts, last, "left"))
+        if fit == 0:
+            return None
+        overlapping = np.ndarray((last + 1,), f"V{size}", data, strides=(1,))
+        windows = overlapping[starts[:fit]].view(np.uint8).reshape(fit, size)
+        end = len(self._prefix) + _UUID_TEXT
+        text = windows[:, len(self._prefix) : end]
+        found = [
+            windows[:, : len(self._prefix)] == self._prefix,
+            windows[:, end:] == self._suffix,
+            # No quote, escape or control character: digits and dashes, or what's as harmless.
+            text >= _DASH,
+            text <= _LAST_DIGIT,
+            text != _BACKSLASH,
+        ]
+        stamped = np.zeros(lines.rows, np.bool_)
+        stamped[:fit] = lines.offsets[1 : fit + 1] - starts[:fit] > size
+        for each in found:
+            if not each.all():
+                stamped[:fit] &= each.all(axis=1)
+        return stamped if stamped.any() else None
