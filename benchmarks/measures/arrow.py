@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
 
 TRANSACTION = 5_000
+CONTENT_BYTES = 100 << 20
+"""Size of what's read, at least."""
 TYPES: dict[Any, Any] = {
     bool: pa.bool_(),
     int: pa.int64(),
@@ -59,7 +61,9 @@ def type_of(hint: Any) -> Any:
 
 async def publish(client: JournalClient, workload: Workload) -> bytes:
     """Publish messages in transactions, and return the content of the journal."""
-    head = await publish_transactions(client, workload.kind, workload.messages(), TRANSACTION)
+    head, messages = 0, workload.messages()
+    while head < CONTENT_BYTES:
+        head = await publish_transactions(client, workload.kind, messages, TRANSACTION)
     async with client.read(JOURNAL, end_offset=head) as reader:
         return b"".join([chunk async for chunk in reader])
 
@@ -145,7 +149,7 @@ async def raw(workload: Workload) -> AsyncIterator[Subject]:
 async def local(workload: Workload) -> AsyncIterator[Subject]:
     """Compare bytes of messages of local fragments with a copy of them in memory."""
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
-        root = Path(directory, "fragments")
+        root = Path(directory)
         process = BrokerProcess(Path(directory, "broker"), options=("--file-root", str(root)))
         labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
         spec = journal_spec(

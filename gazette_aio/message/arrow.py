@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
-from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.columnar.documents import DocumentDecoder
-from gazette_aio.message.columnar.journal import JournalRecords
+from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordOptions
 from gazette_aio.message.columnar.records import record_schema
-from gazette_aio.message.columnar.sequencer import ColumnarSequencer
 from gazette_aio.message.inputs import Inputs
 from gazette_aio.message.producer import as_nanoseconds
 from gazette_aio.message.sources import ArrivalKind, SelectedSource
@@ -34,18 +33,13 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import RetryReader
     from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.checkpoint import SequencerCheckpoint
+    from gazette_aio.message.columnar.journal import JournalRecords
     from gazette_aio.message.columnar.replayed import ReplayRecords
-    from gazette_aio.message.framing import Framing
     from gazette_aio.message.sources import JournalInput, Source
 
-PENDING_BYTES = 64 << 20
-"""Default limit of the messages which are retained as they may commit."""
-
-BATCH_BYTES = 4 << 20
-"""Default size of the content which is worked on at once."""
-
-INLINE_BYTES = 32 << 10
-"""Content up to which a thread would take longer to reach than the work takes."""
+INLINE_BYTES = 8 << 10
+"""Content which is worked on without a thread: that takes about as long as to reach one."""
 
 REPLAY_BYTES = 1 << 20
 """Content of a replay which is worked on at once."""
@@ -65,10 +59,9 @@ def record_options(
     """Return what batches are made of.
 
     Raises:
-        ConfigurationError: If documents of the adapter can't have columns of the schema.
+        ConfigurationError: If documents of the adapter can't have columns of the schema, or sizes
+            are out of range.
     """
-    if batch_bytes < 1:
-        raise ConfigurationError(f"batch_bytes is {batch_bytes} (expected 1 or more)")
     documents = None if schema is None else DocumentDecoder(adapter, schema)
     fields: list[Any] = [] if schema is None else list(schema)
     if acks and not all(field.nullable for field in fields):
@@ -124,78 +117,40 @@ class ArrowBatches:
         self._source = source
         self._options = options
         self._explain = explain
-        self._sequenced = checkpoint is not None
-        self._offsets = dict(checkpoint.offsets) if checkpoint else {}
-        self._producers: dict[str, list[ProducerState]] = {}
-        for state in checkpoint.producers if checkpoint else ():
-            self._producers.setdefault(state.journal, []).append(state)
-        self._max_pending_bytes = max_pending_bytes
-        self._pending: dict[JournalRecords, int] = {}
-        self._pending_bytes = 0
+        self._is_sequenced = checkpoint is not None
         self._allow_replay_gaps = allow_replay_gaps
-        self._records: dict[str, JournalRecords] = {}
+        # Invariant: tasks don't keep this from being found leaked.
+        self._records = RecordsByJournal(
+            options, checkpoint, max_pending_bytes=max_pending_bytes, explain=explain
+        )
         self._inputs: Inputs[JournalRecords] = Inputs(
             source,
-            self._begin,
-            offsets=lambda: self._offsets,
+            self._records.begin,
+            offsets=self._records.offsets,
             buffer_bytes=max(buffer_bytes, 2 * options.batch_bytes),
             read_ahead=True,
         )
         self._current: JournalInput[JournalRecords] | None = None
-        self._skipped_before = 0
         self._reader: RetryReader | None = None  # Of a replay.
         self._retired: list[RetryReader] = []  # Of replays which ended, to be closed.
         self._threads: ThreadPoolExecutor | None = None
         self._work: Future[bool] | None = None
         self._closed = False
 
-    def _begin(self, journal: str, framing: Framing, offset: int) -> JournalRecords:
-        sequencer = None
-        if self._sequenced:
-            # What was known of a journal which was read before, and is again, is kept.
-            self._settle(journal)
-            sequencer = ColumnarSequencer(
-                journal, offset=offset, producers=self._producers.get(journal, ())
-            )
-        self._retire_records(journal)
-        records = JournalRecords(
-            journal, framing, offset, self._options, sequencer=sequencer, explain=self._explain
-        )
-        self._records[journal] = records
-        return records
-
-    def _settle(self, journal: str, prune_horizon_ns: int = 0) -> None:
-        """Take over what was handed out of a journal into offsets and producer states."""
-        records = self._records.get(journal)
-        if records is not None and records.is_read:
-            self._offsets[journal], self._producers[journal] = records.checkpoint(prune_horizon_ns)
-
-    def _forget(self, journal: str) -> None:
-        self._retire_records(journal)
-        self._offsets.pop(journal, None)
-        self._producers.pop(journal, None)
-
-    def _retire_records(self, journal: str) -> None:
-        records = self._records.pop(journal, None)
-        if records is not None:
-            self._pending_bytes -= self._pending.pop(records, 0)
-            self._skipped_before += records.skipped
-
     @property
     def skipped(self) -> int:
         """Number of messages which were left out as they can't be decoded."""
-        return self._skipped_before + sum(records.skipped for records in self._records.values())
+        return self._records.skipped
 
     def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
-        """Return a checkpoint of what was delivered. See `ReadCommittedIter.checkpoint()`."""
-        if self._work is not None:
-            # Race: a call which was cancelled left work behind, which is over in a moment.
-            wait([self._work])
-        horizon = as_nanoseconds(prune_horizon)
-        for journal in self._records:
-            self._settle(journal, horizon)
-        states = [state for states in self._producers.values() for state in states]
-        return SequencerCheckpoint(dict(self._offsets), tuple(states))
+        """Return a checkpoint of what was delivered. See `ReadCommittedIter.checkpoint()`.
+
+        Raises:
+            ConfigurationError: Uncommitted messages are read, of which there's none.
+        """
+        if not self._is_sequenced:
+            raise ConfigurationError("there's no checkpoint of uncommitted messages")
+        return self._records.checkpoint(as_nanoseconds(prune_horizon))
 
     def __aiter__(self) -> Self:
         return self
@@ -221,6 +176,7 @@ class ArrowBatches:
             if self._work is None:
                 batch = records.take()
                 if batch is not None:
+                    self._work_ahead(current)
                     return batch
             try:
                 if await self._do_work(records):
@@ -235,6 +191,8 @@ class ArrowBatches:
                 self._retire()
                 if records.replay is not None:
                     records.replay.abort()
+                if self._closed:
+                    raise StopAsyncIteration from None
                 self._give_up_deleted(current, error)
                 raise ReplayError(f"reading committed message: {error}") from error
         raise StopAsyncIteration
@@ -243,36 +201,40 @@ class ArrowBatches:
         """Make the next outputs, and return False if that takes more content."""
         work = self._work
         if work is None:
-            if records.at_hand <= INLINE_BYTES:
-                worked = self._step(records)
+            if self._records.bytes_of_step(records) <= INLINE_BYTES:
+                worked = self._records.step(records)
                 # The loop has its turn between batches, however fast content arrives.
                 await asyncio.sleep(0)
                 return worked
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, "gazette-arrow")
-            work = self._work = self._threads.submit(self._step, records)
+            work = self._submit(records)
         # Race: what the thread does isn't undone if waiting for it is cancelled. The next call
         # finds it.
-        if not work.done():
-            await asyncio.wait([asyncio.wrap_future(work)])
+        await _done(work)
         self._work = None
         return work.result()
 
-    def _step(self, records: JournalRecords) -> bool:
-        worked = records.work()
-        self._note_pending(records)
-        excess = self._pending_bytes - self._max_pending_bytes
-        if excess > 0:
-            largest = max(self._pending, key=self._pending.__getitem__)
-            largest.evict(max(self._pending[largest] - excess, 0))
-            self._note_pending(largest)
-        return worked
+    def _submit(self, records: JournalRecords) -> Future[bool]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "gazette-arrow")
+        self._work = self._threads.submit(self._records.step, records)
+        return self._work
 
-    def _note_pending(self, records: JournalRecords) -> None:
-        now = records.pending_bytes
-        self._pending_bytes += now - self._pending.pop(records, 0)
-        if now:
-            self._pending[records] = now
+    def _work_ahead(self, current: JournalInput[JournalRecords]) -> None:
+        """Let the thread go on with content at hand, while a batch is made use of."""
+        records = current.splitter
+        # Invariant: a checkpoint is as of what was handed out, which must be all of what was
+        # processed before.
+        if not records.is_drained or self._inputs.are_others_ready(current):
+            return
+        self._feed_more(current)
+        if self._records.bytes_of_step(records) > INLINE_BYTES:
+            self._submit(records)
+
+    def _feed_more(self, current: JournalInput[JournalRecords]) -> None:
+        # Chunks are of one size mostly: what they add up to is one region.
+        records = current.splitter
+        for chunk in self._inputs.more(current, self._options.batch_bytes - records.at_hand):
+            records.feed(chunk, records.fed_through)
 
     async def _next_content(self) -> None:
         arrival = await self._inputs.next_arrival()
@@ -284,23 +246,27 @@ class ArrowBatches:
                 at = source.splitter.offset
                 raise self._explain(framing_error(error, source.journal, at, at, "read")) from error
             case ArrivalKind.RESET:
-                self._forget(source.journal)
+                # What began to be read was made of what was known of its predecessor.
+                self._records.forget(source.journal)
+                source.splitter = self._records.begin(source.journal, source.framing, source.offset)
+            case ArrivalKind.LEFT:
+                self._records.leave(source.splitter)
             case kind:
                 source.receive(arrival)
                 if kind is ArrivalKind.CHUNK:
-                    at = arrival.begin + len(arrival.chunk)
-                    for chunk in self._inputs.more(source, self._options.batch_bytes):
-                        source.splitter.feed(chunk, at)
-                        at += len(chunk)
+                    self._feed_more(source)
                 self._current = source
 
     async def _next_replay_content(
         self, current: JournalInput[JournalRecords], replay: ReplayRecords
     ) -> None:
+        if current.is_void:
+            raise ReplayError(f"replay reader: {current.journal} was created anew")
         wanted = replay.wanted
         try:
             if wanted is not None:
-                self._reader = current.replay(wanted.begin, wanted.end)
+                reader = current.replay(wanted.begin, wanted.end)
+                self._reader = current.replaying = reader
                 replay.open()
             await self._read_replay(replay)
         except GazetteError as error:
@@ -309,10 +275,11 @@ class ArrowBatches:
     def _give_up_deleted(self, current: JournalInput[JournalRecords], error: ReplayError) -> None:
         """Go without the rest of a commit, if its journal was deleted and others are read."""
         selected = isinstance(self._source, SelectedSource)
-        if selected and isinstance(error.__cause__, JournalNotFoundError):
-            self._inputs.abandon(current)
+        is_gone = current.is_void or isinstance(error.__cause__, JournalNotFoundError)
+        if selected and is_gone:
             self._current = None
-            self._forget(current.journal)
+            self._records.forget(current.journal)
+            self._inputs.abandon(current)  # One of its name may begin.
 
     async def _read_replay(self, replay: ReplayRecords) -> None:
         reader = self._reader
@@ -322,15 +289,27 @@ class ArrowBatches:
             try:
                 chunk = await anext(reader)
             except StopAsyncIteration:
-                self._retire()
-                replay.end()
+                self._end_replay(replay, reader.offset)
                 return
             except OffsetJumpError:
                 if not self._allow_replay_gaps:
                     raise
-                continue
+                chunk = b""
             replay.feed(chunk, reader.offset - len(chunk))
             size += len(chunk)
+
+    def _end_replay(self, replay: ReplayRecords, offset: int) -> None:
+        through, end = replay.through, replay.end_offset
+        if offset < end:
+            # Race: who closes it needn't be who reads.
+            raise ReplayError(f"closed at {offset}, ahead of {end}")
+        if through < end:
+            # Wire: a hole isn't told of if all the rest of the content lies in it.
+            if not self._allow_replay_gaps:
+                raise ReplayError(f"no content from {through} to {end}")
+            replay.feed(b"", end)
+        self._retire()
+        replay.end()
 
     def _retire(self) -> None:
         if self._reader is not None:
@@ -353,7 +332,7 @@ class ArrowBatches:
         self._retire()
         await self._close_retired()
         if self._work is not None:
-            await asyncio.wait([asyncio.wrap_future(self._work)])
+            await _done(self._work)
             self._work = None
         if self._threads is not None:
             self._threads.shutdown(wait=False)
@@ -365,5 +344,22 @@ class ArrowBatches:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"journals={len(self._records)}"
+        state = "closed" if self._closed else f"journals={self._records.open}"
         return f"<ArrowBatches of {self._source} {state} skipped={self.skipped}>"
+
+
+async def _done(work: Future[bool]) -> None:
+    """Wait until work is done, and leave its outcome to others.
+
+    Cancellation: safe.
+    """
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def tell(_: Future[bool]) -> None:
+        # Race: once the loop is closed, nobody waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(done.set)
+
+    work.add_done_callback(tell)
+    await done.wait()

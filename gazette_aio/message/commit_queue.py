@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.commit_run import CommitRun
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 class CommitQueue(MessageQueue):
     """Queues messages, and finds commits which are dequeued as if they were one."""
 
-    def queue_commits(self, envelopes: Sequence[Envelope[Any]], start: int = 0) -> int:
+    def queue_commits(
+        self, envelopes: Sequence[Envelope[Any]], start: int = 0, *, transactions: bool = True
+    ) -> int:
         """Queue consecutive messages of one journal, as far as commits are found at once.
 
         It's like `queue_batch()`, but that the commits are dequeued as if they were one, through
@@ -26,6 +29,8 @@ class CommitQueue(MessageQueue):
         Args:
             envelopes: Messages in the order they were read, all of one journal.
             start: Index of the first one to queue.
+            transactions: Whether several transactions are dequeued together, or only messages
+                outside of them.
 
         Returns:
             Index of the next message to queue. There are commits to dequeue if `emitting` is set.
@@ -33,12 +38,25 @@ class CommitQueue(MessageQueue):
         Raises:
             SequencerStateError: If a commit wasn't fully dequeued.
         """
-        return self._queue_many(envelopes, start, self._queue_run)
+        queue = partial(self._queue_run, transactions=transactions)
+        return self._queue_many(envelopes, start, queue)
 
-    def _queue_run(self, envelopes: Sequence[Envelope[Any]], start: int) -> int:
+    def _queue_run(
+        self, envelopes: Sequence[Envelope[Any]], start: int, *, transactions: bool
+    ) -> int:
+        if not transactions and envelopes[start].flags:
+            return self._queue_first_commit(envelopes, start)
         journal = envelopes[start].journal
         producers = self._journals.setdefault(journal, {})
-        run = CommitRun(envelopes, start, producers, self._high, self._low, self._capacity)
+        run = CommitRun(
+            envelopes,
+            start,
+            producers,
+            self._high,
+            self._low,
+            self._capacity,
+            transactions=transactions,
+        )
         if run.rows:
             self._start_emit(Producer(journal, run.rows[0].producer, 0), replay=False)
             self._cursor = len(run.rows)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.envelope import Envelope
     from gazette_aio.message.uuid import ProducerID
 
-_CONTINUE, _ACK = 1, 2
+_OUTSIDE, _CONTINUE, _ACK = 0, 1, 2
 
 
 class CommitRun:
@@ -34,6 +34,7 @@ class CommitRun:
         high: Number of the last message of the ring.
         low: Number of the last message which left the ring.
         capacity: Number of messages which the ring retains.
+        transactions: Whether messages of transactions are part of it, too.
     """
 
     __slots__ = (
@@ -59,6 +60,8 @@ class CommitRun:
         high: int,
         low: int,
         capacity: int,
+        *,
+        transactions: bool = True,
     ) -> None:
         self.envelopes = envelopes
         self.rows: list[Envelope[Any]] = []
@@ -67,7 +70,8 @@ class CommitRun:
         """States of producers behind the run."""
         self.high = high
         self.low = low
-        self.end = self._look_ahead(start, producers, capacity)
+        most_flags = _ACK if transactions else _OUTSIDE
+        self.end = self._look_ahead(start, producers, capacity, most_flags)
         """Index behind the last message."""
         self.added_bytes = 0
         # Where the run is processed message by message:
@@ -80,20 +84,23 @@ class CommitRun:
         self.emitted: list[Envelope[Any]] = []
         """Rows of the commit which isn't."""
 
-    def _look_ahead(  # noqa: C901 - hot: what isn't inlined costs each message a call.
-        self, start: int, producers: Mapping[ProducerID, Producer], capacity: int
+    # Hot: what isn't inlined costs each message a call.
+    def _look_ahead(
+        self,
+        start: int,
+        producers: Mapping[ProducerID, Producer],
+        capacity: int,
+        most_flags: int,
     ) -> int:
         states, rows, high, low = self.states, self.rows, self.high, self.low
         find = states.get
         index = start
         for envelope in islice(self.envelopes, start, None):
             clock, flags, producer = envelope.clock, envelope.flags, envelope.producer
-            if not clock:
+            if not clock or flags > most_flags:
                 break
             state = find(producer)
             if state is None:
-                if flags > _ACK:
-                    break  # It leaves no trace of a producer which isn't known.
                 known = producers.get(producer)
                 if known is None:
                     state = Producer(envelope.journal, producer, clock - 1)
@@ -124,8 +131,6 @@ class CommitRun:
                 rows.append(envelope)
                 high += 1
                 state.min = state.max = clock
-            elif flags:
-                break
             elif clock > state.min:
                 if state.begin != -1:
                     break

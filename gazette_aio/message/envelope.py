@@ -12,14 +12,15 @@ from gazette_aio.message.uuid import Flags, ProducerID, build_uuid
 T = TypeVar("T")
 
 
-class Envelope(msgspec.Struct, Generic[T], eq=False):
+class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
     """A message, its UUID taken apart, and the bytes of the journal which hold it.
 
     Envelopes of acknowledgements (`flags == ACK_TXN`) have as their message what their frame
     decodes to, or None where the message type can't be decoded from an acknowledgement.
     """
 
-    # A msgspec Struct and not a dataclass: it's created once per message read, in C.
+    # A msgspec Struct and not a dataclass: it's created once per message read, in C. The garbage
+    # collector needn't look at it: a message has no reference to its envelope.
 
     journal: str
     """Name of the journal, with its `;meta` suffix if it was read by one."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Generic
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.budget import FIFOBudget
@@ -29,13 +30,24 @@ from gazette_aio.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from gazette_aio.client import WatchedList
+    from gazette_aio.client import RetryReader, WatchedList
     from gazette_aio.client.list_changes import ListChanges
+    from gazette_aio.message.framing import Framing
 
 _SLICE_JOURNALS = 16
-"""Journals which begin to be read without a pause."""
+"""Journals which begin or end to be read without a pause."""
+
+T = TypeVar("T")
+
+
+async def _for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
+    """Call `act` with each of `items`, with pauses."""
+    for number, item in enumerate(items, 1):
+        act(item)
+        if number % _SLICE_JOURNALS == 0:
+            await asyncio.sleep(0)
 
 
 class Inputs(Generic[S]):
@@ -82,6 +94,7 @@ class Inputs(Generic[S]):
         self._pumps: dict[str, JournalPump[S]] = {}
         self._stopped: set[JournalPump[S]] = set()
         self._successors: dict[str, pb.JournalSpec] = {}  # Join once who had their name has left.
+        self._void: list[RetryReader] = []  # Of replays which are to end.
         self._ready: deque[JournalPump[S]] = deque()
         self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
         self._failed: JournalPump[S] | None = None
@@ -113,14 +126,19 @@ class Inputs(Generic[S]):
                 selected, others are read.
             GazetteError: Journals can't be listed; the next call tries again.
         """
-        if self._failed is not None:
-            self._failed.start()
-            self._failed = None
         while not self._closed:
+            if self._failed is not None:
+                self._failed.start()
+                self._failed = None
             if self._errors:
                 raise self._errors.popleft()
             if not self._begun:
-                await self._begin()
+                try:
+                    await self._begin()
+                except Exception:
+                    # Race: who closes this needn't be who waits for journals to be listed.
+                    if not self._closed:
+                        raise
             elif self._single is not None:
                 return await self._read_single(self._single)
             elif self._ready:
@@ -151,8 +169,13 @@ class Inputs(Generic[S]):
                 size += len(arrival.chunk)
         return chunks
 
+    def are_others_ready(self, source: JournalInput[S]) -> bool:
+        """Whether there's something at hand of a journal other than `source`."""
+        return any(pump.source is not source for pump in islice(self._ready, 2))
+
     def abandon(self, source: JournalInput[S]) -> None:
-        """Stop reading a journal, and drop what was read ahead of it."""
+        """Stop reading a journal which was deleted, and drop what was read ahead of it."""
+        self._offsets.pop(source.journal, None)
         pump = self._pumps.pop(source.journal, None)
         if pump is not None:
             self._stop(pump)
@@ -171,8 +194,7 @@ class Inputs(Generic[S]):
             self._following.cancel()
             await asyncio.wait((self._following,))
         pumps = [*self._pumps.values(), *self._stopped]
-        for pump in pumps:
-            pump.cancel()
+        await _for_each(pumps, lambda pump: pump.cancel())
         for pump in pumps:
             await pump.aclose()
         if self._single is not None:
@@ -189,12 +211,7 @@ class Inputs(Generic[S]):
             await self._select(source)
         elif isinstance(source, NamedSource):
             framings = await fetch_framings(source.client, source.names)
-            for number, (name, framing) in enumerate(zip(source.names, framings, strict=True)):
-                if name not in self._pumps:
-                    request = source.request(name, self._offsets.get(name))
-                    self._add(JournalInput(source.client, request, framing, self._make_splitter))
-                if number % _SLICE_JOURNALS == _SLICE_JOURNALS - 1:
-                    await asyncio.sleep(0)
+            await _for_each(zip(source.names, framings, strict=True), self._add_named)
         else:
             reader = source.reader
             (framing,) = await fetch_framings(reader.client, [str(reader.journal)])
@@ -203,6 +220,14 @@ class Inputs(Generic[S]):
         self._begun = True
         # Invariant: tasks don't keep whoever iterates from being found leaked.
         self._checkpointed = None
+
+    def _add_named(self, named: tuple[str, Framing]) -> None:
+        assert isinstance(self._source, NamedSource)
+        name, framing = named
+        if name not in self._pumps:
+            request = self._source.request(name, self._offsets.get(name))
+            client = self._source.client
+            self._add(JournalInput(client, request, framing, self._make_splitter))
 
     def _add(self, source: JournalInput[S], *, reset: bool = False) -> None:
         # Race: who closes this needn't be who waits for journals to be listed.
@@ -233,6 +258,8 @@ class Inputs(Generic[S]):
         try:
             chunk = await anext(reader)
         except StopAsyncIteration:
+            if self._closed:
+                raise  # It isn't the end of what the reader was asked for.
             self._single_ended = True
             return Arrival(source, ArrivalKind.END)
         except OffsetJumpError as jump:
@@ -257,7 +284,8 @@ class Inputs(Generic[S]):
             del self._pumps[name]
             if pump.running:
                 self._stop(pump)
-            self._offsets[name] = pump.source.offset
+            if pump.source.offset:  # Else it still is to be read from its start.
+                self._offsets[name] = pump.source.offset
             self._join_successor(name)
         return arrival
 
@@ -283,7 +311,8 @@ class Inputs(Generic[S]):
         if isinstance(selection, pb.LabelSelector):
             await self._leave_list()
             if not source.block:
-                await self._join_all(await source.client.list(selection))
+                listing = await source.client.list(selection)
+                await _for_each(listing.journals, self._join)
                 return
             if self._closed:
                 return
@@ -297,7 +326,8 @@ class Inputs(Generic[S]):
                 self._follow(selection), name=f"gazette-read-list {source}"
             )
         else:
-            await self._join_all(await selection.ready())
+            listing = await selection.ready()
+            await _for_each(listing.journals, self._join)
             await self._leave_list()
 
     async def _leave_list(self) -> None:
@@ -320,9 +350,7 @@ class Inputs(Generic[S]):
             self._begun = False
         else:
             # Whoever closed the list wants no more of these journals.
-            for pump in self._pumps.values():
-                pump.leave()
-            self._successors.clear()
+            await _for_each([*self._pumps], self._leave)
         finally:
             self._wake()
 
@@ -332,24 +360,17 @@ class Inputs(Generic[S]):
             gone.update(self._pumps)
         if gone:
             gone.difference_update(journal.spec.name for journal in changes.added)
-        for name in gone:
-            self._leave(name)
-        for number, journal in enumerate(changes.added):
-            self._join(journal)
-            if number % _SLICE_JOURNALS == _SLICE_JOURNALS - 1:
-                await asyncio.sleep(0)
+        await _for_each(gone, self._leave)
+        await _for_each(changes.added, self._join)
+        while self._void:
+            # Race: it may wait for content which the journal of that name won't have for long.
+            await self._void.pop().aclose()
         for change in changes.changed:
             pump = self._pumps.get(change.after.spec.name)
             if pump is None:
                 self._join(change.after)
             else:
                 pump.listed_anew()
-
-    async def _join_all(self, listing: pb.ListResponse) -> None:
-        for number, journal in enumerate(listing.journals):
-            self._join(journal)
-            if number % _SLICE_JOURNALS == _SLICE_JOURNALS - 1:
-                await asyncio.sleep(0)
 
     def _leave(self, name: str) -> None:
         self._successors.pop(name, None)
@@ -374,6 +395,9 @@ class Inputs(Generic[S]):
             # Race: it may be about to leave, and then joins again behind what was read of it.
             self._successors[name] = spec
             if recreated:
+                pump.source.is_void = True
+                if pump.source.replaying is not None:
+                    self._void.append(pump.source.replaying)
                 self._stop(pump)
             else:
                 pump.stay()
@@ -393,8 +417,10 @@ class Inputs(Generic[S]):
             self._wake()
             return
         reset = name in self._recreated
-        self._recreated.discard(name)
-        request = self._source.request(name, 0 if reset else self._offsets.get(name))
+        if reset:
+            self._recreated.discard(name)
+            self._offsets[name] = 0
+        request = self._source.request(name, self._offsets.get(name))
         source = JournalInput(self._source.client, request, framing, self._make_splitter)
         self._add(source, reset=reset)
 

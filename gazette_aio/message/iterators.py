@@ -131,10 +131,11 @@ class ReadCommittedIter(MessageIterator[T]):
 
     The journals of a selector may change while they're read. One which joins is read from where
     the checkpoint has it, else from `start`; one of a content type without a framing raises, once,
-    and the others go on. One which leaves is read until nothing more comes at once. What's known
-    of it stays in checkpoints, and it goes on from there if it joins again; but one that was
-    deleted and created anew is read from its start, if that's seen while iterating. Closing the
-    list which is read has all its journals leave, and ends iteration.
+    and the others go on. One which leaves is read until nothing more comes at once, up to its
+    write head if it's behind that. What's known of it stays in checkpoints, and it goes on from
+    there if it joins again; but one that was deleted and created anew is read from its start, if
+    that's seen while iterating. Closing the list which is read has all its journals leave, and
+    ends iteration.
 
     Journals of a selector which aren't found, or are suspended, are waited for, or left out if not
     to `block`. One which may only be written raises once, and is waited for then until its
@@ -149,7 +150,8 @@ class ReadCommittedIter(MessageIterator[T]):
         block: Wait for new messages, and journals which join. Otherwise iteration ends once all
             journals were read up to their write heads, those of a selector as listed at first.
         sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Journals start
-            at its offsets, but for a reader.
+            at its offsets, but for a reader. One which is handed in is at the transaction that's
+            being delivered, which is slower.
         checkpoint: What to go on from. Journals start at its offsets, but for a reader.
         start: Offsets to start journals at, where the checkpoint has none; or an aware datetime:
             fragments older than it, and messages with older clocks, are left out.
@@ -282,7 +284,10 @@ class ReadCommittedIter(MessageIterator[T]):
                 self._taken = sequencer.take()
                 self._decoded = self._settled = 0
             elif self._queued < len(self._run):
-                self._queued = sequencer.queue_commits(self._run, self._queued)
+                # Whoever handed a sequencer in finds it at the transaction which is delivered.
+                self._queued = sequencer.queue_commits(
+                    self._run, self._queued, transactions=not self._has_sequencer
+                )
             else:
                 self._run, self._queued = (), 0
                 self._run = self._next_run()
@@ -306,7 +311,8 @@ class ReadCommittedIter(MessageIterator[T]):
         if self._taken is not None and error.kind == "decode":
             self._decoded += 1
 
-    def _explain(self, error: FramingError) -> FramingError:
+    @staticmethod
+    def _explain(error: FramingError) -> FramingError:
         text = f"reading uncommitted message: {error.text}"
         return type(error)(
             text, journal=error.journal, begin=error.begin, end=error.end, kind=error.kind
@@ -336,15 +342,19 @@ class ReadCommittedIter(MessageIterator[T]):
             await self._next_replay_content()
         except GazetteError as error:
             self._end_replay()
-            self.sequencer.abort_replay()
+            if not self.sequencer.replay_required:
+                self.sequencer.abort_replay()
+            if self._closed:
+                raise StopAsyncIteration from None
             self._give_up_deleted(error)
             raise ReplayError(f"reading committed message: {error}") from error
 
     def _give_up_deleted(self, error: GazetteError) -> None:
         """Go without the rest of a commit, if its journal was deleted and others are read."""
         source = self._current
-        selected = isinstance(self._source, SelectedSource)
-        if source and selected and isinstance(error.__cause__, JournalNotFoundError):
+        if source is None or not isinstance(self._source, SelectedSource):
+            return
+        if source.is_void or isinstance(error.__cause__, JournalNotFoundError):
             self._inputs.abandon(source)
             self._current = None
             self._run, self._queued = (), 0
@@ -359,12 +369,14 @@ class ReadCommittedIter(MessageIterator[T]):
         failure, self._replay_failure = self._replay_failure, None
         if failure is not None:
             raise failure
+        source = self._current
+        assert source is not None, "only messages of what's being read commit"
+        if source.is_void:
+            raise ReplayError(f"replay reader: {source.journal} was created anew")
         if self._replay is None:
-            source = self._current
-            assert source is not None, "only messages of what's being read commit"
             wanted = self.sequencer.replay_range()
             splitter = self._make_splitter(wanted.journal, source.framing, wanted.begin)
-            reader = source.replay(wanted.begin, wanted.end)
+            reader = source.replaying = source.replay(wanted.begin, wanted.end)
             self._replay = Replay(reader, splitter, allow_gaps=self._allow_replay_gaps)
             self.sequencer.start_replay()
         elif not await self._replay.receive():

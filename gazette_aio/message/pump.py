@@ -45,8 +45,9 @@ CATCH_UP_JOURNALS = 16
 
 _CHUNK_BYTES = 128 << 10  # What brokers send at once.
 _TURN_BYTES = 4 << 20  # Of content, after which a slot is handed on to those who wait for one.
+_TURN_SECONDS = 4.0  # Of waiting for content, likewise.
 _STALLED_SECONDS = 1.0  # Without content, after which a journal holds no slot any more.
-_LEAVING_SECONDS = 0.5  # Without content, after which a journal that leaves isn't read any longer.
+_LEAVING_SECONDS = 0.5  # Of tailing, or without content, until a journal that leaves isn't read.
 _PARKED_SECONDS = 30.0  # Until a journal which can't be read is tried again.
 
 
@@ -103,6 +104,7 @@ class JournalPump(Generic[S]):
         self._refused = False  # Whether the broker said that the journal isn't to be read.
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None  # Of the wait for content.
+        self._leaves_at = 0.0
         self._listed = asyncio.Event()
 
     @property
@@ -118,14 +120,16 @@ class JournalPump(Generic[S]):
 
     def leave(self) -> None:
         """Read no more than what comes at once."""
-        self.leaving = True
-        self._listed.set()
-        self._limit_wait(_LEAVING_SECONDS)
+        if not self.leaving:
+            self.leaving = True
+            self._leaves_at = asyncio.get_running_loop().time() + _LEAVING_SECONDS
+            self._listed.set()
+            self._limit_wait(self._leaves_at)
 
     def stay(self) -> None:
         """Read on, though it was to end."""
         self.leaving = False
-        self._limit_wait(None)
+        self._limit_wait(asyncio.get_running_loop().time() + _STALLED_SECONDS)
 
     def listed_anew(self) -> None:
         """Note that the journal was applied: what couldn't be read perhaps can be."""
@@ -173,12 +177,10 @@ class JournalPump(Generic[S]):
             await asyncio.wait((self._task,))
         await self.source.close_reader()
 
-    def _limit_wait(self, seconds: float | None) -> None:
-        scope = self._scope
+    def _limit_wait(self, when: float) -> None:
         # Race: it may have expired, but not yet have been left.
-        if scope is not None and not scope.expired():
-            when = None if seconds is None else asyncio.get_running_loop().time() + seconds
-            scope.reschedule(when)
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(when)
 
     async def _run(self) -> None:
         try:
@@ -236,15 +238,19 @@ class JournalPump(Generic[S]):
         try:
             reader = self.source.open_reader(block=False)
             self._is_behind = True
-            turn = 0
+            loop = asyncio.get_running_loop()
+            size, waited = 0, 0.0
             while True:
                 await held.acquire(_CHUNK_BYTES)
                 try:
-                    size = await self._read_chunk(_STALLED_SECONDS)
+                    began = loop.time()
+                    within = _LEAVING_SECONDS if self.leaving else _STALLED_SECONDS
+                    size += await self._read_chunk(began + within)
                 finally:
                     held.release(_CHUNK_BYTES)
-                turn += size
-                if turn >= _TURN_BYTES and room.slots.is_contended and _may_pause(reader):
+                waited += loop.time() - began
+                is_over = size >= _TURN_BYTES or waited >= _TURN_SECONDS
+                if is_over and room.slots.is_contended and _may_pause(reader):
                     # Its RPC has content on the way, which is to be bounded as well.
                     await self.source.close_reader()
                     return _Next.CATCH_UP
@@ -262,7 +268,8 @@ class JournalPump(Generic[S]):
             await held.acquire(_CHUNK_BYTES)
             held.release(_CHUNK_BYTES)
             try:
-                await self._read_chunk(None)
+                # It isn't read for ever if content keeps coming.
+                await self._read_chunk(self._leaves_at if self.leaving else None)
             except TimeoutError:
                 if self.leaving:
                     return _Next.LEAVE
@@ -275,18 +282,19 @@ class JournalPump(Generic[S]):
                     await source.close_reader()
                     return _Next.CATCH_UP
 
-    async def _read_chunk(self, within: float | None) -> int:
+    async def _read_chunk(self, until: float | None) -> int:
         """Read the next content and return its size.
+
+        Args:
+            until: Time of the event loop until which to wait for it, if not for ever.
 
         Raises:
             TimeoutError: None came in time.
         """
         reader = self.source.reader
         assert reader is not None
-        if self.leaving:
-            within = _LEAVING_SECONDS
         try:
-            async with asyncio.timeout(within) as self._scope:
+            async with asyncio.timeout_at(until) as self._scope:
                 chunk = await anext(reader)
         except OffsetJumpError as jump:
             self.put(ArrivalKind.JUMP, begin=jump.offset)

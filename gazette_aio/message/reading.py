@@ -171,6 +171,8 @@ class MessageIterator(ABC, Generic[T]):
         the clock), `_clock`, `_producer` and `_flags`; and then `_value`, the bytes of the message,
         or the columns of its document.
 
+        The first call of a process imports pyarrow, unless that's done: some 100 ms.
+
         It's the only form of iteration from then on. `checkpoint()`, `skipped` and `aclose()` of
         this iterator tell of the batches, and close them.
 
@@ -323,7 +325,8 @@ class MessageIterator(ABC, Generic[T]):
     def _forget(self, journal: str) -> None:
         """Take note that a journal was created anew."""
 
-    def _explain(self, error: FramingError) -> FramingError:
+    @staticmethod
+    def _explain(error: FramingError) -> FramingError:
         return error
 
     def _skip(self, error: FramingError) -> None:

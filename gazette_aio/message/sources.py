@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_LIST_NAMES = 256
+"""Journals which are listed at once by their names. Brokers compare each with all they have."""
+
 Start = Mapping[str, int] | datetime | None
 
 
@@ -102,7 +105,17 @@ class JournalInput(Generic[S]):
         reader: The reader, if there is one already, which isn't closed between errors.
     """
 
-    __slots__ = ("_client", "_request", "framing", "journal", "owned", "reader", "splitter")
+    __slots__ = (
+        "_client",
+        "_request",
+        "framing",
+        "is_void",
+        "journal",
+        "owned",
+        "reader",
+        "replaying",
+        "splitter",
+    )
 
     def __init__(
         self,
@@ -120,6 +133,10 @@ class JournalInput(Generic[S]):
         self.reader = reader
         self.owned = reader is None
         """Whether the reader was made here."""
+        self.is_void = False
+        """Whether the journal was deleted and created anew, and so can't be read again."""
+        self.replaying: RetryReader | None = None
+        """Reader of a replay, which is closed once `is_void` is set, and not to be read then."""
         self.splitter: S = make_splitter(self.journal, framing, request.offset)
 
     @property
@@ -308,6 +325,13 @@ async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Fr
         UnrecognizedContentTypeError: If there's no framing of a journal's content type.
         GazetteError: If journals can't be listed.
     """
+    framings: list[Framing] = []
+    for begin in range(0, len(names), _LIST_NAMES):
+        framings += await _fetch_slice(client, names[begin : begin + _LIST_NAMES])
+    return framings
+
+
+async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[Framing]:
     plain = [pb.strip_meta(name) for name in names]
     selector = pb.LabelSelector()
     for name in dict.fromkeys(plain):

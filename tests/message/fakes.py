@@ -162,6 +162,10 @@ class FakeClient:
         self.revision += 1
         self.applied.set()
         self.applied = asyncio.Event()
+        self.wake()
+
+    def wake(self):
+        """Let readers which wait look again."""
         self.grown.set()
         self.grown = asyncio.Event()
 
@@ -191,8 +195,7 @@ class FakeClient:
 
     def append(self, journal, data):
         self.journals[journal] += data
-        self.grown.set()
-        self.grown = asyncio.Event()
+        self.wake()
 
     def read(self, request):
         copied = pb.ReadRequest()
@@ -236,6 +239,8 @@ class FakeReader:
         name = request.journal.partition(";")[0]
         while True:
             await asyncio.sleep(0)
+            if self.closed:
+                raise StopAsyncIteration
             if name not in self.client.journals:
                 raise JournalNotFoundError(journal=name)
             if name in self.client.refusals:
@@ -249,6 +254,8 @@ class FakeReader:
             hole = self.client.holes.get(name)
             if hole and hole[0] <= request.offset < hole[1]:
                 request.offset = hole[1]
+                if 0 < end <= hole[1]:
+                    raise StopAsyncIteration  # Nothing is told of a hole up to the end.
                 raise OffsetJumpError(journal=name, offset=hole[1], requested=hole[0])
             failures = self.client.events.get(name)
             if failures and failures[0][0] <= request.offset:
@@ -268,3 +275,4 @@ class FakeReader:
 
     async def aclose(self):
         self.closed = True
+        self.client.wake()

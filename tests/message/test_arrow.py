@@ -15,6 +15,7 @@ from gazette_aio.message import (
     ReadUncommittedIter,
     Sequencer,
     build_uuid,
+    encode_fixed_frame,
     json_adapter,
     raw_adapter,
 )
@@ -352,7 +353,7 @@ async def test_forms_of_iteration_dont_mix():
         assert (await anext(batches)).num_rows
 
 
-async def test_leaving_batches_behind_is_noticed():
+async def test_closing_an_iterator_closes_its_batches():
     client = client_of({"a/j": b"".join(lines("A1o A2o"))})
     iterator = ReadCommittedIter("a/j", json_adapter(), client=client, block=True)
     batches = iterator.arrow()
@@ -403,3 +404,27 @@ async def test_bad_arguments():
         ):
             with pytest.raises(ConfigurationError):
                 iterator.arrow(**options)
+
+
+@pytest.mark.parametrize("form", ["items", "arrow"])
+async def test_a_replay_up_to_garbage_before_an_acknowledgement(form):
+    first, second, ack = (
+        encode_fixed_frame(text[:-1], bytearray()) for text in lines("A1c A2c A3k")
+    )
+    client = FakeClient({"a/j": "application/x-protobuf-fixed"}, chunk=100)
+    client.journals["a/j"] += bytes(first + second) + b"junk!" + bytes(ack)
+    sequencer = Sequencer(buffer=1) if form == "items" else None
+    async with ReadCommittedIter(
+        "a/j",
+        raw_adapter("_meta.uuid"),
+        client=client,
+        sequencer=sequencer,
+        on_error="skip",
+        skip_acks=True,
+    ) as iterator:
+        if form == "items":
+            clocks = [envelope.clock async for envelope in iterator]
+        else:
+            found = [batch async for batch in iterator.arrow(max_pending_bytes=0)]
+            clocks = pa.Table.from_batches(found).column("_clock").to_pylist()
+    assert clocks == [1, 2]

@@ -112,6 +112,77 @@ async def test_closing_wakes_who_waits_for_several_journals():
             await waiting
 
 
+async def test_closing_wakes_who_waits_amid_a_message():
+    """Whoever closes doesn't make the present content be that of a journal which ends there."""
+    client = FakeClient({"a/j": NDJSON})
+    client.append("a/j", line(160)[:-5])
+    messages = ReadUncommittedIter("a/j", json_adapter(), client=client, block=True)
+    waiting = asyncio.create_task(anext(messages))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await messages.aclose()
+    async with asyncio.timeout(5):
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+
+async def test_closing_amid_a_replay_delivers_nothing_more():
+    client = FakeClient({"a/j": NDJSON}, chunk=len(line(160)))
+    rows = [line(160 * n, CONTINUE_TXN) for n in range(1, 6)]
+    client.append("a/j", b"".join(rows) + line(160 * 6, ACK_TXN))
+    want = [160 * n for n in range(1, 7)]
+    closed_early = 0
+    for steps in range(60):
+        messages = ReadCommittedIter(
+            "a/j", json_adapter(), client=client, sequencer=Sequencer(buffer=2)
+        )
+        got = []
+
+        async def collect(messages=messages, got=got):
+            async for envelope in messages:
+                got.append(envelope.clock)
+
+        reading = asyncio.create_task(collect())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await messages.aclose()
+        await reading
+        assert got == want[: len(got)]
+        checkpoint = messages.checkpoint()
+        closed_early += 0 < len(got) < 4
+        async with ReadCommittedIter(
+            "a/j", json_adapter(), client=client, checkpoint=checkpoint
+        ) as messages:
+            assert got + [envelope.clock async for envelope in messages] == want
+    assert closed_early
+
+
+async def test_a_sequencer_which_is_handed_in_is_at_what_is_delivered():
+    """Its state between messages is as if it had been given no messages beyond their commit."""
+    content = [line(160, CONTINUE_TXN), line(320, ACK_TXN), line(480), line(640)]
+    content += [line(800, CONTINUE_TXN), line(960, ACK_TXN), line(1120, CONTINUE_TXN)]
+    client = FakeClient({"a/j": NDJSON})
+    client.append("a/j", b"".join(content))
+    sequencer, got = Sequencer(), []
+    async with ReadCommittedIter(
+        "a/j", json_adapter(), client=client, sequencer=sequencer
+    ) as messages:
+        async for envelope in messages:
+            state = sequencer.producer_state("a/j", PRODUCER)
+            through = sequencer.offsets["a/j"] // len(line(160))
+            bounds = state.last_ack, state.max_clock
+            got.append((envelope.clock, through, *bounds, sequencer.has_pending))
+    assert got == [
+        (160, 1, 159, 320, True),
+        (320, 1, 159, 320, True),
+        (480, 2, 320, 320, False),  # Messages outside of transactions are taken together.
+        (640, 2, 320, 320, False),
+        (800, 5, 640, 960, True),
+        (960, 5, 640, 960, True),
+    ]
+    assert sequencer.offsets["a/j"] == len(b"".join(content))
+
+
 async def test_a_sequencer_within_a_commit_is_refused():
     client = FakeClient({"a/j": NDJSON})
     client.append("a/j", line(160, CONTINUE_TXN) + line(320, CONTINUE_TXN) + line(480, ACK_TXN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import itertools
 import random
 import sys
@@ -34,7 +35,7 @@ from gazette_aio.protocol.errors import (
     UnrecognizedContentTypeError,
     ValidationError,
 )
-from gazette_aio.testing import journal_spec, no_leaks
+from gazette_aio.testing import BrokerProcess, journal_spec, no_leaks
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader
 
@@ -102,6 +103,12 @@ async def finish(task):
     async with asyncio.timeout(10):
         envelope = await task
         return envelope.journal[2:], envelope.clock
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - nobody tells of it.
+            await asyncio.sleep(0)
 
 
 async def cancel(task):
@@ -206,6 +213,41 @@ async def test_a_journal_which_stays_after_all():
         await asyncio.sleep(0.05)
         client.append("j/b", outside(3))
         assert await finish(waiting) == ("b", 3)
+
+
+async def test_a_journal_which_leaves_is_read_no_longer_though_content_keeps_coming():
+    client = client_of(a=outside(1), b=outside(2))
+    async with reading(client) as iterator:
+        assert set(await take(iterator, 2)) == {("a", 1), ("b", 2)}
+        waiting = await settle(iterator)
+        client.move("j/b", "other")
+        async with asyncio.timeout(10):
+            clock = 10
+            while iterator._inputs.open == 2:
+                client.append("j/b", outside(clock))
+                clock += 1
+                if waiting.done():
+                    assert (await finish(waiting))[0] == "b"
+                    waiting = asyncio.create_task(anext(iterator))
+                await asyncio.sleep(0.001)
+        client.append("j/a", outside(3))
+        assert await finish(waiting) == ("a", 3)
+
+
+async def test_a_journal_which_left_unread_joins_at_its_start():
+    """It wasn't read, and so the start isn't forgotten."""
+    start = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    client = client_of(a=outside(3 << 60), b=b"")
+    async with reading(client, start=start) as iterator:
+        await take(iterator, 1)
+        waiting = await settle(iterator)
+        client.move("j/b", "other")
+        await until(lambda: iterator._inputs.open == 1)
+        client.append("j/b", outside(1, 3 << 60))
+        client.move("j/b", "t")
+        assert await finish(waiting) == ("b", 3 << 60)
+        assert client.reads[-1].journal == "j/b"
+        assert client.reads[-1].begin_mod_time == int(start.timestamp())
 
 
 async def test_a_journal_created_anew_is_read_from_its_start():
@@ -413,6 +455,29 @@ async def test_replays_of_journals_which_are_deleted():
         assert await finish(waiting) == ("b", 2)
 
 
+@pytest.mark.parametrize("under_way", [False, True])
+async def test_replays_of_journals_which_are_created_anew(under_way):
+    """What has their name isn't taken for them, nor waited for."""
+    client = client_of(a=b"", b=transaction(10, 9))
+    async with reading(client, sequencer=Sequencer(buffer=1)) as iterator:
+        assert await take(iterator, 1) == [("b", 10)]
+        client.delete("j/b", tell=False)
+        client.create("j/b", NDJSON, outside(2) if under_way else b"")
+        waiting = asyncio.create_task(anext(iterator))
+        if not under_way:
+            await cancel(waiting)
+            await until(lambda: "j/b" in iterator._inputs._successors)
+            # It would do for the same offsets.
+            client.append("j/b", transaction(10, 9))
+            waiting = asyncio.create_task(anext(iterator))
+        with pytest.raises(ReplayError):
+            await finish(waiting)
+        client.append("j/a", outside(1))
+        got = await take(iterator, 2 if under_way else 11)
+        clocks = [2] if under_way else list(range(10, 20))
+        assert sorted(got) == [("a", 1), *(("b", clock) for clock in clocks)]
+
+
 async def test_many_journals_are_read_within_bounds():
     count, buffer_bytes = 300, 40_000
     client = FakeClient({f"j/{n:03}": NDJSON for n in range(count)}, chunk=2_000)
@@ -509,6 +574,105 @@ async def test_stalled_journals_hold_nobody_up(monkeypatch):
             most = max(most, len(behind))
         assert {name for name, _ in got} == {f"{n:02}" for n in range(40)}
         assert 4 < most <= 16
+
+
+def first_are(client, number, reader_type):
+    """Have the first journals be read by another type of reader."""
+    read = client.read
+
+    def replaced(request):
+        reader = read(request)
+        if int(request.journal[2:]) < number:
+            reader.__class__ = reader_type
+        return reader
+
+    client.read = replaced
+
+
+async def test_journals_which_trickle_hand_their_slots_on(monkeypatch):
+    """However slowly their content comes, without ever stalling."""
+    monkeypatch.setattr("gazette_aio.message.pump._TURN_SECONDS", 0.02)
+    client = FakeClient({f"j/{n:02}": NDJSON for n in range(20)}, chunk=100)
+    for name in client.journals:
+        client.append(name, outside(*range(1, 2001)))
+
+    class Slow(FakeReader):
+        async def __anext__(self):
+            await asyncio.sleep(0.005)
+            return await super().__anext__()
+
+    first_are(client, 18, Slow)
+    async with reading(client) as iterator:
+        seen = set()
+        async with asyncio.timeout(10):
+            while len(seen) < 20:
+                seen.add((await anext(iterator)).journal)
+        # Those which trickle aren't through by then.
+        assert all(reader.offset < 50_000 for reader in client.readers if type(reader) is Slow)
+
+
+async def test_those_who_nearly_left_hold_no_slots(monkeypatch):
+    monkeypatch.setattr("gazette_aio.message.pump._STALLED_SECONDS", 0.2)
+    client = FakeClient({f"j/{n:02}": NDJSON for n in range(17)}, chunk=100)
+    for name in client.journals:
+        client.append(name, outside(1))
+
+    class Mute(FakeReader):
+        async def __anext__(self):
+            await asyncio.Event().wait()
+
+    first_are(client, 16, Mute)
+    async with reading(client) as iterator:
+        waiting = await settle(iterator)
+        for topic in ("other", "t"):
+            for name in [*client.journals][:16]:
+                client.topics[name] = topic
+            client.move("j/16", "t")
+            for _ in range(60):
+                await asyncio.sleep(0)
+        assert {pump.leaving for pump in iterator._inputs._pumps.values()} == {False}
+        assert await finish(waiting) == ("16", 1)
+
+
+async def test_very_many_journals_leave_and_close_in_slices():
+    client = FakeClient({f"j/{n:03}": NDJSON for n in range(400)})
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    async with reading(client) as iterator:
+        waiting = asyncio.create_task(anext(iterator))
+        await until(lambda: iterator._inputs.open == 400)
+        client.topics = dict.fromkeys(client.journals, "other")
+        client.move("j/000", "t")
+        pumps = iterator._inputs._pumps
+        before = turns
+        await until(lambda: sum(pump.leaving for pump in pumps.values()) == 399)
+        assert turns - before > 399 // 16
+        await cancel(waiting)
+        before = turns
+    assert turns - before > 400 // 16
+    await cancel(counting)
+
+
+async def test_closing_while_a_list_is_awaited():
+    client = client_of(a=outside(1))
+    listing = client.listing
+    client.listing = lambda _selector: None  # Which the follower takes for an old one.
+    watched = client.watch(TOPIC)
+    iterator = reading(client, source=watched, block=False)
+    waiting = await settle(iterator)
+    await iterator.aclose()
+    async with asyncio.timeout(10):
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+    client.listing = listing
+    assert not watched.is_live
 
 
 async def test_closing_while_journals_are_listed():
@@ -728,6 +892,50 @@ async def test_a_topic_of_many_journals_of_a_broker(broker_client, direct):
     for name, clock in got:
         by_journal.setdefault(name, []).append(clock)
     assert by_journal == {name[2:]: list(range(1, 51)) for name in names}
+
+
+@pytest.mark.crash
+@pytest.mark.slow  # Three starts of a process.
+@pytest.mark.parametrize("form", ["items", "arrow"])
+async def test_a_topic_of_a_broker_which_is_killed(tmp_path, unused_tcp_port, form):
+    """Nothing is lost, nor repeated, by the reader nor by one which goes on from it."""
+    names = [f"j/{n:03}" for n in range(8)]
+    process = BrokerProcess(tmp_path / "broker", port=unused_tcp_port)
+    got, want = {}, {}
+
+    async def read(stream, count):
+        async with asyncio.timeout(30):
+            while sum(map(len, got.values())) < count:
+                batch = await anext(stream)
+                if form == "arrow":
+                    clocks = batch["_clock"].to_pylist()
+                    got.setdefault(str(batch["_journal"][0]), []).extend(clocks)
+                else:
+                    clocks = [e.clock for e in batch]
+                    got.setdefault(batch[0].journal, []).extend(clocks)
+
+    async def write(client, begin):
+        for name in names:
+            await client.append(name, transaction(begin, 20))
+            want.setdefault(name, []).extend(range(begin, begin + 20))
+        return sum(map(len, want.values()))
+
+    checkpoint = None
+    async with process, connect(f"http://127.0.0.1:{unused_tcp_port}") as client:
+        await client.apply([specification(name) for name in names])
+        for begin in (100, 200):
+            async with reading(client, checkpoint=checkpoint, skip_acks=True) as iterator:
+                count = await write(client, begin)
+                stream = iterator.arrow() if form == "arrow" else iterator.batches()
+                await read(stream, count)
+                task = asyncio.create_task(read(stream, count + 160))
+                await asyncio.sleep(0)
+                await process.kill()
+                await process.start()
+                await write(client, begin + 50)
+                await task
+                checkpoint = iterator.checkpoint()
+    assert got == want
 
 
 async def test_unclosed_iterators_warn():

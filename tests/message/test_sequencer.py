@@ -539,7 +539,7 @@ def take_all(sequencer, log, rng):
     return got
 
 
-def deliver_by_batches(log, ring, rng, method):
+def deliver_by_batches(log, ring, rng, queue):
     sequencer = Sequencer(buffer=ring)
     got, states = [], []
     rows = copies(log)
@@ -548,7 +548,7 @@ def deliver_by_batches(log, ring, rng, method):
         batch = rows[at : at + rng.randrange(1, 30)]
         index = 0
         while index < len(batch):
-            index = getattr(sequencer, method)(batch, index)
+            index = queue(sequencer, batch, index)
             if sequencer.emitting:
                 got += [(e.begin, e.clock) for e in take_all(sequencer, log, rng)]
             state = (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
@@ -567,14 +567,18 @@ def outside(rng, count):
     return log
 
 
-@pytest.mark.parametrize("method", ["queue_batch", "queue_commits"])
+def queue_outside(sequencer, envelopes, start):
+    return sequencer.queue_commits(envelopes, start, transactions=False)
+
+
+@pytest.mark.parametrize("queue", [Sequencer.queue_batch, Sequencer.queue_commits, queue_outside])
 @pytest.mark.parametrize("kind", [well_formed, wild, outside])
 @given(seed=st.integers(0, 2**32), ring=st.sampled_from([0, 1, 2, 3, 5, 8, 100]))
-def test_batches_equal_rows(kind, method, seed, ring):
+def test_batches_equal_rows(kind, queue, seed, ring):
     rng = random.Random(seed)
     log = kind(rng, 80)
     got, states = deliver_by_rows(log, ring)
-    batched, batched_states = deliver_by_batches(log, ring, rng, method)
+    batched, batched_states = deliver_by_batches(log, ring, rng, queue)
     assert batched == got
     for count, state in batched_states:
         assert state == states[count - 1]
