@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-import grpc.aio
 import pyarrow as pa
 import pyarrow.json
 
@@ -21,6 +20,7 @@ from benchmarks.measures.events import (
     JOURNAL,
     WORKLOADS,
     Workload,
+    bare_read,
     publish_transactions,
     served_journals,
 )
@@ -114,35 +114,14 @@ async def raw(workload: Workload) -> AsyncIterator[Subject]:
     """Compare bytes of messages with the responses of a bare stub."""
     async with served_journals(JOURNAL) as client:
         size = len(await publish(client, workload))
-        channel = grpc.aio.insecure_channel(
-            client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
-        )
-        stub: Any = channel.unary_stream(
-            pb.READ,
-            request_serializer=pb.ReadRequest.SerializeToString,
-            response_deserializer=pb.ReadResponse.FromString,
-        )
 
         async def figure() -> float:
             begun = time.perf_counter()
             await read(client, workload, None)
             return size / (time.perf_counter() - begun) / 1e6
 
-        async def yardstick() -> float:
-            count = 0
-            request = pb.ReadRequest(journal=JOURNAL, end_offset=size)
-            begun = time.perf_counter()
-            async for response in stub(request):
-                count += len(response.content)
-            elapsed = time.perf_counter() - begun
-            assert count == size, count
-            return count / elapsed / 1e6
-
-        try:
-            await yardstick()
+        async with bare_read(client, size) as yardstick:
             yield Subject(figure, yardstick)
-        finally:
-            await channel.close()
 
 
 @asynccontextmanager

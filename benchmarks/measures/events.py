@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc.aio
 import msgspec
 
 import gazette_aio.protocol as pb
@@ -19,6 +21,7 @@ from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from benchmarks.harness import Run
     from gazette_aio.client import JournalClient
 
 MESSAGES = 150_000
@@ -133,6 +136,36 @@ async def publish_transactions(
         async with publisher.transaction():
             await publisher.publish_uncommitted_batch(mapping, messages[begin : begin + size])
     return (await client.append(JOURNAL)).commit.end
+
+
+@asynccontextmanager
+async def bare_read(client: JournalClient, head: int) -> AsyncIterator[Run]:
+    """Yield a loop over the responses of a stub, which returns its MB/s."""
+    # As code that grpcio-tools generates sets them up.
+    channel = grpc.aio.insecure_channel(
+        client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
+    )
+    stub: Any = channel.unary_stream(
+        pb.READ,
+        request_serializer=pb.ReadRequest.SerializeToString,
+        response_deserializer=pb.ReadResponse.FromString,
+    )
+
+    async def read() -> float:
+        count = 0
+        request = pb.ReadRequest(journal=JOURNAL, end_offset=head)
+        begun = time.perf_counter()
+        async for response in stub(request):
+            count += len(response.content)
+        elapsed = time.perf_counter() - begun
+        assert count == head, count
+        return count / elapsed / 1e6
+
+    try:
+        await read()
+        yield read
+    finally:
+        await channel.close()
 
 
 @asynccontextmanager

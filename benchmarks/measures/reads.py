@@ -6,15 +6,14 @@ import tempfile
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc.aio
 import msgspec
 import zstandard
 
 import gazette_aio.protocol as pb
 from benchmarks.harness import Measure, Subject, register
-from benchmarks.measures.events import JOURNAL, served_journals
+from benchmarks.measures.events import JOURNAL, bare_read, served_journals
 from examples.flights.data import flights
 from gazette_aio.client.fragment_url import FragmentSource
 
@@ -34,15 +33,6 @@ async def reading() -> AsyncIterator[Subject]:
     async with served_journals(JOURNAL) as client:
         for _ in range(JOURNAL_BYTES // len(content)):
             head = (await client.append(JOURNAL, content)).commit.end
-        # As code that grpcio-tools generates sets them up.
-        channel = grpc.aio.insecure_channel(
-            client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
-        )
-        stub: Any = channel.unary_stream(
-            pb.READ,
-            request_serializer=pb.ReadRequest.SerializeToString,
-            response_deserializer=pb.ReadResponse.FromString,
-        )
 
         async def figure() -> float:
             count = 0
@@ -54,21 +44,8 @@ async def reading() -> AsyncIterator[Subject]:
             assert count == head, count
             return count / elapsed / 1e6
 
-        async def yardstick() -> float:
-            count = 0
-            request = pb.ReadRequest(journal=JOURNAL, end_offset=head)
-            begun = time.perf_counter()
-            async for response in stub(request):
-                count += len(response.content)
-            elapsed = time.perf_counter() - begun
-            assert count == head, count
-            return count / elapsed / 1e6
-
-        try:
-            await yardstick()
+        async with bare_read(client, head) as yardstick:
             yield Subject(figure, yardstick)
-        finally:
-            await channel.close()
 
 
 @asynccontextmanager
