@@ -109,8 +109,9 @@ async def test_columns():
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("pending", [1 << 30, 2000, 0])
-async def test_same_messages_and_checkpoints_as_in_item_form(seed, pending):
+async def test_same_messages_and_checkpoints_as_in_item_form(seed, pending, monkeypatch):
     rng = random.Random(seed)
+    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     wild = pending == 1 << 30  # Replays and rings differ in what they make of malformed logs.
     log = rng.choice(
         (sequencing.well_formed, sequencing.wild) if wild else (sequencing.well_formed,)
@@ -154,8 +155,9 @@ def comparable(checkpoint):
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_going_on_from_a_checkpoint_of_any_batch(seed):
+async def test_going_on_from_a_checkpoint_of_any_batch(seed, monkeypatch):
     rng = random.Random(seed)
+    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     log = sequencing.well_formed(rng, 60)
     content = bytearray()
     for i, r in enumerate(log):
