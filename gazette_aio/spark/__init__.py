@@ -1,0 +1,1 @@
+"""Gazette as a data source and sink of Apache Spark."""
