@@ -1,0 +1,279 @@
+"""Ranges of journals: from a listing and options to bytes, and how those are cut.
+
+Theory of operation. A record belongs to the range which holds its first byte. Journals of newline
+delimited JSON can then be cut anywhere: who reads `[begin, end)` starts with the byte before
+`begin`, drops what follows through the first newline, and reads beyond `end` until its last record
+is complete. The records of other framings can't be found from their middle, so those journals are
+cut only where fragments begin or end: a fragment holds whole appends, and they whole messages.
+
+Ranges cover holes between fragments as well. Only who reads them can tell a hole which is filled
+within a minute from one that stays. Holes don't count as bytes to read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.well_known import CONTENT_TYPE_JSON_LINES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+EARLIEST, LATEST = -2, -1
+
+Positions: TypeAlias = "Literal['earliest', 'latest'] | Mapping[str, int]"
+"""Offsets of journals by their names, where -2 is the earliest and -1 the latest one; or the same
+for all of them."""
+Labels: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of labels with their values, sorted."""
+
+
+class FragmentInfo(NamedTuple):
+    """A fragment as a broker lists it."""
+
+    begin: int
+    end: int
+    mod_time: int = 0
+    """When it was persisted, in seconds since 1970; or 0 if it's local to a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalInfo:
+    """A journal as it's planned with.
+
+    Args:
+        name: Its name.
+        head: Its write head.
+        content_type: By which its framing is chosen.
+        labels: Its labels.
+        create_revision: Revision at which it was created; or 0 if that isn't known.
+        fragments: Its fragments, in any order; or None if they weren't listed.
+    """
+
+    name: str
+    head: int
+    content_type: str = ""
+    labels: Labels = ()
+    create_revision: int = 0
+    fragments: tuple[FragmentInfo, ...] | None = None
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether it can be cut at any byte."""
+        return self.content_type == CONTENT_TYPE_JSON_LINES
+
+    @property
+    def earliest(self) -> int:
+        """Offset of the first byte which can be read; or 0 if fragments weren't listed."""
+        if self.fragments is None:
+            return 0
+        begin = min((fragment.begin for fragment in self.fragments), default=self.head)
+        return min(begin, self.head)
+
+
+class JournalRange(NamedTuple):
+    """A part of a journal to read."""
+
+    journal: JournalInfo
+    begin: int
+    end: int
+
+
+class Split(NamedTuple):
+    """A part of a range."""
+
+    journal: JournalInfo
+    begin: int
+    end: int
+    size: int
+    """Its bytes, holes apart."""
+    is_aligned: bool
+    """Whether a record begins at `begin`, as the byte before isn't there."""
+
+
+def plan_ranges(
+    journals: Iterable[JournalInfo],
+    starting: Positions = "earliest",
+    ending: Positions = "latest",
+) -> list[JournalRange]:
+    """Return the range of each journal which has bytes to read.
+
+    Journals which `starting` or `ending` doesn't name begin at the earliest, or end at the latest
+    offset.
+
+    Raises:
+        ConfigurationError: If an offset is out of bounds.
+    """
+    ranges: list[JournalRange] = []
+    for journal in journals:
+        begin = resolve(journal, starting, "startingOffsets", EARLIEST)
+        end = resolve(journal, ending, "endingOffsets", LATEST)
+        if begin > end and _is_explicit(starting, journal) and _is_explicit(ending, journal):
+            raise ConfigurationError(
+                f"endingOffsets of journal {journal.name} is {end}, before startingOffsets {begin}"
+            )
+        if begin < end:
+            ranges.append(JournalRange(journal, begin, end))
+    return ranges
+
+
+def resolve(journal: JournalInfo, positions: Positions, option: str, default: int) -> int:
+    """Return an offset of a journal.
+
+    Args:
+        journal: The journal.
+        positions: Value of the option.
+        option: Name of the option, for errors.
+        default: Position of journals which aren't named.
+
+    Raises:
+        ConfigurationError: If the offset is out of bounds.
+    """
+    if isinstance(positions, str):
+        offset = EARLIEST if positions == "earliest" else LATEST
+    else:
+        offset = positions.get(journal.name, default)
+    if offset == EARLIEST:
+        return journal.earliest
+    if offset == LATEST:
+        return journal.head
+    if not 0 <= offset <= journal.head:
+        raise ConfigurationError(
+            f"{option} of journal {journal.name} is {offset}, not within [0, {journal.head}]"
+        )
+    return offset
+
+
+def check_names(positions: Positions, names: Collection[str], option: str) -> None:
+    """Check that each journal of an option is among those which are selected.
+
+    Raises:
+        ConfigurationError: If one isn't.
+    """
+    unknown = [] if isinstance(positions, str) else sorted(positions.keys() - set(names))
+    if unknown:
+        raise ConfigurationError(f"{option} names journal {unknown[0]}, which isn't selected")
+
+
+def clip_fragments(fragments: Iterable[FragmentInfo]) -> list[FragmentInfo]:
+    """Return fragments in order, each without what those before it hold already."""
+    clipped: list[FragmentInfo] = []
+    covered = 0
+    for fragment in sorted(fragments):
+        if fragment.end > covered:
+            clipped.append(fragment._replace(begin=max(fragment.begin, covered)))
+            covered = fragment.end
+    return clipped
+
+
+def find_holes(planned: JournalRange) -> list[tuple[int, int]]:
+    """Return what no fragment of a range holds, in order.
+
+    What is behind the last fragment doesn't count: it may not be listed yet.
+    """
+    holes: list[tuple[int, int]] = []
+    covered = planned.begin
+    for begin, length in _pieces(planned):
+        if begin > covered:
+            holes.append((covered, begin))
+        covered = begin + length
+    if covered < planned.end:
+        holes.append((covered, planned.end))
+    return holes
+
+
+def skip_older(planned: JournalRange, mod_time: int) -> JournalRange:
+    """Return a range without its first fragments, if they were persisted before `mod_time` seconds.
+
+    Nothing is dropped whose fragment is local, or isn't listed yet.
+    """
+    begin = planned.begin
+    for fragment in clip_fragments(planned.journal.fragments or ()):
+        if fragment.end > begin:
+            if fragment.mod_time == 0 or fragment.mod_time >= mod_time:
+                break
+            begin = fragment.end
+    return planned._replace(begin=min(begin, planned.end))
+
+
+def find_cuts(planned: JournalRange) -> list[int]:
+    """Return where fragments begin or end within a range, in order, its own bounds apart."""
+    cuts = {cut for fragment in planned.journal.fragments or () for cut in fragment[:2]}
+    return sorted(cut for cut in cuts if planned.begin < cut < planned.end)
+
+
+def cut_range(planned: JournalRange, wanted: int) -> JournalRange:
+    """Return the begin of a range which ends at `wanted`, or before it if it can't be cut there.
+
+    It isn't empty, and ends behind `wanted` if it can't be cut before.
+    """
+    if planned.journal.is_divisible or wanted >= planned.end:
+        return planned._replace(end=min(max(wanted, planned.begin + 1), planned.end))
+    cuts = find_cuts(planned)
+    at = bisect.bisect_right(cuts, wanted)
+    return planned._replace(end=[*cuts, planned.end][max(at - 1, 0)])
+
+
+def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = False) -> list[Split]:
+    """Return consecutive parts of a range, none of them larger than it has to be.
+
+    Parts end where fragments do if they can, as to read on from the middle of a compressed one
+    takes what's before. An empty range has none.
+
+    Args:
+        planned: The range.
+        split_bytes: Limit of the bytes of a part, holes apart. A fragment may be larger.
+        anywhere: Whether a fragment which is larger may be cut as well.
+    """
+    journal, begin, end = planned
+    if begin >= end:
+        return []
+    splits: list[Split] = []
+    is_aligned, size, covered = _is_aligned(journal, begin), 0, begin
+    for at, length in _pieces(planned):
+        count = -(-length // split_bytes) if anywhere else 1
+        for part in range(count):
+            cut = at + length * part // count
+            cut_end = at + length * (part + 1) // count
+            if size and size + cut_end - cut > split_bytes:
+                splits.append(Split(journal, begin, cut, size, is_aligned))
+                begin, size, is_aligned = cut, 0, cut > covered
+            size += cut_end - cut
+            covered = cut_end
+    splits.append(Split(journal, begin, end, size, is_aligned))
+    return splits
+
+
+def content_bytes(planned: JournalRange) -> int:
+    """Return the bytes of a range, holes apart."""
+    return sum(length for _, length in _pieces(planned))
+
+
+def _is_explicit(positions: Positions, journal: JournalInfo) -> bool:
+    return not isinstance(positions, str) and positions.get(journal.name, LATEST) >= 0
+
+
+def _pieces(planned: JournalRange) -> list[tuple[int, int]]:
+    """Return begin and length of the content of a range, cut where fragments end."""
+    pieces: list[tuple[int, int]] = []
+    listed = planned.begin
+    for fragment in clip_fragments(planned.journal.fragments or ()):
+        begin, end = max(fragment.begin, planned.begin), min(fragment.end, planned.end)
+        if begin < end:
+            pieces.append((begin, end - begin))
+        listed = max(listed, fragment.end)
+    if listed < planned.end:
+        pieces.append((listed, planned.end - listed))
+    return pieces
+
+
+def _is_aligned(journal: JournalInfo, begin: int) -> bool:
+    """Return whether the byte before `begin` isn't there."""
+    if begin == 0:
+        return True
+    fragments = journal.fragments or ()
+    last = max((fragment.end for fragment in fragments), default=0)
+    return begin <= last and not any(f.begin < begin <= f.end for f in fragments)

@@ -1,0 +1,552 @@
+"""What a job reads: each record once, whichever way journals are cut and packed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import random
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.message.envelope import Envelope
+from gazette_aio.message.ranges import CommittedSplit, RangeState, summarize
+from gazette_aio.message.sequencer import Sequencer
+from gazette_aio.message.uuid import Flags, ProducerID
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.journal_ranges import (
+    FragmentInfo,
+    JournalInfo,
+    JournalRange,
+    check_names,
+    clip_fragments,
+    cut_range,
+    find_holes,
+    plan_ranges,
+    skip_older,
+    split_range,
+)
+from gazette_aio.spark.planning import (
+    OPEN_BYTES,
+    CommittedFrom,
+    CommittedSplitOf,
+    pack,
+    plan_committed_tasks,
+    plan_split_tasks,
+    plan_tasks,
+)
+
+NDJSON = "application/x-ndjson"
+FIXED = "application/x-protobuf-fixed"
+
+
+def fragments(*bounds):
+    return tuple(FragmentInfo(*bound) for bound in bounds)
+
+
+def journal(name="a/j", head=100, *bounds, content_type=NDJSON, **kwargs):
+    return JournalInfo(name, head, content_type, fragments=fragments(*bounds), **kwargs)
+
+
+def whole(info):
+    return JournalRange(info, 0, info.head)
+
+
+def spans(parts):
+    return [(part.begin, part.end) for part in parts]
+
+
+# --- Records, as a reader of newline delimited JSON finds them.
+
+
+def journal_of_lines(rng, count):
+    return b"".join(b"%d%s\n" % (at, b"x" * rng.randrange(6)) for at in range(count))
+
+
+def read_lines(content, begin, end, *, head, is_aligned=False, first=0):
+    """Deliver the records whose first bytes are in `[begin, end)`, touching no byte before `first`."""
+    at = begin
+    if begin and not is_aligned:
+        assert begin - 1 >= first
+        at = content.index(b"\n", begin - 1) + 1
+    found = []
+    while at < end:
+        stop = content.index(b"\n", at, head) + 1
+        found.append(content[at:stop])
+        at = stop
+    return found
+
+
+def read_tasks(content, tasks, first=0):
+    return [
+        line
+        for task in sorted(tasks, key=lambda task: task.begin)
+        for line in read_lines(
+            content,
+            task.begin,
+            task.end,
+            head=task.head,
+            is_aligned=task.is_aligned,
+            first=first,
+        )
+    ]
+
+
+def test_all_pairs_of_cuts():
+    content = journal_of_lines(random.Random(1), 50)
+    head, lines = len(content), content.splitlines(keepends=True)
+    parts = {
+        (begin, end): read_lines(content, begin, end, head=head)
+        for begin in range(head + 1)
+        for end in (*range(begin, min(begin + 12, head) + 1), head)
+    }
+    prefix = [read_lines(content, 0, cut, head=head) for cut in range(head + 1)]
+    for (begin, end), middle in parts.items():
+        assert prefix[begin] + middle + parts[end, head] == lines
+
+
+@given(st.data())
+def test_each_record_once(data):
+    rng = random.Random(data.draw(st.integers(0, 1 << 30)))
+    content = journal_of_lines(rng, data.draw(st.integers(1, 60)))
+    head = len(content)
+    ends = [at + 1 for at, byte in enumerate(content) if byte == 10]
+    first = data.draw(st.sampled_from([0, *ends[:3]]))
+    rolls = data.draw(st.lists(st.sampled_from(ends), max_size=6))
+    rolls = sorted({first, *(roll for roll in rolls if roll > first)})
+    listed = [FragmentInfo(begin, end) for begin, end in pairwise(rolls)]
+    if len(rolls) > 1:
+        # Overlaps, and the last ones not listed.
+        low, high = sorted(data.draw(st.lists(st.sampled_from(rolls), min_size=2, max_size=2)))
+        listed += [FragmentInfo(low, high)] * (low < high)
+        rng.shuffle(listed)
+    elif first:
+        listed = [FragmentInfo(first, head)]
+    info = JournalInfo("a/j", head, NDJSON, fragments=tuple(listed))
+    ranges = plan_ranges([info])
+    tasks = plan_tasks(
+        ranges,
+        max_split_bytes=data.draw(st.integers(1, head + 1)),
+        min_partitions=data.draw(st.integers(0, 9)),
+    )
+    assert read_tasks(content, tasks, info.earliest) == content[info.earliest :].splitlines(True)
+    assert {task for part in pack(tasks) for task in part} == set(tasks)
+
+
+# --- Fragments.
+
+
+def test_overlapping_fragments_are_clipped():
+    listed = fragments((20, 40), (0, 10), (10, 30), (12, 14))
+    assert spans(clip_fragments(listed)) == [(0, 10), (10, 30), (30, 40)]
+    info = journal("a/j", 40, *listed, content_type=FIXED)
+    assert spans(split_range(whole(info), 10)) == [(0, 10), (10, 30), (30, 40)]
+    assert spans(split_range(whole(info), 30)) == [(0, 30), (30, 40)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8),
+    st.integers(0, 60),
+    st.integers(1, 60),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_splits_of_random_listings(listing, begin, length, limit, anywhere):
+    listed = tuple(FragmentInfo(at, at + size) for at, size in listing)
+    planned = JournalRange(JournalInfo("a/j", 100, FIXED, fragments=listed), begin, begin + length)
+    splits = split_range(planned, limit, anywhere=anywhere)
+    bounds = spans(splits)
+    assert [bounds[0][0], bounds[-1][1]] == [begin, begin + length]
+    assert all(left[1] == right[0] for left, right in pairwise(bounds))
+    held = {byte for fragment in listed for byte in range(fragment.begin, fragment.end)}
+    last = max((fragment.end for fragment in listed), default=0)
+    held |= set(range(last, 200))
+    for split in splits:
+        assert split.size == len(held & set(range(split.begin, split.end)))
+        assert split.is_aligned == (split.begin == 0 or split.begin - 1 not in held)
+    if anywhere:
+        assert max(split.size for split in splits) <= limit
+    else:
+        cuts = {offset for fragment in listed for offset in fragment[:2]}
+        assert {at for at, _ in bounds[1:]} <= cuts
+    holes = {byte for hole in find_holes(planned) for byte in range(*hole)}
+    assert holes == set(range(begin, begin + length)) - held
+
+
+def test_holes_stay_in_ranges_and_cost_nothing():
+    info = journal("a/j", 5000, (100, 110), (4000, 4010), (4010, 4990))
+    planned = whole(info)
+    assert find_holes(planned) == [(0, 100), (110, 4000)]
+    tasks = plan_tasks([planned], max_split_bytes=500)
+    assert [(task.begin, task.end, task.size) for task in tasks] == [
+        (0, 4010, 20),
+        (4010, 4500, 490),
+        (4500, 5000, 500),
+    ]
+    assert [task.weight - OPEN_BYTES for task in tasks] == [20, 490, 500]
+
+
+def test_only_newlines_are_cut_within_fragments():
+    bounds = ((0, 40), (40, 100))
+    lines, frames = journal("a/j", 100, *bounds), journal("a/j", 100, *bounds, content_type=FIXED)
+    assert spans(plan_tasks([whole(frames)], max_split_bytes=30)) == [(0, 40), (40, 100)]
+    assert spans(plan_tasks([whole(lines)], max_split_bytes=30)) == [
+        (0, 20),
+        (20, 40),
+        (40, 70),
+        (70, 100),
+    ]
+
+
+def test_cuts_of_a_limited_range():
+    frames = journal("a/j", 100, (0, 40), (40, 70), content_type=FIXED)
+    assert [cut_range(whole(frames), at).end for at in (1, 40, 41, 70, 99, 100, 101)] == [
+        *(40, 40, 40, 70, 70),
+        *(100, 100),
+    ]
+    assert [cut_range(whole(journal("a/j", 100)), at).end for at in (0, 7, 200)] == [1, 7, 100]
+    unlisted = JournalInfo("a/j", 100, FIXED)
+    assert cut_range(whole(unlisted), 7).end == 100
+
+
+# --- Begins and ends.
+
+
+def test_positions():
+    infos = [journal("a", 100, (10, 100)), journal("b", 50, (0, 50)), journal("c", 0)]
+    assert [(r.journal.name, *r[1:]) for r in plan_ranges(infos)] == [("a", 10, 100), ("b", 0, 50)]
+    assert plan_ranges(infos, "latest") == []
+    ranges = plan_ranges(infos, {"a": -2, "b": 7}, {"a": 60, "b": -1})
+    assert [r[1:] for r in ranges] == [(10, 60), (7, 50)]
+    assert [r[1:] for r in plan_ranges(infos, {"a": 0, "b": -1})] == [(0, 100)]
+    # What's to be read has expired, or isn't there yet.
+    assert plan_ranges(infos, "earliest", {"a": 5, "b": 0}) == []
+    assert plan_ranges([journal("a", 100)]) == [], "no fragment is left"
+    assert spans(plan_ranges([JournalInfo("a", 100)])) == [(0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "text"),
+    [
+        ({"a": 101}, "latest", "startingOffsets of journal a is 101, not within [0, 100]"),
+        ({"a": -3}, "latest", "startingOffsets of journal a is -3"),
+        ("earliest", {"a": 200}, "endingOffsets of journal a is 200"),
+        ({"a": 50}, {"a": 40}, "endingOffsets of journal a is 40, before startingOffsets 50"),
+    ],
+)
+def test_positions_out_of_bounds(starting, ending, text):
+    with pytest.raises(ConfigurationError) as caught:
+        plan_ranges([journal("a", 100)], starting, ending)
+    assert str(caught.value).startswith(text)
+
+
+def test_positions_of_journals_which_are_not_selected():
+    check_names({"a": 1}, ["a", "b"], "startingOffsets")
+    check_names("latest", [], "startingOffsets")
+    with pytest.raises(ConfigurationError, match="names journal c, which isn't selected"):
+        check_names({"d": 1, "c": 1, "a": 1}, ["a", "b"], "startingOffsets")
+
+
+# --- Packing.
+
+
+def tasks_of(sizes):
+    return plan_tasks([whole(JournalInfo(f"j/{at}", size)) for at, size in enumerate(sizes)])
+
+
+def test_largest_first():
+    partitions = pack(tasks_of([5 << 20, 90 << 20, 100 << 20, 30 << 20, 1]))
+    assert [[task.journal for task in part] for part in partitions] == [
+        ["j/1", "j/3"],
+        ["j/2", "j/0", "j/4"],
+    ]
+    weights = [sum(task.weight for task in part) for part in partitions]
+    assert weights == sorted(weights, reverse=True)
+    assert max(weights) <= 128 << 20
+
+
+@given(st.lists(st.integers(1, 400 << 20), max_size=40), st.integers(0, 12))
+def test_packing(sizes, least):
+    tasks = tasks_of(sizes)
+    limit = 128 << 20
+    partitions = pack(tasks, max_split_bytes=limit, min_partitions=least)
+    assert sorted(task.journal for part in partitions for task in part) == sorted(
+        task.journal for task in tasks
+    )
+    assert len(partitions) >= min(least, len(tasks))
+    for part in partitions:
+        assert part
+        assert len(part) == 1 or sum(task.weight for task in part) <= limit
+    weights = [sum(task.weight for task in part) for part in partitions]
+    assert weights == sorted(weights, reverse=True)
+    assert partitions == pack(reversed(tasks), max_split_bytes=limit, min_partitions=least)
+
+
+def test_min_partitions():
+    info = journal("a/j", 1000, (0, 1000))
+    tasks = plan_tasks([whole(info)], min_partitions=8)
+    assert len(tasks) == len(pack(tasks, min_partitions=8)) == 8
+    small = [whole(journal(f"j/{at}", 10, (0, 10))) for at in range(100)]
+    assert len(pack(plan_tasks(small, min_partitions=8), min_partitions=8)) == 8
+    assert pack([]) == []
+    assert plan_tasks([]) == plan_tasks([], min_partitions=4) == []
+
+
+def calls_of(function):
+    """Return the result, and the number of calls which it took."""
+    calls = 0
+
+    def count(_frame, event, _arg):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        result = function()
+    finally:
+        sys.setprofile(before)
+    return result, calls
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_many_journals(committed):
+    def listing(count):
+        labels = (("app.gazette.dev/region", ("eu",)), ("content-type", (NDJSON,)))
+        return [
+            journal(f"a/journal={at:05}", 1000, (0, 1000), labels=labels) for at in range(count)
+        ]
+
+    def plan(infos):
+        plan_of = plan_committed_tasks if committed else plan_tasks
+        return pack(plan_of(plan_ranges(infos), labels=("app.gazette.dev/region",)))
+
+    infos = listing(2_000)
+    few, few_calls = calls_of(lambda: plan(infos[:200]))
+    partitions, calls = calls_of(lambda: plan(infos))
+    assert len(few) == 2
+    assert len(partitions) == 16, "10,000 of them take 79 tasks"
+    assert calls < 70 * len(infos), "a call takes some 0.1 µs"
+    assert calls < 11 * few_calls, "it's linear"
+    assert len(pickle.dumps(partitions)) < 250 * len(infos)
+    assert partitions[0][0].labels == (("app.gazette.dev/region", ("eu",)),)
+
+
+# --- Committed messages.
+
+
+def test_committed_tasks():
+    info = journal("a/j", 100, (0, 40), (40, 100))
+    planned = JournalRange(info, 10, 90)
+    (task,) = plan_committed_tasks([planned])
+    assert (task.begin, task.end, task.head, task.is_aligned) == (10, 90, 100, False)
+    assert RangeState.from_json(json.loads(task.kind.state)) == RangeState(10)
+    state = RangeState.from_json({"offset": 9, "producers": {"010203040506": ["a", 3, "b"]}})
+    (task,) = plan_committed_tasks([planned], {"a/j": state})
+    assert isinstance(task.kind, CommittedFrom)
+    (task,) = plan_tasks([JournalRange(info, 90, 120)])
+    assert task.head == 120, "the head was of a replica which is late"
+    (task,) = plan_committed_tasks([planned], {"a/j": state})
+    assert RangeState.from_json(json.loads(task.kind.state)) == state
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_committed_splits_deliver_what_a_sequencer_does(seed, caplog):
+    caplog.set_level(logging.CRITICAL, "gazette_aio")
+    rng = random.Random(seed)
+    producers = [ProducerID(bytes([1, at, 0, 0, 0, 0])) for at in range(3)]
+    log, at = [], 0
+    for _ in range(rng.randrange(1, 120)):
+        size = rng.randrange(1, 9)
+        clock, flags = rng.randrange(1, 60), rng.choice((0, 1, 1, 1, 2))
+        log.append(Envelope("a/j", at, at + size, clock, Flags(flags), rng.choice(producers), None))
+        at += size
+    sequencer, expected = Sequencer(buffer=1 << 30), []
+    for row in log:
+        sequencer.queue_uncommitted(row)
+        while sequencer.step():
+            if sequencer.dequeued.flags != Flags(2):
+                expected.append(sequencer.dequeued.begin)
+    rolls = sorted({0, at, *(rng.choice(log).begin for _ in range(6))})
+    info = JournalInfo("a/j", at, FIXED, fragments=fragments(*pairwise(rolls)))
+    splits = split_range(whole(info), rng.randrange(1, at + 1))
+
+    def columns(part):
+        return UuidColumns.of([row for row in log if part.begin <= row.begin < part.end])
+
+    tasks = plan_split_tasks(splits, [summarize(columns(split)) for split in splits])
+    delivered = []
+    for partition in pack(tasks):
+        for task in pickle.loads(pickle.dumps(partition)):
+            assert isinstance(task.kind, CommittedSplitOf)
+            split, content = CommittedSplit(task.kind.plan), columns(task)
+            for mask in split.decide(content):
+                delivered += content.begin[mask].tolist()
+            split.finish()
+    assert sorted(delivered) == sorted(expected)
+
+
+def test_committed_splits_without_wanted_messages_are_left_out():
+    splits = split_range(whole(journal("a/j", 30, (0, 10), (10, 20), (20, 30))), 10)
+    row = Envelope("a/j", 2, 8, 5, Flags(0), ProducerID(b"\x01" * 6), None)
+    last = Envelope("a/j", 21, 30, 7, Flags(0), ProducerID(b"\x01" * 6), None)
+    summaries = [summarize(UuidColumns.of(rows)) for rows in ([row], [], [last])]
+    assert spans(plan_split_tasks(splits, summaries)) == [(0, 10), (20, 30)]
+    assert spans(plan_split_tasks(splits, summaries, bounds=(8, 99))) == [(20, 30)]
+    assert spans(plan_split_tasks(splits, summaries, bounds=(0, 21))) == [(0, 10)]
+    assert plan_split_tasks([], []) == []
+
+
+# --- Filters, as Spark's look.
+
+
+@dataclass(frozen=True)
+class EqualTo:
+    attribute: tuple[str, ...]
+    value: Any
+
+
+def filter_of(kind, column, *value):
+    """Return a filter whose class has the name, as one of Spark's."""
+    attribute = column if isinstance(column, tuple) else (column,)
+    members = {"attribute": attribute} | ({"value": value[0]} if value else {})
+    return type(kind, (), members)()
+
+
+def negated(item):
+    return type("Not", (), {"child": item})()
+
+
+COLUMNS = {"region": "app/region", "part": "part"}
+ROWS = [
+    JournalInfo("a/1", 9, labels=(("app/region", ("eu", "us")), ("part", ("1",)))),
+    JournalInfo("a/2", 9, labels=(("app/region", ("us",)),)),
+    JournalInfo("b/1", 9),
+]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (EqualTo(("region",), "us"), "a/2"),
+        (filter_of("EqualTo", "region", "eu"), "a/1"),
+        (filter_of("EqualTo", "_journal", "b/1"), "b/1"),
+        (filter_of("In", "_journal", ["b/1", "a/1", "c"]), "a/1 b/1"),
+        (filter_of("In", "region", ("us", None)), "a/2"),
+        (filter_of("StringStartsWith", "_journal", "a/"), "a/1 a/2"),
+        (filter_of("StringEndsWith", "_journal", "/1"), "a/1 b/1"),
+        (filter_of("StringContains", "region", "u"), "a/1 a/2"),
+        (filter_of("GreaterThan", "_journal", "a/1"), "a/2 b/1"),
+        (filter_of("GreaterThanOrEqual", "_journal", "a/2"), "a/2 b/1"),
+        (filter_of("LessThan", "region", "us"), "a/1"),
+        (filter_of("LessThanOrEqual", "region", "us"), "a/1 a/2"),
+        (filter_of("IsNotNull", "part"), "a/1"),
+        (filter_of("IsNull", "part"), "a/2 b/1"),
+        (filter_of("EqualNullSafe", "part", None), "a/2 b/1"),
+        (filter_of("EqualNullSafe", "part", "1"), "a/1"),
+        (negated(filter_of("EqualTo", "region", "us")), "a/1"),
+        (negated(filter_of("In", "region", ["eu", None])), ""),
+        (negated(filter_of("IsNull", "region")), "a/1 a/2"),
+        (filter_of("IsNotNull", "_begin"), "a/1 a/2 b/1"),
+    ],
+)
+def test_filters_of_journals_are_handled(item, expected):
+    pushed = Pushdown.of([item], COLUMNS)
+    assert pushed.unhandled == ()
+    assert [info.name for info in ROWS if pushed.matches(info)] == expected.split()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        filter_of("EqualTo", "other", "x"),
+        filter_of("EqualTo", ("region", "x"), "x"),
+        filter_of("EqualTo", "region", 1),
+        filter_of("In", "region", ["x", 1]),
+        filter_of("In", "region", "x"),
+        filter_of("IsNotNull", "_timestamp"),
+        filter_of("SomethingNew", "region", "x"),
+        filter_of("AlwaysFalse", ()),
+        negated(filter_of("EqualTo", "other", "x")),
+        filter_of("EqualTo", "_begin", "x"),
+        filter_of("GreaterThan", "_timestamp", datetime(2024, 1, 1)),  # noqa: DTZ001
+        filter_of("LessThan", "_timestamp", datetime(2024, 1, 1, tzinfo=UTC)),
+        object(),
+    ],
+)
+def test_other_filters_change_nothing(item):
+    pushed = Pushdown.of([item], COLUMNS)
+    assert pushed.unhandled == (item,)
+    assert all(map(pushed.matches, ROWS))
+    info = journal("a/j", 100, (0, 50, 1), (50, 100, 2))
+    assert pushed.clip(whole(info), committed=False) == whole(info)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (filter_of("GreaterThan", "_begin", 10), (11, 100)),
+        (filter_of("GreaterThanOrEqual", "_begin", 10), (10, 100)),
+        (filter_of("LessThan", "_begin", 10), (0, 10)),
+        (filter_of("LessThanOrEqual", "_begin", 10), (0, 11)),
+        (filter_of("EqualTo", "_begin", 10), (10, 11)),
+        (filter_of("In", "_begin", [10, 30]), (10, 31)),
+        (filter_of("LessThanOrEqual", "_end", 10), (0, 10)),
+        (filter_of("GreaterThan", "_end", 10), (0, 100)),
+        (filter_of("GreaterThan", "_begin", 1000), (100, 100)),
+        (filter_of("LessThan", "_begin", -5), (0, 0)),
+    ],
+)
+def test_filters_of_offsets_clip_ranges(item, expected):
+    pushed = Pushdown.of([item], COLUMNS)
+    assert pushed.unhandled == (item,)
+    planned = whole(journal("a/j", 100, (0, 20), (20, 100)))
+    assert pushed.clip(planned, committed=False)[1:] == expected
+    assert pushed.clip(planned, committed=True) == planned
+
+
+def test_offsets_clip_other_framings_to_fragments():
+    info = journal("a/j", 100, (0, 20), (20, 40), (40, 60), (60, 100), content_type=FIXED)
+    both = [filter_of("GreaterThan", "_begin", 30), filter_of("LessThan", "_begin", 50)]
+    assert Pushdown.of(both, {}).clip(whole(info), committed=False)[1:] == (20, 60)
+    none = [filter_of("GreaterThan", "_begin", 300)]
+    clipped = Pushdown.of(none, {}).clip(whole(info), committed=False)
+    assert (clipped.begin, clipped.end) == (60, 100)
+
+
+@given(st.integers(-5, 120), st.integers(-5, 120), st.booleans())
+def test_no_wanted_row_is_clipped(low, high, divisible):
+    rows = [(at, at + 5) for at in range(0, 100, 5)]
+    info = journal(
+        "a/j", 100, (0, 25), (25, 70), (70, 90), content_type=NDJSON if divisible else FIXED
+    )
+    both = [filter_of("GreaterThan", "_begin", low), filter_of("LessThan", "_end", high)]
+    _, begin, end = Pushdown.of(both, {}).clip(whole(info), committed=False)
+    assert 0 <= begin <= end <= 100
+    for row_begin, row_end in rows:
+        if row_begin > low and row_end < high:
+            assert begin <= row_begin < end
+
+
+def test_times_skip_fragments():
+    info = journal(
+        *("a/j", 100, (0, 20, 1_000), (20, 40, 2_000), (30, 50, 3_000), (50, 60, 0), (60, 80, 500))
+    )
+    assert [skip_older(whole(info), at).begin for at in (0, 1_001, 2_001, 9_999)] == [0, 20, 40, 50]
+    assert skip_older(JournalRange(info, 70, 75), 9_999).begin == 75
+    after = datetime.fromtimestamp(2_001 + MAX_SKEW_SECONDS, UTC)
+    for kind in ("GreaterThan", "GreaterThanOrEqual", "EqualTo"):
+        pushed = Pushdown.of([filter_of(kind, "_timestamp", after)], {})
+        assert pushed.begin_mod_time == 2_001
+        assert len(pushed.unhandled) == 1
+        assert pushed.clip(whole(info), committed=True).begin == 40
