@@ -1,0 +1,150 @@
+"""The lines of a commit journal: read up to its head, and appended right behind what was read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.spark.commit_records import HEADER, MAX_LINE_BYTES, decode_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.client.retry import RetryPolicy
+    from gazette_aio.spark.commit_records import Record, Refused
+
+_logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 128 << 10
+_THREAD_BYTES: Final = 256 << 10
+"""Length of lines which take longer to decode than the event loop may be held."""
+
+
+class CommitTail:
+    """Follows a commit journal. Its methods are called one at a time.
+
+    Args:
+        client: Client to use.
+        journal: The commit journal.
+        policy: Which failures to retry.
+        fold: Called with each record, in their order, including those which are appended.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        policy: RetryPolicy,
+        fold: Callable[[Record | Refused], None],
+    ) -> None:
+        self.journal = journal
+        self.offset = 0
+        """Offset which was read through."""
+        self._client = client
+        self._policy = policy
+        self._fold = fold
+        self._rest = b""  # What's before the offset, and behind the last newline.
+
+    async def refresh(self) -> None:
+        """Read all records up to the head of the journal, which gets a header if it's empty.
+
+        Cancellation: safe — reading goes on from where it was.
+
+        Raises:
+            DataLossError: Records are missing which weren't read yet.
+            StoreError: A line is too long for a record.
+            GazetteError: An RPC failed.
+        """
+        response = await self._client.append(self.journal, retry_policy=self._policy)
+        if (head := response.commit.end) == 0:
+            # Wire: an append at offset zero isn't compared. Further headers do no harm.
+            response = await self._client.append(self.journal, HEADER, retry_policy=self._policy)
+            head = response.commit.end
+        if head < self.offset:
+            self._lost(head, "was replaced by another one")
+        if head > self.offset:
+            await self._read(head)
+
+    async def append(self, line: bytes) -> None:
+        """Append a line if nothing was appended behind what was read.
+
+        Cancellation: aborts — it may be appended. `refresh()` tells, unless it's yet to arrive.
+
+        Raises:
+            WrongAppendOffsetError: Something was, which may be this line by an earlier attempt.
+            GazetteError: The append failed. It may be appended nevertheless, even later on.
+        """
+        # Whoever left a line open didn't append a record. It mustn't swallow this one.
+        content = b"\n" + line if self._rest else line
+        request = pb.AppendRequest(journal=self.journal, offset=self.offset)
+        await self._client.append(request, content, retry_policy=self._policy)
+        await self._take(content)
+
+    async def _read(self, head: int) -> None:
+        request = pb.ReadRequest(journal=self.journal, offset=self.offset, end_offset=head)
+        async with self._client.read(request, retry_policy=self._policy) as reader:
+            while self.offset < head:
+                try:
+                    data = await reader.read(_READ_BYTES)
+                except pb.OffsetJumpError as jump:
+                    self._skip(min(jump.offset, head))
+                except pb.OffsetNotYetAvailableError:
+                    # Wire: brokers skip a hole only once what follows it is hours old.
+                    first = 0 if self.offset else min(await self._first_offset(head), head)
+                    if first == 0:
+                        raise
+                    self._skip(first)
+                    await reader.seek(first)
+                else:
+                    await self._take(data)
+
+    async def _first_offset(self, head: int) -> int:
+        listing = await self._client.list_fragments(self.journal)
+        return min((entry.spec.begin for entry in listing.fragments), default=head)
+
+    def _skip(self, offset: int) -> None:
+        """Go on behind content which is gone: the first of it may have expired."""
+        if self.offset:
+            self._lost(offset, f"lost records [{self.offset}, {offset})")
+        extra = {"journal": self.journal, "offset": offset}
+        _logger.warning("records of the commit journal have expired", extra=extra)
+        self.offset = offset
+
+    def _lost(self, offset: int, what: str) -> None:
+        first, last = sorted((offset, self.offset))
+        raise pb.DataLossError(
+            f"commit journal {self.journal} {what}",
+            journal=self.journal,
+            offset=first,
+            missing=((first, last),),
+        )
+
+    async def _take(self, data: bytes) -> None:
+        """Fold the lines which the next content completes."""
+        if b"\n" in data:
+            *lines, rest = (self._rest + data).split(b"\n")
+        else:
+            lines, rest = [], self._rest + data
+        if len(rest) > MAX_LINE_BYTES:
+            raise pb.StoreError(
+                f"commit journal {self.journal} has a line of more than {MAX_LINE_BYTES} bytes"
+            )
+        if lines and len(data) + len(self._rest) > _THREAD_BYTES:
+            records = await asyncio.to_thread(_decode, lines)
+        else:
+            records = _decode(lines)
+        # Invariant: cancelled or not, what counts as read was folded.
+        self._rest = rest
+        self.offset += len(data)
+        for record in records:
+            self._fold(record)
+
+    def __repr__(self) -> str:
+        return f"<CommitTail of {self.journal!r} at {self.offset}>"
+
+
+def _decode(lines: list[bytes]) -> list[Record | Refused]:
+    return [record for line in lines if (record := decode_line(line)) is not None]

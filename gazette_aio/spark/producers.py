@@ -1,0 +1,141 @@
+"""The producers of a process, which tasks of Spark sinks publish as."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gazette_aio.message.uuid import Clock, ProducerID, new_producer_id
+from gazette_aio.spark.commit_rules import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.spark.commit_records import SinkKey
+    from gazette_aio.spark.commit_rules import Plan
+
+_MOST_SINKS: Final = 64
+"""Sinks whose producers are kept. Those of others, which are used again, are drawn afresh."""
+
+
+class Lease:
+    """A producer which one task has for itself. Made by a ProducerPool.
+
+    Unless it's finished, the producer isn't used again: messages may be pending which nothing is to
+    commit.
+    """
+
+    __slots__ = ("_pool", "batch", "clock", "key", "last_ack", "process", "producer")
+
+    def __init__(
+        self, pool: ProducerPool, key: SinkKey, batch: int, producer: ProducerID, last_ack: int
+    ) -> None:
+        self._pool = pool
+        self.process = os.getpid()
+        """Process which it's of."""
+        self.key = key
+        self.batch = batch
+        self.producer = producer
+        self.last_ack = last_ack
+        """Clock of its acknowledgement before, or 0 if it's fresh."""
+        self.clock = Clock(last_ack)
+        """Clock of its messages, to be updated from wall time."""
+
+    def settled(self, first_clock: int) -> int:
+        """Return the clock which rolls its messages back, given that of the first one."""
+        return self.last_ack or first_clock - 1
+
+    def finish(self, ack: int) -> None:
+        """Note that all messages were appended, and the clock reported to acknowledge them.
+
+        The producer may be used for a later batch then, once this one is decided so.
+        """
+        assert ack > self.last_ack, "clocks increase"
+        self._pool.put(self, ack)
+
+    def __repr__(self) -> str:
+        return f"<Lease of {self.producer.hex()} for batch {self.batch}>"
+
+
+class _Idle(NamedTuple):
+    producer: ProducerID
+    use: Use
+
+
+class ProducerPool:
+    """Producers which tasks of this process have used, and may use again.
+
+    Readers keep a state of each producer for a day, so that they shouldn't be one per task. But a
+    producer which has messages pending that weren't committed would commit them with its next ones;
+    so it's used again only if its latest use is one which the plan of a later batch lists.
+
+    Its methods may be called by any thread. A process which was forked begins anew, since no two
+    processes may publish as the same producer.
+
+    Args:
+        new_producer: Draws the ID of a fresh producer.
+    """
+
+    def __init__(self, new_producer: Callable[[], ProducerID] = new_producer_id) -> None:
+        self._new_producer = new_producer
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[SinkKey, list[_Idle]] = OrderedDict()
+        self._process = os.getpid()
+
+    def take(self, plan: Plan, batch: int) -> Lease:
+        """Return a producer for a task of a batch: a clean one, or else a fresh one.
+
+        Args:
+            plan: What the tasks of the batch have to know of those before.
+            batch: The batch.
+        """
+        with self._lock:
+            self._begin_if_forked()
+            # Invariant: it's taken out ahead of the first append, whatever becomes of that.
+            idle = self._idle.pop(plan.key, [])
+            kept: list[_Idle] = []
+            clean: _Idle | None = None
+            for entry in idle:
+                if entry.use.batch >= batch:
+                    kept.append(entry)  # Another task's of this batch, or of one behind a zombie's.
+                elif plan.clean.get(entry.producer) == entry.use:
+                    if clean is not None:
+                        kept.append(clean)
+                    clean = entry
+            self._keep(plan.key, kept)
+        if clean is None:
+            return Lease(self, plan.key, batch, self._new_producer(), 0)
+        return Lease(self, plan.key, batch, clean.producer, clean.use.ack)
+
+    def put(self, lease: Lease, ack: int) -> None:
+        """Take back the producer of a lease, which is over. Use `Lease.finish()`."""
+        with self._lock:
+            self._begin_if_forked()
+            if lease.process != self._process:
+                return  # It's the parent's.
+            idle = self._idle.pop(lease.key, [])
+            if all(entry.producer != lease.producer for entry in idle):
+                idle.append(_Idle(lease.producer, Use(lease.batch, ack)))
+            self._keep(lease.key, idle)
+
+    def _keep(self, key: SinkKey, idle: list[_Idle]) -> None:
+        if idle:
+            self._idle[key] = idle
+        while len(self._idle) > _MOST_SINKS:
+            self._idle.popitem(last=False)
+
+    def _begin_if_forked(self) -> None:
+        if self._process != os.getpid():
+            self._idle.clear()
+            self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        with self._lock:
+            count = sum(map(len, self._idle.values()))
+        return f"<ProducerPool of {count} idle producers of {len(self._idle)} sinks>"
+
+
+PROCESS_POOL: Final = ProducerPool()
+"""Producers of this process."""
