@@ -14,6 +14,7 @@ from gazette_aio.message.columnar.outputs import RecordOptions
 from gazette_aio.message.columnar.records import record_schema
 from gazette_aio.message.inputs import Inputs
 from gazette_aio.message.producer import as_nanoseconds
+from gazette_aio.message.replay import check_replay_end
 from gazette_aio.message.sources import ArrivalKind, SelectedSource
 from gazette_aio.message.splitter import framing_error
 from gazette_aio.protocol.errors import (
@@ -269,6 +270,8 @@ class ArrowBatches:
                 self._reader = current.replaying = reader
                 replay.open()
             await self._read_replay(replay)
+        except ReplayError:
+            raise
         except GazetteError as error:
             raise ReplayError(f"replay reader: {error}") from error
 
@@ -299,14 +302,9 @@ class ArrowBatches:
             size += len(chunk)
 
     def _end_replay(self, replay: ReplayRecords, offset: int) -> None:
-        through, end = replay.through, replay.end_offset
-        if offset < end:
-            # Race: who closes it needn't be who reads.
-            raise ReplayError(f"closed at {offset}, ahead of {end}")
-        if through < end:
-            # Wire: a hole isn't told of if all the rest of the content lies in it.
-            if not self._allow_replay_gaps:
-                raise ReplayError(f"no content from {through} to {end}")
+        end = replay.end_offset
+        check_replay_end(offset, replay.through, end, allow_gaps=self._allow_replay_gaps)
+        if replay.through < end:
             replay.feed(b"", end)
         self._retire()
         replay.end()

@@ -48,7 +48,8 @@ class Replay:
         try:
             chunk = await anext(reader)
         except StopAsyncIteration:
-            self._check_end()
+            end = reader.request.end_offset
+            check_replay_end(reader.offset, self._through, end, allow_gaps=self._allow_gaps)
             return False
         except GazetteError as error:
             if isinstance(error, OffsetJumpError) and self._allow_gaps:
@@ -60,16 +61,22 @@ class Replay:
         splitter.feed(chunk, reader.offset - len(chunk))
         return True
 
-    def _check_end(self) -> None:
-        """Raise ReplayError unless all content was there.
 
-        A partial frame at its end is garbage before an acknowledgement, and was passed over when
-        it was first read.
-        """
-        offset, end = self.reader.offset, self.reader.request.end_offset
-        if offset < end:
-            # Race: who closes it needn't be who reads.
-            raise ReplayError(f"replay reader: closed at {offset}, ahead of {end}")
-        if self._through < end and not self._allow_gaps:
-            # Wire: a hole isn't told of if all the rest of the content lies in it.
-            raise ReplayError(f"replay reader: no content from {self._through} to {end}")
+def check_replay_end(offset: int, through: int, end: int, *, allow_gaps: bool) -> None:
+    """Raise ReplayError unless all content of a replay was there.
+
+    A partial frame at its end is garbage before an acknowledgement, and was passed over when it was
+    first read.
+
+    Args:
+        offset: Where its reader ended.
+        through: Offset behind the last content which there was.
+        end: Offset of the end of the replay.
+        allow_gaps: Whether content may be missing.
+    """
+    if offset < end:
+        # Race: who closes a reader needn't be who reads.
+        raise ReplayError(f"replay reader: closed at {offset}, ahead of {end}")
+    if through < end and not allow_gaps:
+        # Wire: a hole isn't told of if all the rest of the content lies in it.
+        raise ReplayError(f"replay reader: no content from {through} to {end}")

@@ -31,7 +31,7 @@ from gazette_aio.protocol.errors import (
     ReplayError,
     TransportError,
 )
-from gazette_aio.testing import create_journals, journal_spec, no_leaks
+from gazette_aio.testing import create_journals, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.columnar import sequencing
 from tests.message.fakes import FakeClient, FakeReader
@@ -41,15 +41,7 @@ TOPIC = pb.parse_label_selector("topic=t")
 ADAPTER = raw_adapter("_meta.uuid")
 
 
-@pytest.fixture(autouse=True)
-async def _nothing_leaks():
-    async with no_leaks():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _quick_leaving(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.pump._LEAVING_SECONDS", 0.01)
+pytestmark = pytest.mark.usefixtures("nothing_leaks", "quick_leaving")
 
 
 def reading(client, source=TOPIC, **options):

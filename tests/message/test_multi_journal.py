@@ -35,7 +35,7 @@ from gazette_aio.protocol.errors import (
     UnrecognizedContentTypeError,
     ValidationError,
 )
-from gazette_aio.testing import BrokerProcess, journal_spec, no_leaks
+from gazette_aio.testing import BrokerProcess, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader
 
@@ -45,15 +45,7 @@ PRODUCER = b"\x01abcde"
 TOPIC = pb.parse_label_selector("topic=t")
 
 
-@pytest.fixture(autouse=True)
-async def _nothing_leaks():
-    async with no_leaks():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _quick_leaving(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.pump._LEAVING_SECONDS", 0.01)
+pytestmark = pytest.mark.usefixtures("nothing_leaks", "quick_leaving")
 
 
 def line(clock, flags=OUTSIDE_TXN):

@@ -129,15 +129,26 @@ class FixedDecoder(QueueingDecoder):
         return discarded
 
     def _check_end(self) -> None:
-        size = self._pieces_bytes
-        if size == 0 or (size == 1 and self._pieces[0] == b"\n"):
-            return
-        text = (
-            "Peek(FixedFrameHeaderLength): unexpected EOF"
-            if size < FIXED_FRAME_HEADER_LENGTH
-            else f"reading frame (size {self._needed}): unexpected EOF"
-        )
-        raise UnexpectedEOFError(text, offset=self._tail_offset)
+        check_fixed_end(self._pieces, self._pieces_bytes, self._needed, self._tail_offset)
+
+
+def check_fixed_end(pieces: list[bytes], size: int, needed: int, offset: int) -> None:
+    """Raise UnexpectedEOFError if content ends within a frame.
+
+    Args:
+        pieces: What there is of the frame.
+        size: Length of that.
+        needed: Length of the frame, if its header is there.
+        offset: Offset of the frame.
+    """
+    if size == 0 or (size == 1 and pieces[0] == b"\n"):
+        return
+    text = (
+        "Peek(FixedFrameHeaderLength): unexpected EOF"
+        if size < FIXED_FRAME_HEADER_LENGTH
+        else f"reading frame (size {needed}): unexpected EOF"
+    )
+    raise UnexpectedEOFError(text, offset=offset)
 
 
 def encode_fixed_frame(message: bytes, buffer: bytearray) -> bytearray:

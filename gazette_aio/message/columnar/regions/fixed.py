@@ -9,12 +9,8 @@ import numpy as np
 
 from gazette_aio.message.columnar.regions.base import MAX_ROWS, ChunkSplitter, Region, join
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
-from gazette_aio.protocol.errors import (
-    DesyncDetectedError,
-    FrameTooLargeError,
-    FramingError,
-    UnexpectedEOFError,
-)
+from gazette_aio.message.framing.fixed import check_fixed_end
+from gazette_aio.protocol.errors import DesyncDetectedError, FrameTooLargeError, FramingError
 
 if TYPE_CHECKING:
     from gazette_aio.message.columnar.columns import Indices
@@ -145,15 +141,7 @@ class FixedSplitter(ChunkSplitter):
         return _FixedRun(data, self._base, 0, ends)
 
     def _check_end(self) -> None:
-        size = self._size
-        if size == 0 or (size == 1 and self._pieces[0] == b"\n"):
-            return
-        text = (
-            "Peek(FixedFrameHeaderLength): unexpected EOF"
-            if size < FIXED_FRAME_HEADER_LENGTH
-            else f"reading frame (size {self._needed}): unexpected EOF"
-        )
-        raise UnexpectedEOFError(text, offset=self._base)
+        check_fixed_end(self._pieces, self._size, self._needed, self._base)
 
 
 class _FixedRun:

@@ -1,0 +1,18 @@
+"""What tests of reading topics have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_aio.testing import no_leaks
+
+
+@pytest.fixture
+async def nothing_leaks():
+    async with no_leaks():
+        yield
+
+
+@pytest.fixture
+def quick_leaving(monkeypatch):
+    monkeypatch.setattr("gazette_aio.message.pump._LEAVING_SECONDS", 0.01)
