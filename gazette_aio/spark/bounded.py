@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -38,6 +39,9 @@ PROBE_SECONDS: Final = 30.0
 PROBES_AT_ONCE: Final = 32
 """Journals which are probed at the same time."""
 
+_OLD_SECONDS: Final = 6 * 3600.0
+"""Age as of which brokers take the fragments before one to be known, or else gone."""
+
 _STALL_SECONDS: Final = 10.0
 
 _ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
@@ -49,8 +53,8 @@ class BoundedReader(Owner):
     It's an async iterator of (offset, non-empty bytes). Without an error, its end means that every
     byte was returned, but for the `gaps`. What was committed before is waited for, up to the
     time-out, if it seems not to be there yet. It's lost if it's still missing then, if the broker
-    skipped it, if its file is gone, or if there is no such journal any longer. After an error it
-    stays in error.
+    skipped it for an old fragment, if its file is gone, or if there is no such journal any longer.
+    After an error it stays in error.
 
     Args:
         client: Client to use, which re-reads what fails, and asks anew for URLs which expired.
@@ -152,7 +156,7 @@ class BoundedReader(Owner):
         try:
             data = await self._read()
         except pb.OffsetJumpError as jump:
-            self._lose(jump.offset, "the broker skipped it")
+            await self._skip(jump.offset)
         except pb.OffsetNotYetAvailableError as error:
             head = error.response.write_head
             if not await self._waits():
@@ -172,8 +176,15 @@ class BoundedReader(Owner):
             if begin == self._offset and data:
                 self._attempt, self._deadline = 0, None
                 return data
-            self._lose(begin, "the broker skipped it")
+            await self._skip(begin)
         return b""
+
+    async def _skip(self, begin: int) -> None:
+        """Lose what the broker skipped, unless it may be about to appear."""
+        # Race: a broker which took the journal over may have persisted a fragment before it knows
+        # of the last one of the broker before, and skips to the first one which it knows of.
+        if is_old(self._reader.response.fragment) or not await self._waits():
+            self._lose(begin, "the broker skipped it")
 
     async def _read(self) -> bytes:
         try:
@@ -238,6 +249,11 @@ class BoundedReader(Owner):
         return f"<BoundedReader of {self.journal!r} at {self._offset} of {self.end}>"
 
 
+def is_old(fragment: pb.Fragment) -> bool:
+    """Whether a fragment was persisted so long ago that what isn't there before it has expired."""
+    return 0 < fragment.mod_time < time.time() - _OLD_SECONDS
+
+
 async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SECONDS) -> int:
     """Return the write head of a journal, as a broker of it has it.
 
@@ -247,7 +263,7 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
     Args:
         client: Client to use.
         journal: Name of the journal.
-        seconds: Seconds after which a failure isn't retried.
+        seconds: Seconds after which a failure isn't retried, and an answer not waited for.
 
     Cancellation: safe.
 
@@ -268,7 +284,7 @@ async def first_offset_of(
     Args:
         client: Client to use.
         journal: Name of the journal.
-        seconds: Seconds after which a failure isn't retried.
+        seconds: Seconds after which a failure isn't retried, and an answer not waited for.
 
     Cancellation: safe.
 
@@ -333,10 +349,14 @@ async def _probe(
         failure: pb.GazetteError | None = None
         async with Reader(client, request, on_offset_jump="skip") as reader:
             try:
-                response = await reader.next_response()
-                if response is not None and response.status in _ANSWERS:
-                    return response
-                await reader.next_response()  # Raises what the status stands for.
+                async with asyncio.timeout(seconds):
+                    response = await reader.next_response()
+                    if response is not None and response.status in _ANSWERS:
+                        return response
+                    await reader.next_response()  # Raises what the status stands for.
+            except TimeoutError:
+                text = f"no answer of a broker to a probe of journal {journal}"
+                failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
             except pb.GazetteError as error:
                 failure = error
         await attempts.pause(failure)

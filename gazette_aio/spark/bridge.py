@@ -17,6 +17,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -32,7 +33,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 10.0
-"""Seconds within which tasks and clients must end when the loop is closed."""
+"""Seconds within which iterators, and tasks and clients of a loop, must end when it's closed."""
 
 
 class _Closable(Protocol):
@@ -69,6 +70,7 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         return future.result()
     finally:
         future.cancel()  # Without effect on what's done.
+        del future  # An error doesn't keep itself, by the frame of this call.
 
 
 async def _bounded(coroutine: Coroutine[Any, Any, T], timeout: float) -> T:  # noqa: ASYNC109
@@ -81,7 +83,7 @@ def iterate(make: Callable[[], AsyncIterator[T]], depth: int = 4) -> Generator[T
     """Iterate an async iterator, which is read ahead in the loop of this process.
 
     Nothing happens before the first item is asked for. The async iterator is closed at its end, and
-    when the generator is closed or dropped, by whom that's waited for.
+    when the generator is closed or dropped, by whom that's waited for, though not for ever.
 
     Args:
         make: Called in the loop, makes the async iterator.
@@ -107,6 +109,7 @@ def _iterate(make: Callable[[], AsyncIterator[T]], depth: int) -> Generator[T]:
         if item.error is not None:
             raise item.error
     finally:
+        item = _NOTHING  # An error doesn't keep itself, by the frame of this call.
         pump.close()
 
 
@@ -172,6 +175,9 @@ class _Bridge:
         self.loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._main, name="gazette-spark", daemon=True)
         self._is_closing = False
+        self.pumps: set[_Pump[Any]] = set()
+        """Those which may have a task. Without them, a task which waits for its consumer would be
+        collected along with it, before it could end."""
 
     def start(self) -> None:
         self._thread.start()
@@ -197,8 +203,11 @@ class _Bridge:
             _logger.warning("the event loop didn't end well: %s", error or type(error).__name__)
         self._is_closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self._executor.shutdown(cancel_futures=True)
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            _logger.warning("the event loop is blocked, and is left to itself")
+        else:
+            self._executor.shutdown(cancel_futures=True)
 
     async def _end(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -233,6 +242,9 @@ class _End(NamedTuple):
     error: BaseException | None
 
 
+_NOTHING: Final = _End(None)
+
+
 class _Pump(Generic[T]):
     """Reads an async iterator ahead, by a task in the loop."""
 
@@ -264,8 +276,17 @@ class _Pump(Generic[T]):
             # Race: who dropped the generator may be a garbage collection in the loop's thread.
             self._cancel()
         elif self._call(self._cancel):
-            while not isinstance(self._items.get(), _End):
+            self._await_end()
+
+    def _await_end(self) -> None:
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        try:
+            while not isinstance(self._items.get(timeout=deadline - time.monotonic()), _End):
                 pass
+        except (queue.Empty, ValueError):  # A time-out mustn't be negative.
+            # Race: a garbage collection may drop the generator while its thread holds what the
+            # iterator needs in order to end. Others are of no use any more, but do no harm.
+            _logger.warning("an iterator doesn't end, and is left to itself")
 
     def _check(self) -> None:
         if self._bridge.process != os.getpid():
@@ -280,6 +301,7 @@ class _Pump(Generic[T]):
         return True
 
     def _begin(self) -> None:
+        self._bridge.pumps.add(self)
         self._task = asyncio.get_running_loop().create_task(self._read())
         # Invariant: an end comes whatever happens, even if the task never ran.
         self._task.add_done_callback(self._ended)
@@ -289,6 +311,8 @@ class _Pump(Generic[T]):
             self._task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._bridge.pumps.discard(self)
+        self._task = None
         if task.cancelled():
             error: BaseException | None = concurrent.futures.CancelledError(
                 "the iteration was cancelled"

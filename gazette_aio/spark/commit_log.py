@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import logging
 import secrets
@@ -32,6 +33,8 @@ _logger = logging.getLogger(__name__)
 DEFAULT_RETRY: Final = RetryPolicy(max_elapsed=120.0)
 _MOST_FAILURES: Final = 3
 """Failed appends of one decision, not counting those which others came before."""
+_MOST_QUERIES: Final = 8
+"""Queries of one sink whose producers are used again."""
 _CONCURRENCY: Final = 32
 """Journals which are acknowledged at a time."""
 
@@ -48,7 +51,7 @@ class CommitLog:
         client: Client to use. It's not closed.
         journal: The commit journal, which nothing else appends to. Its content must be retained for
             longer than any outage of a driver.
-        key: The sink; None to recover all of them.
+        key: The sink; None for all of them.
         run: Run of the query, noted for people.
         on_missing_journal: Whether acknowledgements of a journal which is gone fail, or are left.
         retry_policy: Which failures to retry, and for how long. By default for two minutes.
@@ -98,6 +101,26 @@ class CommitLog:
             GazetteError: As `refresh()`.
         """
         return (await self.refresh()).plan(self._own_key())
+
+    def of_sink(self, key: SinkKey, *, run: str = "") -> CommitLog:
+        """Return the log of one of all sinks, which shares what was read with this one."""
+        log = copy.copy(self)
+        log._key, log._run = key, run
+        return log
+
+    async def plans(self, sink: str) -> dict[SinkKey, Plan]:
+        """Return what tasks of the next batches of a sink have to know, for its latest queries.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: As `refresh()`.
+        """
+        async with self._lock:
+            await self._tail.refresh()
+            # The latest queries are at the end.
+            keys = [key for key in self._state if key.sink == sink and not key.is_of_one_batch]
+            return {key: self._state.of(key).plan(key) for key in keys[-_MOST_QUERIES:]}
 
     async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> Record | None:
         """Commit a batch, or finish what another call has begun, and return only when it's done.
@@ -256,24 +279,25 @@ class CommitLog:
                     return step
                 try:
                     await self._tail.append(encode_record(step.record))
-                except pb.WrongAppendOffsetError:
-                    # Race: it's another driver's record, or this one as of an earlier attempt.
-                    await self._tail.refresh()
                 except pb.GazetteError as error:
+                    # Race: another driver's record came first, or this one has been appended by an
+                    # earlier attempt, or is about to be. What's there tells.
+                    offset = self._tail.offset
+                    await self._tail.refresh()
+                    if isinstance(error, pb.WrongAppendOffsetError) and self._tail.offset > offset:
+                        continue
                     failures += 1
                     if failures == _MOST_FAILURES:
                         raise
-                    # Whether it was appended is unknown, or it's about to be. What's there tells.
                     _logger.warning(
                         "an append to the commit journal failed: %s",
                         error,
                         extra={"journal": self.journal, "attempt": failures},
                     )
-                    await self._tail.refresh()
 
     def _own_key(self) -> SinkKey:
         if self._key is None:
-            raise ConfigurationError("a CommitLog of no sink can only recover")
+            raise ConfigurationError("a CommitLog of all sinks is of none: see of_sink()")
         return self._key
 
     def _noting(self, repeated: set[str], journal: str) -> RetryPolicy:

@@ -43,6 +43,7 @@ HEADER: Final = b'{"v":1,"t":"header"}\n'
 _HEX_64: Final = re.compile(r"[0-9a-f]{1,16}")
 _PROBES: Final = (UUID(int=0x5A3C_96E1_0F4B_1D87_B2C3_0123_4567_89AB), UUID(int=0x77 << 120))
 _TEXT, _RAW = "text", "raw"
+_RUN, _TRANSACTION = "run:", "txn:"
 _UUID_BYTES = 36
 
 
@@ -64,6 +65,26 @@ class SinkKey(NamedTuple):
 
     query: str
     sink: str
+
+    @classmethod
+    def of_transaction(cls, name: str, sink: str) -> SinkKey:
+        """Return the key of a batch which is published once, however often its job is run."""
+        return cls(f"{_TRANSACTION}{name}", sink)
+
+    @classmethod
+    def of_run(cls, nonce: str, sink: str) -> SinkKey:
+        """Return the key of a batch which is one run of a job."""
+        return cls(f"{_RUN}{nonce}", sink)
+
+    @property
+    def is_of_run(self) -> bool:
+        """Whether there's no other run of its batch, so that nobody asks for it thereafter."""
+        return self.query.startswith(_RUN)
+
+    @property
+    def is_of_one_batch(self) -> bool:
+        """Whether it has no more than one batch, whose producers aren't used again."""
+        return self.query.startswith((_RUN, _TRANSACTION))
 
 
 class AckTemplate(NamedTuple):
@@ -264,7 +285,7 @@ def decode_line(line: bytes) -> Record | Refused | None:
     if version != VERSION:
         return Refused(key, f"a record of version {version}")
     # A sink finds its own records by their keys: without one, it's nobody's.
-    if key is None or kind not in _KINDS:
+    if key is None or not isinstance(kind, str) or kind not in _KINDS:
         return None
     try:
         return _record(_decode_line(line), key)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 RECENT_RECORDS: Final = 8
 """Batches over which a producer may be idle, and be used again."""
+MOST_RUNS: Final = 4096
+"""Jobs without a name which are remembered. Only those who run them ask for them, and soon."""
 
 
 class Use(NamedTuple):
@@ -117,6 +119,7 @@ class CommitState:
     def __init__(self, only: SinkKey | None = None) -> None:
         self._only = only
         self._sinks: dict[SinkKey, SinkState] = {}
+        self._runs: dict[SinkKey, None] = {}
         self._refused: dict[SinkKey | None, str] = {}
 
     def fold(self, line: Record | Refused) -> None:
@@ -127,7 +130,13 @@ class CommitState:
         if isinstance(line, Refused):
             self._refused.setdefault(key, line.reason)
         else:
-            self._sinks[line.key] = self._sinks.get(line.key, SinkState()).fold(line)
+            # The one which was heard of last is at the end.
+            self._sinks[line.key] = self._sinks.pop(line.key, SinkState()).fold(line)
+            if line.key.is_of_run:
+                self._runs[line.key] = None
+                if len(self._runs) > MOST_RUNS:
+                    oldest = next(iter(self._runs))
+                    del self._runs[oldest], self._sinks[oldest]
 
     def of(self, key: SinkKey) -> SinkState:
         """Return the state of a sink.

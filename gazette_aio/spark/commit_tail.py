@@ -7,6 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.listing import get_journal
+from gazette_aio.spark.bounded import is_old
 from gazette_aio.spark.commit_records import HEADER, MAX_LINE_BYTES, decode_line
 
 if TYPE_CHECKING:
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 128 << 10
-_THREAD_BYTES: Final = 256 << 10
+_THREAD_BYTES: Final = 32 << 10
 """Length of lines which take longer to decode than the event loop may be held."""
+_LISTINGS: Final = 1.25
+"""Intervals of listings of the store to wait for content which isn't there."""
+_POLL_SECONDS: Final = 1.0
 
 
 class CommitTail:
@@ -51,10 +56,14 @@ class CommitTail:
     async def refresh(self) -> None:
         """Read all records up to the head of the journal, which gets a header if it's empty.
 
+        The first ones may have expired. Unless what follows them is old, it's awaited that the
+        brokers list the store once more, which takes minutes by default.
+
         Cancellation: safe — reading goes on from where it was.
 
         Raises:
-            DataLossError: Records are missing which weren't read yet.
+            DataLossError: Records are missing behind those which were read.
+            OffsetNotYetAvailableError: The same, but they may appear still.
             StoreError: A line is too long for a record.
             GazetteError: An RPC failed.
         """
@@ -85,30 +94,52 @@ class CommitTail:
 
     async def _read(self, head: int) -> None:
         request = pb.ReadRequest(journal=self.journal, offset=self.offset, end_offset=head)
+        deadline: float | None = None
         async with self._client.read(request, retry_policy=self._policy) as reader:
             while self.offset < head:
                 try:
                     data = await reader.read(_READ_BYTES)
-                except pb.OffsetJumpError as jump:
-                    self._skip(min(jump.offset, head))
-                except pb.OffsetNotYetAvailableError:
-                    # Wire: brokers skip a hole only once what follows it is hours old.
-                    first = 0 if self.offset else min(await self._first_offset(head), head)
-                    if first == 0:
+                except (pb.OffsetJumpError, pb.OffsetNotYetAvailableError) as error:
+                    begin, has_expired = await self._next_begin(head)
+                    if deadline is None:
+                        deadline = 0.0 if has_expired else await self._deadline()
+                    remaining = deadline - asyncio.get_running_loop().time()
+                    # Race: a broker which took the journal over may not have learned yet of the
+                    # fragment which the one before persisted. A decision might be in it.
+                    if remaining > 0 and not has_expired:
+                        await asyncio.sleep(min(_POLL_SECONDS, remaining))
+                    elif self.offset == 0 < begin:
+                        self._skip(begin)
+                    elif isinstance(error, pb.OffsetJumpError):
+                        self._lost(min(error.offset, head), "lost records")
+                    else:
                         raise
-                    self._skip(first)
-                    await reader.seek(first)
+                    await reader.seek(self.offset)
                 else:
                     await self._take(data)
 
-    async def _first_offset(self, head: int) -> int:
+    async def _deadline(self) -> float:
+        """Return when the broker is to know of all fragments of the journal."""
+        spec = (await get_journal(self._client, self.journal)).spec
+        seconds = _LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
+        _logger.warning(
+            "waiting up to %.0f s for records of the commit journal",
+            seconds,
+            extra={"journal": self.journal, "offset": self.offset},
+        )
+        return asyncio.get_running_loop().time() + seconds
+
+    async def _next_begin(self, head: int) -> tuple[int, bool]:
+        """Return where content goes on, and whether what's before has expired for sure."""
         listing = await self._client.list_fragments(self.journal)
-        return min((entry.spec.begin for entry in listing.fragments), default=head)
+        behind = [entry.spec for entry in listing.fragments if entry.spec.end > self.offset]
+        first = min(behind, key=lambda fragment: fragment.begin, default=None)
+        if first is None or first.begin <= self.offset:
+            return head if first is None else self.offset, False
+        return min(first.begin, head), is_old(first)
 
     def _skip(self, offset: int) -> None:
-        """Go on behind content which is gone: the first of it may have expired."""
-        if self.offset:
-            self._lost(offset, f"lost records [{self.offset}, {offset})")
+        """Go on behind the first content, which has expired."""
         extra = {"journal": self.journal, "offset": offset}
         _logger.warning("records of the commit journal have expired", extra=extra)
         self.offset = offset
@@ -116,7 +147,7 @@ class CommitTail:
     def _lost(self, offset: int, what: str) -> None:
         first, last = sorted((offset, self.offset))
         raise pb.DataLossError(
-            f"commit journal {self.journal} {what}",
+            f"commit journal {self.journal} {what}: [{first}, {last})",
             journal=self.journal,
             offset=first,
             missing=((first, last),),

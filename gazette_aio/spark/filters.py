@@ -180,7 +180,7 @@ def _evaluate(item: Filter, values: Mapping[str, str | None]) -> bool | None:
             return bool(value == item.value)
         case "In":
             if value is None:
-                return None
+                return None if item.value else False
             return value in item.value or (None if None in item.value else False)
         case _:
             return None if value is None else _COMPARISONS[kind](value, item.value)

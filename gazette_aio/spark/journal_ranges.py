@@ -4,7 +4,8 @@ Theory of operation. A record belongs to the range which holds its first byte. J
 delimited JSON can then be cut anywhere: who reads `[begin, end)` starts with the byte before
 `begin`, drops what follows through the first newline, and reads beyond `end` until its last record
 is complete. The records of other framings can't be found from their middle, so those journals are
-cut only where fragments begin or end: a fragment holds whole appends, and they whole messages.
+cut only where fragments begin or end: a fragment holds whole appends, and they whole messages. As
+records begin there, the byte before isn't looked at, which would take another fragment to be read.
 
 Ranges cover holes between fragments as well. Only who reads them can tell a hole which is filled
 within a minute from one that stays. Holes don't count as bytes to read.
@@ -91,7 +92,7 @@ class Split(NamedTuple):
     size: int
     """Its bytes, holes apart."""
     is_aligned: bool
-    """Whether a record begins at `begin`, as the byte before isn't there."""
+    """Whether it's known that a record begins at `begin`, as a fragment begins or ends there."""
 
 
 def plan_ranges(
@@ -169,26 +170,11 @@ def clip_fragments(fragments: Iterable[FragmentInfo]) -> list[FragmentInfo]:
     return clipped
 
 
-def find_holes(planned: JournalRange) -> list[tuple[int, int]]:
-    """Return what no fragment of a range holds, in order.
-
-    What is behind the last fragment doesn't count: it may not be listed yet.
-    """
-    holes: list[tuple[int, int]] = []
-    covered = planned.begin
-    for begin, length in _pieces(planned):
-        if begin > covered:
-            holes.append((covered, begin))
-        covered = begin + length
-    if covered < planned.end:
-        holes.append((covered, planned.end))
-    return holes
-
-
 def skip_older(planned: JournalRange, mod_time: int) -> JournalRange:
     """Return a range without its first fragments, if they were persisted before `mod_time` seconds.
 
-    Nothing is dropped whose fragment is local, or isn't listed yet.
+    It goes on with the first one which is local, or behind the last one. What's before a fragment
+    was appended before it, so holes between those which are dropped are dropped as well.
     """
     begin = planned.begin
     for fragment in clip_fragments(planned.journal.fragments or ()):
@@ -232,7 +218,7 @@ def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = Fal
     if begin >= end:
         return []
     splits: list[Split] = []
-    is_aligned, size, covered = _is_aligned(journal, begin), 0, begin
+    is_aligned, size = begin == 0 or any(begin in one[:2] for one in journal.fragments or ()), 0
     for at, length in _pieces(planned):
         count = -(-length // split_bytes) if anywhere else 1
         for part in range(count):
@@ -240,9 +226,8 @@ def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = Fal
             cut_end = at + length * (part + 1) // count
             if size and size + cut_end - cut > split_bytes:
                 splits.append(Split(journal, begin, cut, size, is_aligned))
-                begin, size, is_aligned = cut, 0, cut > covered
+                begin, size, is_aligned = cut, 0, part == 0
             size += cut_end - cut
-            covered = cut_end
     splits.append(Split(journal, begin, end, size, is_aligned))
     return splits
 
@@ -268,12 +253,3 @@ def _pieces(planned: JournalRange) -> list[tuple[int, int]]:
     if listed < planned.end:
         pieces.append((listed, planned.end - listed))
     return pieces
-
-
-def _is_aligned(journal: JournalInfo, begin: int) -> bool:
-    """Return whether the byte before `begin` isn't there."""
-    if begin == 0:
-        return True
-    fragments = journal.fragments or ()
-    last = max((fragment.end for fragment in fragments), default=0)
-    return begin <= last and not any(f.begin < begin <= f.end for f in fragments)

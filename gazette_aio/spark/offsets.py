@@ -96,11 +96,6 @@ class Offsets:
             is_initial=True,
         )
 
-    @classmethod
-    def heads(cls, journals: Iterable[JournalInfo]) -> Self:
-        """Return the positions of a query which has read all that there is."""
-        return cls({journal.name: journal.head for journal in journals})
-
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON. Equal positions give equal texts, as all keys are in order."""
         found: dict[str, Any] = {}

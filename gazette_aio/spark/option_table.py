@@ -107,7 +107,9 @@ def parse_options(options: Mapping[str, str]) -> dict[str, Any]:
         if lower in _IGNORED or lower.startswith(_IGNORED_PREFIX):
             continue
         if (name := _NAMES.get(lower)) is None:
-            raise ConfigurationError(f"unknown option {key!r}{_suggestion(lower)}")
+            raise ConfigurationError(
+                f"unknown option {_short(key)!r}{_suggestion(lower[:_MOST_SAID])}"
+            )
         if name in given:
             raise ConfigurationError(f"option {name!r} is given twice, in different spellings")
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -124,7 +126,11 @@ def _said(name: str, text: str) -> str:
     # A URL of a broker may have a password.
     if name == "token" or "@" in text:
         return "its value"
-    return repr(text if len(text) <= _MOST_SAID else text[:_MOST_SAID] + "…")
+    return repr(_short(text))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SAID else text[:_MOST_SAID] + "…"
 
 
 def _suggestion(lower: str) -> str:

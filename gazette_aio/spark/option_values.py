@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.spark.types import CORRUPT_COLUMN, RESERVED
+from gazette_aio.spark.journal_ranges import EARLIEST
+from gazette_aio.spark.types import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Offsets: TypeAlias = Literal["earliest", "latest"] | dict[str, int]
-"""Where a read begins or ends: offsets by journal, with `EARLIEST` and `LATEST` among them."""
-
-EARLIEST: Final = -2
-LATEST: Final = -1
+    from gazette_aio.spark.journal_ranges import Positions
 
 _MAX_INT64: Final = (1 << 63) - 1
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
@@ -118,10 +115,10 @@ def seconds(value: str) -> float:
 def endpoints(value: str) -> tuple[str, ...]:
     """Return the URLs of brokers."""
     expected = "expected URLs of brokers, separated by commas, such as http://localhost:8080"
+    if "@" in value:
+        raise ValueError("URLs of brokers take no user and password: use token")
     found = _items(value, expected)
     for each in found:
-        if "@" in each:
-            raise ValueError("URLs of brokers take no user and password: use token")
         try:
             scheme = pb.parse_endpoint(each).scheme
         except pb.ValidationError as error:
@@ -190,6 +187,8 @@ def uuid(value: str) -> str:
     """Return where UUIDs are: names separated by dots, the index of a column, or a field."""
     expected = "expected a path such as /_meta/uuid, the index of a column, or the name of a field"
     value = value.strip()
+    if value.isdecimal() and not value.isascii():
+        raise ValueError(expected)
     path = value.removeprefix("/").split("/")
     if not all(path) or (len(path) > 1 and not value.startswith("/")):
         raise ValueError(expected)
@@ -202,7 +201,7 @@ def uuid(value: str) -> str:
     return value
 
 
-def offsets(value: str) -> Offsets:
+def offsets(value: str) -> Positions:
     """Return where a read begins or ends."""
     expected = (
         'expected earliest, latest or JSON such as {"a/journal": 1234},'
@@ -222,7 +221,7 @@ def offsets(value: str) -> Offsets:
         except ValueError as error:
             raise ValueError(f"{expected}: {name!r}: {error}") from None
         if type(offset) is not int or not EARLIEST <= offset <= _MAX_INT64:
-            raise ValueError(f"{expected}: offset {offset!r} of {name!r}")
+            raise ValueError(f"{expected}: offset {offset!r:.30} of {name!r}")
     return pairs
 
 
@@ -273,7 +272,7 @@ def partition_columns(value: str) -> tuple[PartitionColumn, ...]:
         name = match["name"]
         label = match["label"] or name
         is_array = (match["type"] or "").lower().startswith("array")
-        if name.lower() in (*RESERVED, CORRUPT_COLUMN):
+        if name.lower() in RESERVED:
             raise ValueError(f"column {name!r} is reserved")
         if name.lower() in [column.name.lower() for column in columns]:
             raise ValueError(f"column {name!r} is there twice")

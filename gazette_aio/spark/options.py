@@ -19,17 +19,16 @@ from gazette_aio.spark.option_table import (
     refuse_table,
     refuse_together,
 )
-from gazette_aio.spark.option_values import EARLIEST, LATEST, Offsets, PartitionColumn
+from gazette_aio.spark.option_values import PartitionColumn
 from gazette_aio.spark.types import CORRUPT_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gazette_aio.spark.journal_ranges import Positions
+
 __all__ = [
-    "EARLIEST",
-    "LATEST",
     "Connection",
-    "Offsets",
     "PartitionColumn",
     "Selection",
     "SinkOptions",
@@ -77,7 +76,7 @@ def _connection(given: Mapping[str, Any]) -> Connection:
     refuse_together(given, "token", "tokenProvider")
     if ("tls.certFile" in given) != ("tls.keyFile" in given):
         raise ConfigurationError("options 'tls.certFile' and 'tls.keyFile' must be given together")
-    if not any(broker.startswith("https:") for broker in given["brokers"]):
+    if not any(broker.lower().startswith("https:") for broker in given["brokers"]):
         for name in ("tls.caFile", "tls.certFile"):
             refuse(given, name, "needs a broker of an https:// URL")
     return Connection(**fields_of(given, CONNECTION))
@@ -131,9 +130,9 @@ class SourceOptions:
     message_type: str | None = None
     """`module:Class` of protobuf messages."""
     infer_schema: bool = False
-    starting: Offsets = "earliest"
+    starting: Positions = "earliest"
     """Of streams, `parse()` lets it be the latest, unless they begin at a time."""
-    ending: Offsets = "latest"
+    ending: Positions = "latest"
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
     fail_on_data_loss: bool = True
@@ -147,8 +146,8 @@ class SourceOptions:
     batch_rows: int = 10_000
     batch_bytes: int = 4 << 20
     producer_horizon: float = 24 * 3600.0
-    pushdown: bool | None = None
-    """Whether filters are pushed down; None: if Spark does so."""
+    pushdown: bool = False
+    """Whether filters which Spark hands over choose what's read: for frames of one query only."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -188,7 +187,8 @@ def _check_extent(given: Mapping[str, Any], *, streaming: bool) -> None:
     refuse_together(given, "startingOffsets", "startingTimestamp")
     refuse_together(given, "endingOffsets", "endingTimestamp")
     refuse_together(given, "maxBytesPerTrigger", "maxRowsPerTrigger")
-    if given.get("isolation") == "read-uncommitted":
+    is_raw = given.get("format") == "raw"
+    if given.get("isolation", is_raw and "read-uncommitted") == "read-uncommitted":
         refuse(given, "maxRowsPerTrigger", "needs read-committed isolation")
     _check_offsets(given)
     begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
@@ -211,9 +211,9 @@ def _check_offsets(given: Mapping[str, Any]) -> None:
             )
 
 
-def _by_journal(given: Mapping[str, Any], name: str) -> dict[str, int]:
-    offsets: Offsets = given.get(name, "latest")
-    return {} if isinstance(offsets, str) else offsets
+def _by_journal(given: Mapping[str, Any], name: str) -> Mapping[str, int]:
+    positions: Positions = given.get(name, "latest")
+    return {} if isinstance(positions, str) else positions
 
 
 def _check_messages(given: Mapping[str, Any]) -> None:
@@ -224,6 +224,9 @@ def _check_messages(given: Mapping[str, Any]) -> None:
         refuse(given, "messageType", f"has no use for messages of format {form}")
     if form == "raw" and given.get("inferSchema"):
         raise ConfigurationError("option 'inferSchema' has no use for messages of format raw")
+    corrupt: str = given.get("columnNameOfCorruptRecord", CORRUPT_COLUMN)
+    if corrupt.lower() in [column.name.lower() for column in given.get("partitionColumns", ())]:
+        raise ConfigurationError(f"option 'partitionColumns': {corrupt!r} is of bad records")
     uuid: str | None = given.get("uuid")
     if uuid is not None and form == "csv" and not uuid.isdecimal():
         raise ConfigurationError("option 'uuid' must be the index of a column for format csv")
@@ -241,8 +244,9 @@ class SinkOptions:
     journal: str | None = None
     mapping: Literal["modulo", "rendezvous", "random"] | None = None
     """None: modulo if rows have keys, else random."""
-    exactly_once: bool = False
-    """Of options with a commit journal, `parse()` lets it be true."""
+    exactly_once: bool | None = None
+    """False: at least once. Of options with a commit journal, `parse()` lets it be true. None: what
+    a job publishes is committed behind its end, without a record of that."""
     commit_journal: str | None = None
     sink_id: str | None = None
     txn_id: str | None = None
@@ -283,6 +287,6 @@ class SinkOptions:
             refuse(given, "txnId", "is for batches only: those of streams have their numbers")
         if not selection:
             refuse(given, "mapping", "needs one of selector, journals and prefix")
-        fields: dict[str, Any] = {"exactly_once": commit_journal is not None}
+        fields: dict[str, Any] = {"exactly_once": commit_journal is not None or None}
         fields |= fields_of(given, MESSAGES) | fields_of(given, SINK)
         return cls(connection=connection, selection=selection, **fields)

@@ -77,8 +77,8 @@ class Task:
         head: Write head of the journal, as of planning. No record goes on behind it.
         kind: Which messages are delivered.
         size: Bytes to read, holes apart.
-        is_aligned: Whether a record begins at `begin`, as the byte before isn't there. Otherwise,
-            a record of newline delimited JSON is looked for from that byte.
+        is_aligned: Whether it's known that a record begins at `begin`. Otherwise, a record of
+            newline delimited JSON is looked for from the byte before.
     """
 
     journal: str
@@ -157,12 +157,10 @@ def plan_split_tasks(
 ) -> list[Task]:
     """Return the tasks of the splits of a range, of which no producers are known at its begin.
 
-    Splits without messages have none.
-
     Args:
         splits: All splits of one range, from `split_range()` without `anywhere`.
         summaries: Summary of each.
-        bounds: Leave out splits which can't hold a message that begins in `[begin, end)`.
+        bounds: Leave out splits which hold nothing of `[begin, end)`.
         labels: Names of the labels which rows need. All of them by default.
 
     Raises:
@@ -173,7 +171,7 @@ def plan_split_tasks(
     return [
         _task(split, CommittedSplitOf(planned), labels)
         for split, planned in zip(splits, plan.splits, strict=True)
-        if planned.begin != -1 and planned.begin < high and planned.end > low
+        if split.begin < high and split.end > low
     ]
 
 
@@ -192,7 +190,9 @@ def pack(
     """
     ordered = sorted(tasks, key=lambda task: (-task.weight, task.journal, task.begin))
     limit = max(max_split_bytes, OPEN_BYTES)
-    least = max(-(-sum(task.weight for task in ordered) // limit), min_partitions)
+    # Larger ones have a partition of their own.
+    total = sum(min(task.weight, limit) for task in ordered)
+    least = max(-(-total // limit), min_partitions)
     bins: list[list[Task]] = [[] for _ in range(min(least, len(ordered)))]
     loads = [(0, at) for at in range(len(bins))]
     for task in ordered:

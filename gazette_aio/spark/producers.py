@@ -64,6 +64,21 @@ class _Idle(NamedTuple):
     use: Use
 
 
+class _Pool:
+    """Idle producers of one process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.idle: OrderedDict[SinkKey, list[_Idle]] = OrderedDict()
+
+    def keep(self, key: SinkKey, idle: list[_Idle]) -> None:
+        """Keep the producers of a sink, which becomes the latest one."""
+        if idle:
+            self.idle[key] = idle
+        while len(self.idle) > _MOST_SINKS:
+            self.idle.popitem(last=False)
+
+
 class ProducerPool:
     """Producers which tasks of this process have used, and may use again.
 
@@ -80,9 +95,7 @@ class ProducerPool:
 
     def __init__(self, new_producer: Callable[[], ProducerID] = new_producer_id) -> None:
         self._new_producer = new_producer
-        self._lock = threading.Lock()
-        self._idle: OrderedDict[SinkKey, list[_Idle]] = OrderedDict()
-        self._process = os.getpid()
+        self._pools: dict[int, _Pool] = {}
 
     def take(self, plan: Plan, batch: int) -> Lease:
         """Return a producer for a task of a batch: a clean one, or else a fresh one.
@@ -91,10 +104,10 @@ class ProducerPool:
             plan: What the tasks of the batch have to know of those before.
             batch: The batch.
         """
-        with self._lock:
-            self._begin_if_forked()
+        pool = self._of_process()
+        with pool.lock:
             # Invariant: it's taken out ahead of the first append, whatever becomes of that.
-            idle = self._idle.pop(plan.key, [])
+            idle = pool.idle.pop(plan.key, [])
             kept: list[_Idle] = []
             clean: _Idle | None = None
             for entry in idle:
@@ -104,37 +117,31 @@ class ProducerPool:
                     if clean is not None:
                         kept.append(clean)
                     clean = entry
-            self._keep(plan.key, kept)
+            pool.keep(plan.key, kept)
         if clean is None:
             return Lease(self, plan.key, batch, self._new_producer(), 0)
         return Lease(self, plan.key, batch, clean.producer, clean.use.ack)
 
     def put(self, lease: Lease, ack: int) -> None:
         """Take back the producer of a lease, which is over. Use `Lease.finish()`."""
-        with self._lock:
-            self._begin_if_forked()
-            if lease.process != self._process:
-                return  # It's the parent's.
-            idle = self._idle.pop(lease.key, [])
+        if lease.process != os.getpid():
+            return  # It's the parent's.
+        pool = self._of_process()
+        with pool.lock:
+            idle = pool.idle.pop(lease.key, [])
             if all(entry.producer != lease.producer for entry in idle):
                 idle.append(_Idle(lease.producer, Use(lease.batch, ack)))
-            self._keep(lease.key, idle)
+            pool.keep(lease.key, idle)
 
-    def _keep(self, key: SinkKey, idle: list[_Idle]) -> None:
-        if idle:
-            self._idle[key] = idle
-        while len(self._idle) > _MOST_SINKS:
-            self._idle.popitem(last=False)
-
-    def _begin_if_forked(self) -> None:
-        if self._process != os.getpid():
-            self._idle.clear()
-            self._process = os.getpid()
+    def _of_process(self) -> _Pool:
+        # Race: a fork copies a lock which another thread holds, and that thread isn't there.
+        return self._pools.setdefault(os.getpid(), _Pool())
 
     def __repr__(self) -> str:
-        with self._lock:
-            count = sum(map(len, self._idle.values()))
-        return f"<ProducerPool of {count} idle producers of {len(self._idle)} sinks>"
+        pool = self._of_process()
+        with pool.lock:
+            count = sum(map(len, pool.idle.values()))
+            return f"<ProducerPool of {count} idle producers of {len(pool.idle)} sinks>"
 
 
 PROCESS_POOL: Final = ProducerPool()

@@ -3,7 +3,8 @@
 Theory of operation. `plan_batch()` compares where a query is with a listing of its journals. Each
 journal goes on towards its write head, or the target of an AvailableNow run. A limit of bytes is
 split over journals in proportion to what they lag behind, so that all of them catch up at the same
-time; each goes on by a byte at least, or by as much as its framing needs to be cut.
+time; each goes on by a byte at least, or by as much as its framing needs to be cut. What has
+expired is passed at once, and counts for nothing.
 
 Journals which are gone, were created anew, or fell behind, are losses. They're returned rather than
 raised, as a heads-up: `raise_losses()` makes errors of them if they aren't tolerated. The offsets
@@ -122,15 +123,16 @@ def plan_batch(
                     states[name] = _truncate(state, begin)
         if revision and name in ends:
             revisions[name] = revision
-        ranges.append(JournalRange(journal, begin, max(min(journal.head, target.head), begin)))
+        stop = max(min(journal.head, target.head), begin)
+        ranges.append(JournalRange(journal, max(begin, min(journal.earliest, stop)), stop))
     for name in sorted(gone):
         last = max(seen.get(name, 0), (targets or {}).get(name, Target(0)).head)
         if last > start.journals[name]:
             losses.append(Loss(name, _GONE, start.journals[name], last))
     shares = split_limit([planned.end - planned.begin for planned in ranges], max_bytes)
     for planned, share in zip(ranges, shares, strict=True):
-        if share:
-            name = planned.journal.name
+        name = planned.journal.name
+        if planned.end > ends.get(name, 0):
             ends[name] = cut_range(planned, planned.begin + share).end
             if planned.journal.create_revision:
                 revisions[name] = planned.journal.create_revision

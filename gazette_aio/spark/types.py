@@ -302,10 +302,12 @@ def classify(
     corrupt: str | None = None
     if not len(schema):
         raise ConfigurationError("the schema has no columns")
+    names: set[str] = set()
     for field in list[Any](schema):
         name = field.name
-        if schema.names.count(name) > 1:
+        if name in names:
             raise ConfigurationError(f"there's more than one column {name!r}")
+        names.add(name)
         if special.get(name.lower(), name) != name:
             raise ConfigurationError(f"column {name!r} must be spelt {special[name.lower()]!r}")
         if name == corrupt_column:

@@ -150,6 +150,7 @@ async def test_invalid_ranges(client: JournalClient, begin: int, end: int) -> No
 
 @pytest.mark.parametrize("direct", [True, False])
 async def test_content_before_the_first_fragment_is_lost(stored: Stored, direct: bool) -> None:
+    os.utime(stored.files[1], (1, 1))
     await stored.lose(0)
     reader = BoundedReader(stored.client, JOURNAL, 200, 4000, direct=direct)
     with pytest.raises(
@@ -207,9 +208,29 @@ async def test_holes_are_skipped_if_asked_to(
         assert await read(reader) == [(2000, WHOLE[2000:])]
     assert reader.gaps == tuple(told) == ((0, 2000),)
     assert "lost [0, 2000) of journal a/journal" in caplog.text
-    reader = BoundedReader(stored.client, JOURNAL, 100, 1900, fail_on_data_loss=False)
+    reader = BoundedReader(
+        stored.client, JOURNAL, 100, 1900, fetch_timeout=0.01, fail_on_data_loss=False
+    )
     assert await read(reader) == []
     assert reader.gaps == ((100, 1900),)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_the_first_content_which_a_broker_does_not_know_of_yet(
+    stored: Stored, direct: bool
+) -> None:
+    """It took the journal over, and persisted a fragment of its own meanwhile."""
+    first = stored.files[0]
+    hidden = first.rename(stored.root / "hidden")
+    await stored.broker.refresh(JOURNAL)
+    skipped = stored.broker.control.observe("read", journal=JOURNAL)
+    reader = BoundedReader(stored.client, JOURNAL, 200, 4000, direct=direct)
+    reading = asyncio.create_task(read(reader))
+    await until(lambda: skipped.hits > 1)
+    hidden.rename(first)
+    await stored.broker.refresh(JOURNAL)
+    assert await reading == [(200, WHOLE[200:])]
+    assert not reader.gaps
 
 
 async def test_two_holes(stored: Stored) -> None:
@@ -458,6 +479,19 @@ async def test_probes_are_retried_within_bounds(broker: StubBroker, client: Jour
     assert broker.read_requests.qsize() == 2
     while not broker.read_requests.empty():
         broker.read_requests.get_nowait()
+
+
+async def test_probes_which_are_not_answered(broker: StubBroker, client: JournalClient) -> None:
+    async def stall(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        await asyncio.Event().wait()
+        yield metadata(0)
+
+    broker.read_handler = stall
+    for probe in (head_of, first_offset_of):
+        async with asyncio.timeout(5):
+            with pytest.raises(pb.TransportError, match="no answer of a broker"):
+                await probe(client, JOURNAL, seconds=0.02)
+    await until(lambda: broker.open_rpcs == 0)
 
 
 async def test_map_bounded() -> None:

@@ -227,6 +227,101 @@ def test_a_generator_which_is_collected_in_the_loop_does_not_block_it() -> None:
     assert closing.closed.wait(5)
 
 
+def test_a_generator_which_is_collected_within_a_cycle_ends_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closing = Closing()
+    cycle: list[object] = []
+    cycle.append(cycle)
+    items = bridge.iterate(closing.numbers, depth=1)
+    cycle.append(items)
+    assert next(items) == 0
+    assert bridge.run(double(1)) == 2
+    del cycle, items
+
+    async def collect() -> None:
+        gc.collect()
+
+    bridge.run(collect())
+    assert closing.closed.wait(5)
+    assert not caplog.text
+
+
+def test_errors_do_not_keep_what_they_were_raised_in() -> None:
+    class Rows:
+        pass
+
+    rows: list[weakref.ref[Rows]] = []
+
+    async def fail() -> None:
+        content = Rows()
+        rows.append(weakref.ref(content))
+        raise pb.StoreError("damaged")
+
+    async def fail_later() -> AsyncIterator[int]:
+        yield 1
+        await fail()
+
+    gc.disable()
+    try:
+        with pytest.raises(pb.StoreError):
+            bridge.run(fail())
+        with pytest.raises(pb.StoreError):
+            list(bridge.iterate(fail_later))
+        bridge.close()
+        assert [row() for row in rows] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_an_iterator_which_does_not_end_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bridge, "_CLOSE_SECONDS", 0.05)
+    may_end = asyncio.Event()
+
+    async def stubborn() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await may_end.wait()
+
+    items = bridge.iterate(stubborn, depth=1)
+    assert next(items) == 1
+    items.close()
+    assert "doesn't end" in caplog.text
+    monkeypatch.undo()
+
+    async def end() -> None:
+        may_end.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    bridge.run(end(), 5)
+
+
+BLOCKED = """
+import threading, time
+from gazette_aio.spark import bridge
+
+async def block():
+    blocked.set()
+    time.sleep(600)
+
+bridge._CLOSE_SECONDS = 0.05
+blocked = threading.Event()
+threading.Thread(target=lambda: bridge.run(block()), daemon=True).start()
+blocked.wait()
+"""
+
+
+def test_a_loop_which_is_blocked_does_not_keep_the_interpreter() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BLOCKED], cwd=ROOT, capture_output=True, timeout=30, check=True
+    )
+    assert b"is blocked" in ended.stderr
+
+
 def test_the_loop_does_not_wait_for_itself() -> None:
     async def nested() -> None:
         with pytest.raises(RuntimeError, match="own thread"):

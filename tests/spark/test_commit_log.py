@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message.uuid import ACK_TXN, ProducerID
+from gazette_aio.spark import commit_tail
 from gazette_aio.spark.commit_log import CommitLog
 from gazette_aio.spark.commit_records import (
     HEADER,
@@ -201,6 +203,19 @@ async def test_the_commit_journal_is_unavailable(client, broker, pool):
             with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
                 await log.decide(0, messages)
     assert await delivered(client) == []
+    await log.decide(0, messages)
+    assert await delivered(client) == list(range(9))
+
+
+async def test_a_broker_which_refuses_the_offset_that_it_tells(client, broker, pool):
+    log = log_of(client)
+    messages = await publish_batch(client, log, 0, range(9), pool)
+    refused = {"where": lambda r: r.offset > 0, "status": pb.Status.WRONG_APPEND_OFFSET}
+    with broker.control.keep("append", journal=LOG, **refused) as refusals:
+        async with asyncio.timeout(5):
+            with pytest.raises(pb.WrongAppendOffsetError):
+                await log.decide(0, messages)
+        assert refusals.hits == 3
     await log.decide(0, messages)
     assert await delivered(client) == list(range(9))
 
@@ -422,7 +437,8 @@ async def move_head(client, offset):
     await client.apply([change])
 
 
-async def test_records_which_expired(client, broker, pool, caplog):
+async def test_records_which_expired(client, broker, pool, caplog, monkeypatch):
+    monkeypatch.setattr(commit_tail, "_LISTINGS", 0.0)
     await move_head(client, 1000)
     log = log_of(client)
     assert (await log.refresh()).decided == -1
@@ -441,6 +457,42 @@ async def test_records_which_expired(client, broker, pool, caplog):
     with pytest.raises(pb.DataLossError, match="lost records") as raised:
         await log.refresh()
     assert raised.value.missing[0][1] == 3000
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_records_which_a_broker_does_not_know_of_yet(
+    client, broker, pool, before, monkeypatch
+):
+    """It took the journal over while the fragment of the one before was on its way to the store."""
+    monkeypatch.setattr(commit_tail, "_POLL_SECONDS", 0.0)
+    log = log_of(client)
+    if before:
+        await log.refresh()
+    other = log_of(client)
+    await run_batch(client, other, 0, range(9), pool)
+    begin = len(await content(client, LOG))
+    await run_batch(client, other, 1, range(9, 18), pool)
+    head = len(await content(client, LOG))
+    jump = pb.ReadResponse(offset=begin, write_head=head)
+    jump.fragment.journal, jump.fragment.begin, jump.fragment.end = LOG, begin, head
+    jump.fragment.compression_codec = pb.CompressionCodec.NONE
+    missed = broker.control.once("read", journal=LOG, respond=jump)
+    state = await log.refresh()
+    assert missed.hits == 1
+    assert [record.batch for record in state.recent] == [0, 1]
+
+
+async def test_what_is_before_an_old_fragment_is_not_waited_for(client, broker, pool):
+    await move_head(client, 1000)
+    old = pb.FragmentsResponse()
+    for begin, days in ((1000, 3), (2000, 2)):
+        fragment = old.fragments.add().spec
+        fragment.journal, fragment.begin, fragment.end = LOG, begin, begin + 1000
+        fragment.compression_codec = pb.CompressionCodec.NONE
+        fragment.mod_time, fragment.backing_store = int(time.time()) - days * 86400, "file:///"
+    with broker.control.keep("list_fragments", journal=LOG, respond=old):
+        await run_batch(client, log_of(client), 0, range(9), pool)
+        assert (await log_of(client).refresh()).decided == 0
 
 
 async def test_a_log_of_no_sink_decides_nothing(client):

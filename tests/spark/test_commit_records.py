@@ -218,6 +218,8 @@ def edited(**changes):
         b'{"v":"1","t":"commit","q":"query","s":"sink"}',
         edited(t="of-a-later-release"),
         edited(t=""),
+        edited(t=["commit"]),
+        edited(t={"commit": 1}),
         edited(q=None),
         edited(q=5),
     ],

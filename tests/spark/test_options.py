@@ -46,7 +46,7 @@ def test_defaults_of_a_batch() -> None:
     assert (found.fetch_timeout, found.producer_horizon) == (120, 86_400)
     assert found.fail_on_data_loss
     assert not found.infer_schema
-    assert (found.io, found.isolation, found.pushdown) == ("auto", None, None)
+    assert (found.io, found.isolation, found.pushdown) == ("auto", None, False)
 
 
 def test_defaults_of_a_stream() -> None:
@@ -245,6 +245,7 @@ MALFORMED = [
     ("uuid", "/a//b", "expected a path"),
     ("uuid", "a/b", "expected a path"),
     ("uuid", "/a.b", "names can't have any of"),
+    ("uuid", "\u0663", "the index of a column"),
     ("format", "json", "expected raw or ndjson or csv or protobuf-fixed"),
     ("mode", "strict", "expected FAILFAST or"),
     ("columnNameOfCorruptRecord", "_VALUE", "other than"),
@@ -255,6 +256,8 @@ MALFORMED = [
     ("startingOffsets", '{"a/one": -3}', "offset -3 of 'a/one'"),
     ("startingOffsets", '{"a/one": 1.5}', "offset 1.5 of 'a/one'"),
     ("startingOffsets", '{"a/one": true}', "offset True of 'a/one'"),
+    ("startingOffsets", '{"a/one": "%s"}' % ("x" * 5000), "of 'a/one'"),
+    ("startingOffsets", '{"a/one": %s}' % ("9" * 4000), "of 'a/one'"),
     ("startingOffsets", '{"a/one": 9223372036854775808}', "of 'a/one'"),
     ("startingOffsets", '{"a/one": NaN}', "NaN isn't JSON"),
     ("startingOffsets", '{"a/one": 1, "a/one": 2}', "a name is there twice"),
@@ -321,6 +324,11 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ({"format": "csv", "uuid": "/a/b"}, "must be the index of a column"),
     ({"format": "protobuf-fixed", "uuid": "a.b"}, "must be a field's name"),
     ({"io": "broker", "fileRoot": "/x"}, "no use if everything is read from brokers"),
+    ({"partitionColumns": "_Corrupt_Record=app"}, "'_corrupt_record' is of bad records"),
+    (
+        {"partitionColumns": "region=app/region", "columnNameOfCorruptRecord": "Region"},
+        "'Region' is of bad records",
+    ),
 ]
 
 
@@ -341,6 +349,7 @@ def test_contradictions_of_a_source_are_refused(options: dict[str, str], expecte
             {"isolation": "read-uncommitted", "maxRowsPerTrigger": "1"},
             "needs read-committed isolation",
         ),
+        ({"format": "raw", "maxRowsPerTrigger": "1"}, "needs read-committed isolation"),
     ],
 )
 def test_contradictions_of_a_stream_are_refused(options: dict[str, str], expected: str) -> None:
@@ -413,11 +422,23 @@ def test_a_value_is_a_text() -> None:
         check_options(options)
 
 
+def test_a_name_which_is_long_is_cut_short() -> None:
+    with pytest.raises(ConfigurationError, match=r"^unknown option 'x{80}…': there are") as caught:
+        source(**{"x" * 100_000: "1"})
+    assert len(str(caught.value)) < 1000
+
+
+def test_the_scheme_of_a_broker_may_be_in_any_case() -> None:
+    found = source(brokers="HTTPS://h:1", **{"tls.caFile": "ca.pem"})
+    assert found.connection.ca_file == "ca.pem"
+
+
 def test_secrets_are_never_told() -> None:
     found = source(token="s3cret")
     assert found.connection.token == "s3cret"
     assert "s3cret" not in repr(found)
-    for options in ({"token": " "}, {"brokers": "https://me:s3cret@host"}):
+    broker = "https://me:s3cret@host"
+    for options in ({"token": " "}, {"brokers": broker}, {"brokers": f"{broker},{broker}"}):
         with pytest.raises(ConfigurationError, match="its value is invalid") as caught:
             check_options(BASE | options)
         assert "s3cret" not in str(caught.value)

@@ -118,6 +118,24 @@ def test_a_forked_process_begins_anew(pool, monkeypatch):
     assert "0 idle" in repr(pool)
 
 
+def test_a_fork_copies_no_lock_which_is_held(pool, monkeypatch):
+    taken = []
+
+    class Amid(dict):
+        def get(self, producer, default=None):
+            # The pool is locked by now; the child is another process, and this thread isn't there.
+            monkeypatch.setattr(os, "getpid", lambda: -5)
+            child = threading.Thread(target=lambda: taken.append(pool.take(plan(), 1)), daemon=True)
+            child.start()
+            child.join(5)
+            monkeypatch.undo()
+            return default
+
+    used(pool, 0)
+    pool.take(plan(0, Amid({1: 1})), 1)
+    assert len(taken) == 1
+
+
 def test_threads_never_share_a_producer():
     counter = iter(range(1 << 20))
     pool = ProducerPool(lambda: ProducerID(next(counter).to_bytes(6, "big")))
