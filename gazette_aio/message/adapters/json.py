@@ -72,6 +72,7 @@ class JSONAdapter(Generic[T]):
         self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
         names = [msgspec.json.encode(name) for name in path]
         self._uuid_decoder = msgspec.json.Decoder(_nested_type(path))
+        self._top_name = names[0]
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
         self._inner = b"}" * (len(path) - 1)
         self._after = b'"' + self._inner + b","
@@ -219,6 +220,18 @@ class JSONAdapter(Generic[T]):
         if document[:1] != b"{":
             raise ValidationError("message must encode to a JSON object")
         return _split_at(document, self._path)
+
+    def split_unchecked(self, document: bytes) -> tuple[bytes, bytes]:
+        """Return what bytes have before and behind their UUID, once they're known to be JSON.
+
+        Raises:
+            ValidationError: If they're not an object.
+            msgspec.DecodeError: If they're not JSON.
+        """
+        self._uuid_decoder.decode(document)
+        # Hot: most have no such member, nor a name which escapes may hide.
+        own_uuid = self._top_name in document or b"\\u" in document or b"\\/" in document
+        return self.split_document(document, own_uuid=own_uuid)
 
     def may_hold_uuid(self, names: Sequence[str]) -> bool:
         """Return whether a document of members of these names may have a member for the UUID."""

@@ -208,3 +208,23 @@ def convert_elements(kind: Any, converter: Converter) -> Converter:
         )
 
     return Converter(convert)
+
+
+def convert_items(kind: Any, converter: Converter) -> Converter:
+    """Return what converts the values of maps, to maps of type `kind`."""
+
+    def convert(column: Any) -> Any:
+        offsets = column.offsets.to_numpy()
+        first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
+        entries = pa.StructArray.from_arrays(
+            [column.keys.slice(first, size), converter.convert(column.items.slice(first, size))],
+            fields=[kind.key_field, kind.item_field],
+        )
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        buffers = [
+            pa.py_buffer(np.packbits(valid, bitorder="little")),
+            pa.py_buffer(np.ascontiguousarray(offsets - np.int32(first))),
+        ]
+        return pa.Array.from_buffers(kind, len(column), buffers, children=[entries])
+
+    return Converter(convert)

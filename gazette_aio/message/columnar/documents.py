@@ -14,10 +14,12 @@ Which values a column takes depends on the kind of messages and the column's typ
 | date32, date64 | ISO date | ISO date | - |
 | timestamp | ISO time; UTC unless it has a zone | likewise | google.protobuf.Timestamp |
 | struct, list | object, array | - | messages, repeated fields, maps as lists of structs |
+| map | object, whose members are text keys and values | - | maps |
 
 Digits of a time beyond the unit of the column are dropped. Dictionaries need indices of 32 bits or
-more. Nested fields must be nullable. Other types are refused. Columns are JSON members and protobuf
-fields by name; those of CSV follow the order of fields, that of the UUID left out.
+more. Nested fields must be nullable, but for keys of maps. Other types are refused. Columns are
+JSON members and protobuf fields by name; those of CSV follow the order of fields, that of the UUID
+left out. For columns with maps, JSON documents are parsed one by one, which is slower.
 
 Null is what's absent: members which are missing or null, protobuf fields which track presence and
 are unset, and empty CSV fields unless the column can hold empty values. A row is bad if it has no
@@ -159,7 +161,10 @@ def _check_names(names: list[str]) -> None:
 def _check_nested(name: str, kind: Any) -> None:
     if not pa.types.is_nested(kind):
         return
-    children = [kind.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        children = [kind.item_field]
+    else:
+        children = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_struct(kind):
         _check_names([child.name for child in children])
     for child in children:

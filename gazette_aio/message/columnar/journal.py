@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.columnar.plan import NO_ROWS
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.replayed import ReplayRecords
+from gazette_aio.message.columnar.sequencer import ColumnarSequencer
 from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
 
@@ -24,14 +25,31 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.checkpoint import ProducerState
     from gazette_aio.message.columnar.columns import Indices
-    from gazette_aio.message.columnar.outputs import RecordOptions
+    from gazette_aio.message.columnar.outputs import OutputMaker, RecordOptions
+    from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
-    from gazette_aio.message.columnar.sequencer import ColumnarSequencer
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.stamps import BadFrame
 
 
 _MAX_RUNS = 64  # Of messages between skipped ones, read at once.
+
+
+class BatchSequencer(Protocol):
+    """Says which messages commit: a ColumnarSequencer, or what stands in for one."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the rows which are carried to the next batch."""
+        ...
+
+    def process(self, batch: UuidColumns) -> CommitPlan:
+        """Process the rows of the journal which follow, as `ColumnarSequencer.process()`."""
+        ...
+
+    def replay(self, span: ReplaySpan) -> Replay:
+        """Return the filter of what is read again for a commit."""
+        ...
 
 
 class JournalRecords:
@@ -51,6 +69,7 @@ class JournalRecords:
         options: What to make.
         sequencer: Says which messages commit; or None for all of them, as they are.
         explain: Returns an error as it's to be raised.
+        maker: Makes the outputs, in place of a RecordMaker of the options.
     """
 
     def __init__(
@@ -60,8 +79,9 @@ class JournalRecords:
         offset: int,
         options: RecordOptions,
         *,
-        sequencer: ColumnarSequencer | None,
+        sequencer: BatchSequencer | None,
         explain: Callable[[FramingError], FramingError],
+        maker: OutputMaker | None = None,
     ) -> None:
         self.journal = journal
         self.is_read = False
@@ -69,12 +89,12 @@ class JournalRecords:
         self._framing = framing
         self._options = options
         self._sequencer = sequencer
-        self._maker = RecordMaker(journal, options, explain)
+        self._maker: OutputMaker = maker or RecordMaker(journal, options, explain)
         self._splitter = self._splitter_at(offset)
         self._uuids = UuidReader(options.adapter, strict=options.strict_uuid)
         self._payloads = Payloads()
         self._batch: tuple[Region, UuidColumns] | None = None  # To be processed next.
-        self._failed: list[FramingError] = []  # Come behind the batch.
+        self._failed: list[Output] = []  # Come behind the batch.
         self._unread: Region | None = None  # Comes behind that.
         self._truncation_told = False
         self._outputs: deque[Output] = deque()
@@ -169,15 +189,11 @@ class JournalRecords:
             return self._work_on_replay(self._replay)
         if self._batch is None:
             if self._failed:
-                self._outputs.extend([Output(error, DONE) for error in self._failed])
+                self._outputs.extend(self._failed)
                 self._failed = []
                 return True
-            try:
-                if not self._read():
-                    return False
-            except FramingError as error:
-                self._outputs.append(Output(error, DONE))
-                return True
+            if not self._read():
+                return bool(self._outputs)
         if self._batch is not None:
             self._process(*self._batch)
         return True
@@ -206,39 +222,25 @@ class JournalRecords:
 
     def _fail(self, region: Region, bad: list[BadFrame]) -> None:
         """Take note of what's wrong with the rows of a region."""
-        places = zip(region.begins().tolist(), region.ends.tolist(), strict=True)
-        for (_, error), (begin, end) in zip(bad, places, strict=True):
+        places = zip(region.payloads(), region.begins().tolist(), region.ends.tolist(), strict=True)
+        for (_, error), (frame, begin, end) in zip(bad, places, strict=True):
             kind = "uuid" if isinstance(error, ValidationError) else "decode"
-            failed = self._failure(error, begin, end, kind)
-            if failed is not None:
-                self._failed.append(failed)
+            self._failed += self._maker.refuse(error, frame, begin, end, kind)
 
     def _split(self) -> Region | None:
-        while not self._truncation_told:
+        """Return the next region; or None if there's no content, or outputs of what isn't one."""
+        refuse = self._maker.refuse
+        while not self._truncation_told and not self._outputs:
             try:
                 return self._splitter.next_region(self._options.batch_bytes)
             except FramingError as error:
-                failed = self._failure(error, error.begin, error.end, error.kind, type(error))
+                refused = refuse(error, None, error.begin, error.end, error.kind, cls=type(error))
             except UnexpectedEOFError as error:
                 self._truncation_told = True
                 at = self._splitter.offset
-                failed = self._failure(error, at, at, "unexpected_eof")
-            if failed is not None:
-                raise failed
+                refused = refuse(error, None, at, at, "unexpected_eof")
+            self._outputs.extend(refused)
         return None
-
-    def _failure(
-        self,
-        error: Exception,
-        begin: int,
-        end: int,
-        kind: str,
-        cls: type[FramingError] = FramingError,
-    ) -> FramingError | None:
-        if self._options.skip_errors:
-            self._maker.skipped += 1
-            return None
-        return self._maker.failure(error, begin, end, kind, cls)
 
     def _process(self, region: Region, columns: UuidColumns) -> None:
         payloads = self._payloads
@@ -293,7 +295,7 @@ class JournalRecords:
 
     def evict(self, limit: int) -> None:
         """Retain no more than `limit` bytes of messages; others are read again if they commit."""
-        if self._sequencer is not None and self._replay is None:
+        if isinstance(self._sequencer, ColumnarSequencer) and self._replay is None:
             with self._deciding:
                 kept = self._sequencer.evict(limit)
             if kept is not None:
@@ -301,7 +303,7 @@ class JournalRecords:
 
     def checkpoint(self, prune_horizon_ns: int = 0) -> tuple[int, list[ProducerState]]:
         """Return the offset and producer states as of what was handed out."""
-        assert self._sequencer is not None
+        assert isinstance(self._sequencer, ColumnarSequencer)
         with self._deciding:
             delivered, replayed = self._progress
             return self._sequencer.checkpoint(

@@ -31,8 +31,12 @@ class LineChecker:
     def _decoder(self) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(_struct("Document", self._fields))
 
-    def check(self, lines: list[bytes]) -> dict[int, Exception]:
-        """Return what's wrong with lines, by their index."""
+    def decode(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
+        """Return a document of each line, and what's wrong with lines, by their index.
+
+        Documents have attributes `f0`, `f1`, … of the columns. It's None for a line with which
+        something is wrong, or at least for this parser.
+        """
         errors: dict[int, Exception] = {}
         documents: list[Any] = []
         decode, add = self._decoder.decode, documents.append
@@ -53,6 +57,11 @@ class LineChecker:
             except RecursionError:
                 pass
             add(None)
+        return documents, errors
+
+    def check(self, lines: list[bytes]) -> dict[int, Exception]:
+        """Return what's wrong with lines, by their index."""
+        documents, errors = self.decode(lines)
         for number, field in enumerate(self._fields):
             if pa.types.is_integer(field.type) or pa.types.is_decimal(field.type):
                 name = f"f{number}"
@@ -96,5 +105,7 @@ def _hint(kind: Any) -> Any:
         hint = _struct("Object", [kind.field(index) for index in range(kind.num_fields)])
     elif types.is_list(kind):
         hint = list[_hint(kind.value_type)]  # type: ignore[misc]
+    elif types.is_map(kind):
+        hint = dict[str, _hint(kind.item_type)]  # type: ignore[misc]
     assert hint is not None
     return hint | None

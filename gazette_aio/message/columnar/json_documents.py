@@ -15,6 +15,7 @@ from gazette_aio.message.columnar.conversion import (
     cast_to,
     convert_elements,
     convert_fields,
+    convert_items,
     is_text_dictionary,
     parse_base64,
     parse_dates,
@@ -22,6 +23,7 @@ from gazette_aio.message.columnar.conversion import (
 )
 from gazette_aio.message.columnar.json_checks import LineChecker
 from gazette_aio.message.columnar.json_guard import guard, line_list, rebuild
+from gazette_aio.message.columnar.json_maps import MapReader, has_map
 from gazette_aio.message.columnar.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines
 from gazette_aio.protocol.errors import ConfigurationError
@@ -57,14 +59,21 @@ class JSONReader:
         self._stripper = None if stamps is None else StampStripper(*stamps)
         self.converters: list[Converter | None] = []
         self._fields: list[Any] = []  # As they're parsed.
+        map_fields: list[Any] = []
+        self._map_places: list[int] = []  # Of columns with maps among all.
         for field in fields:
             try:
                 kind, converter = _reading(field.type)
             except TypeError as error:
                 text = f"column {field.name!r}: {error} can't be decoded from JSON"
                 raise ConfigurationError(text) from None
+            if has_map(kind):
+                self._map_places.append(len(self.converters))
+                map_fields.append(pa.field(field.name, kind))
+            else:
+                self._fields.append(pa.field(field.name, kind))
             self.converters.append(converter)
-            self._fields.append(pa.field(field.name, kind))
+        self._maps = MapReader(map_fields) if map_fields else None
         self._parse_options = _parse_options(self._fields)
         self._use_threads = use_threads
         self._checker = LineChecker(self._fields)
@@ -88,7 +97,8 @@ class JSONReader:
         lines, positions = guard(lines, errors)
         blocks: list[list[Any]] = []
         failed: dict[int, Exception] = {}
-        for begin, end in _cut(lines.offsets):
+        # Without columns, pyarrow has no rows.
+        for begin, end in _cut(lines.offsets) if self._fields else []:
             block = _slice(lines, begin, end)
             try:
                 blocks.append(self._parse(block, use_threads=self._use_threads))
@@ -101,11 +111,44 @@ class JSONReader:
                 positions = np.arange(lines.rows)
             errors |= {int(positions[row]): error for row, error in failed.items()}
             positions = np.delete(positions, list(failed))
-        return self._join(blocks), positions, errors
+        columns = self._join(blocks)
+        if self._maps is not None:
+            if failed:
+                lines, _ = rebuild(lines, failed)
+            positions = self._add_maps(columns, lines, positions, errors)
+        return columns, positions, errors
+
+    def _add_maps(
+        self,
+        columns: list[Any],
+        lines: Lines,
+        positions: Indices | None,
+        errors: dict[int, Exception],
+    ) -> Indices | None:
+        """Add the columns with maps to the others, and return positions of the rows left.
+
+        Args:
+            columns: The others.
+            lines: Lines which they were parsed from.
+            positions: Positions of these lines, or None if it's all.
+            errors: Takes errors by position.
+        """
+        assert self._maps is not None
+        found, wrong = self._maps.read(line_list(lines))
+        for place, column in zip(self._map_places, found, strict=True):
+            columns.insert(place, column)
+        if not wrong:
+            return positions
+        if positions is None:
+            positions = np.arange(lines.rows)
+        errors |= {int(positions[row]): error for row, error in wrong.items()}
+        good = np.delete(np.arange(len(positions)), list(wrong))
+        columns[:] = [column.take(pa.array(good)) for column in columns]
+        return positions[good]
 
     def _join(self, blocks: list[list[Any]]) -> list[Any]:
         if len(blocks) == 1:
-            return blocks[0]
+            return list(blocks[0])
         if not blocks:
             return [pa.array([], field.type) for field in self._fields]
         return [pa.concat_arrays(list(columns)) for columns in zip(*blocks, strict=True)]
@@ -124,7 +167,7 @@ class JSONReader:
             read_options=pj.ReadOptions(use_threads=use_threads, block_size=block_size),
             parse_options=self._parse_options,
         )
-        if table.num_rows != lines.rows:
+        if table.num_rows != lines.rows and self._fields:
             raise pa.ArrowInvalid("more than one document")
         return [_single_chunk(column) for column in table.columns]
 
@@ -224,6 +267,12 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         element, converter = _reading(kind.value_type)
         read = pa.list_(pa.field(kind.value_field.name, element))
         return read, None if converter is None else convert_elements(kind, converter)
+    if types.is_map(kind):
+        if not types.is_string(kind.key_type):
+            raise TypeError(f"{kind} has keys which aren't string, and")
+        item, converter = _reading(kind.item_type)
+        read = pa.map_(kind.key_field, pa.field(kind.item_field.name, item))
+        return read, None if converter is None else convert_items(kind, converter)
     raise TypeError(str(kind))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -72,6 +72,58 @@ class Output(NamedTuple):
 
     value: RecordBatch | FramingError
     progress: Progress
+
+
+class OutputMaker(Protocol):
+    """Makes the outputs of messages of one journal, whatever these outputs are."""
+
+    @property
+    def journal(self) -> str:
+        """Name of the journal."""
+        ...
+
+    @property
+    def options(self) -> RecordOptions:
+        """What to make, and how."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """Number of messages and frames which were left out as they can't be decoded."""
+        ...
+
+    def make(
+        self,
+        columns: UuidColumns,
+        payloads: Payloads,
+        indices: Indices,
+        progress: Callable[[int], Progress],
+        final: Progress,
+    ) -> list[Output]:
+        """Return outputs of messages, as `RecordMaker.make()`."""
+        ...
+
+    def refuse(
+        self,
+        error: Exception,
+        content: bytes | None,
+        begin: int,
+        end: int,
+        kind: str,
+        *,
+        cls: type[FramingError] = FramingError,
+    ) -> list[Output]:
+        """Return outputs of the bytes `[begin, end)` of the journal, which are no message.
+
+        Args:
+            error: What's wrong with them.
+            content: The frame which they make up; None if they aren't one, or not at hand.
+            begin: Begin of the bytes.
+            end: End of the bytes.
+            kind: Kind of the FramingError to tell of it.
+            cls: Class of that.
+        """
+        ...
 
 
 class RecordMaker:
@@ -192,6 +244,22 @@ class RecordMaker:
         batch = batch.take(pa.array(at, mask=at < 0))
         bad = [BadFrame(int(messages[position]), error) for position, error in bad]
         return Decoded(batch, kept, bad)
+
+    def refuse(
+        self,
+        error: Exception,
+        content: bytes | None,  # noqa: ARG002
+        begin: int,
+        end: int,
+        kind: str,
+        *,
+        cls: type[FramingError] = FramingError,
+    ) -> list[Output]:
+        """Return the error of the bytes `[begin, end)`, unless errors are left out."""
+        if self.options.skip_errors:
+            self.skipped += 1
+            return []
+        return [Output(self.failure(error, begin, end, kind, cls), DONE)]
 
     def failure(
         self,

@@ -83,13 +83,13 @@ def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:
     field = descriptor.fields_by_name.get(name)
     if field is None:
         raise ConfigurationError(f"{descriptor.full_name} has no field {name!r}")
-    if not _is_repeated(field):
+    if not is_repeated(field):
         convert = _value_converter(field, kind)
         return _single_getter(name, convert, tracks_presence=field.has_presence)
+    if _is_map(field):
+        return _map_getter(field, kind)
     if not pa.types.is_list(kind):
         raise _mismatch(field, kind)
-    if _is_map(field):
-        return _map_getter(field, kind.value_type)
     convert = _value_converter(field, kind.value_type)
     if convert is None:
         return lambda message: list(getattr(message, name))
@@ -107,19 +107,27 @@ def _single_getter(name: str, convert: _Getter | None, *, tracks_presence: bool)
 
 
 def _map_getter(field: Any, kind: Any) -> _Getter:
-    if not pa.types.is_struct(kind) or [f.name for f in kind] != ["key", "value"]:
+    is_map, types = pa.types.is_map(kind), None
+    if is_map:
+        types = kind.key_type, kind.item_type
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        entry = kind.value_type
+        if [child.name for child in entry] == ["key", "value"]:
+            types = entry.field(0).type, entry.field(1).type
+    if types is None:
         raise _mismatch(field, kind)
-    key, value = (
-        field.message_type.fields_by_name["key"],
-        field.message_type.fields_by_name["value"],
-    )
-    convert_key = _value_converter(key, kind.field(0).type) or _identity
-    convert_value = _value_converter(value, kind.field(1).type) or _identity
+    fields = field.message_type.fields_by_name
+    convert_key = _value_converter(fields["key"], types[0]) or _identity
+    convert_value = _value_converter(fields["value"], types[1]) or _identity
     name = field.name
-    return lambda message: [
-        {"key": convert_key(k), "value": convert_value(v)}
-        for k, v in getattr(message, name).items()
-    ]
+
+    def get(message: Any) -> list[Any]:
+        entries = getattr(message, name).items()
+        if is_map:
+            return [(convert_key(k), convert_value(v)) for k, v in entries]
+        return [{"key": convert_key(k), "value": convert_value(v)} for k, v in entries]
+
+    return get
 
 
 def _value_converter(field: Any, kind: Any) -> _Getter | None:
@@ -174,7 +182,8 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
+    """Return whether a field is repeated, or a map."""
     repeated: bool | None = getattr(field, "is_repeated", None)
     # Releases of protobuf before 6.31 have the label only, and those since 7 don't.
     return field.label == _LABEL_REPEATED if repeated is None else repeated

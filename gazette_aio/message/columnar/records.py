@@ -70,7 +70,7 @@ class RecordBuilder:
             pa.DictionaryArray.from_arrays(codes, self._journals, safe=False),
             pa.array(columns.begin),
             pa.array(columns.end),
-            _timestamps(columns.clock),
+            timestamps(columns.clock),
             pa.array(columns.clock),
             _producers(columns.producer),
             pa.array(columns.flags),
@@ -88,11 +88,17 @@ _EPOCH_MICROSECONDS = UNIX_EPOCH_TICKS // 10
 _COUNTER_BITS = np.uint64(4)
 
 
-def _timestamps(clocks: NDArray[np.uint64]) -> Any:
+def timestamps(clocks: NDArray[np.uint64], validity: Any = None) -> Any:
+    """Return the times of clocks, as timestamps in microseconds.
+
+    Args:
+        clocks: The clocks.
+        validity: Bitmap of those which aren't null, if there are nulls.
+    """
     # Ticks have 60 bits, so that microseconds fit into signed ones with room to spare.
     since_1582 = (clocks >> _COUNTER_BITS) // _TICKS_PER_MICROSECOND
     microseconds = since_1582.view(np.int64) - np.int64(_EPOCH_MICROSECONDS)
-    buffers = [None, pa.py_buffer(microseconds)]
+    buffers = [validity, pa.py_buffer(microseconds)]
     return pa.Array.from_buffers(_METADATA_TYPES[3], len(clocks), buffers)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
+from gazette_aio.message.columnar.outputs import DONE, Output, OutputMaker, Progress
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.outcome import ReplayRange
 from gazette_aio.protocol.errors import FramingError, ReplayError, UnexpectedEOFError
@@ -37,7 +37,7 @@ class ReplayRecords:
         span: ReplaySpan,
         *,
         replay: Replay,
-        maker: RecordMaker,
+        maker: OutputMaker,
         uuids: UuidReader,
         retained: Payloads,
         splitter_at: Callable[[int], RegionSplitter],

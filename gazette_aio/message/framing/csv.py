@@ -219,6 +219,9 @@ class RecordParser:
         size = len(text)
         position = 0
         content_end = size - 1 if text.endswith(b"\n") else size
+        if self._field is None and _QUOTE not in text:
+            self.fields = text[:content_end].split(_COMMA)
+            return True
         while True:
             if self._field is None and not text.startswith(_QUOTE, position):
                 comma = text.find(_COMMA, position, content_end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
 import pyarrow  # noqa: ICN001
 import pyarrow.compute
 
@@ -110,7 +111,7 @@ class TableRows:
         self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]
     ) -> SplitMessages:
         if self._is_values:
-            parts = [adapter.split_document(value) for value in self._values(rows, indices)]
+            parts = self._split_values(rows, adapter, indices)
         else:
             columns = [self._texts(rows, name, indices) for name in self._names]
             is_usual = bool(columns) and not adapter.may_hold_uuid(self._names)
@@ -127,6 +128,18 @@ class TableRows:
                 return adapter.split_members(lines)
             parts = [adapter.split_document(line) for line in lines]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+
+    def _split_values(
+        self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]
+    ) -> list[tuple[bytes, bytes]]:
+        values = self._values(rows, indices)
+        parts: list[tuple[bytes, bytes]] = []
+        try:
+            parts.extend(map(adapter.split_unchecked, values))
+        except (ValidationError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            row = indices[len(parts)]
+            raise ValidationError(f"row {row}, column {_VALUE!r}: {error}") from None
+        return parts
 
     def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Any:
         texts: list[Any] = []

@@ -69,8 +69,10 @@ def test_rows_are_those_of_a_list(data, line_feeds, header):
         assert taken.to_pylist() == [model[row] for row in rows]
         assert payloads.take_list(at) == [model[row] for row in rows]
         assert lines_of(payloads, at) == [model[row] + b"\n" for row in rows]
-        pieces = list(payloads.pieces(at, max_bytes=50))
-        assert [row for piece in pieces for row in piece.tolist()] == rows
+        # Of rows which are few enough, none is wanted twice.
+        distinct = list(dict.fromkeys(rows))
+        pieces = list(payloads.pieces(indices(*distinct), max_bytes=50))
+        assert [row for piece in pieces for row in piece.tolist()] == distinct
         for piece in pieces:
             assert len(piece) == 1 or sum(len(model[row]) + 1 for row in piece) <= 50
         kept = sorted(data.draw(st.sets(st.integers(0, len(model) - 1)))) if model else []
