@@ -1,0 +1,294 @@
+"""Formats of messages: how content is cut in frames, and where their UUIDs are.
+
+| format | frames | UUIDs |
+| --- | --- | --- |
+| ndjson | lines | at `/_meta/uuid` |
+| csv | records | in the first column |
+| protobuf-fixed | fixed frames | in the field `uuid`, or else in that of number 1 |
+| raw | of the journal's content type; of unknown types, chunks of up to 1 MiB | likewise |
+
+Messages of the first three are to have UUIDs: JSON documents and protobuf messages without one have
+the zero UUID, and whatever else there is in its place makes a message bad. Raw messages are taken
+as they are, and those without a UUID that can be read have none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from gazette_aio.message.adapters import (
+    CSVAdapter,
+    PlacedAdapter,
+    UUIDPlace,
+    json_adapter,
+    protobuf_adapter,
+    raw_adapter,
+)
+from gazette_aio.message.framing import (
+    CSVFraming,
+    FixedFraming,
+    NDJSONFraming,
+    framing_by_content_type,
+)
+from gazette_aio.message.uuid import ZERO_UUID, uuid_from_bytes
+from gazette_aio.protocol.errors import (
+    ConfigurationError,
+    UnrecognizedContentTypeError,
+    ValidationError,
+)
+from gazette_aio.protocol.well_known import (
+    CONTENT_TYPE_CSV,
+    CONTENT_TYPE_JSON_LINES,
+    CONTENT_TYPE_PROTO_FIXED,
+)
+from gazette_aio.spark.references import import_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from gazette_aio.message.adapters import Adapter
+    from gazette_aio.message.framing import Framing
+    from gazette_aio.spark.options import SourceOptions
+
+Kind: TypeAlias = Literal["raw", "ndjson", "csv", "protobuf-fixed"]
+Isolation: TypeAlias = Literal["read-committed", "read-uncommitted"]
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    CONTENT_TYPE_JSON_LINES: "ndjson",
+    CONTENT_TYPE_CSV: "csv",
+    CONTENT_TYPE_PROTO_FIXED: "protobuf-fixed",
+}
+_FRAMINGS: Final[Mapping[Kind, Callable[[], Framing]]] = {
+    "ndjson": NDJSONFraming,
+    "csv": CSVFraming,
+    "protobuf-fixed": FixedFraming,
+}
+
+
+class Format(NamedTuple):
+    """How messages of a journal are read."""
+
+    kind: Kind
+    """Raw messages have no columns of documents."""
+    framing: Framing | None
+    """None: it's not known. Rows are chunks of content."""
+    adapter: Adapter[Any]
+    carries_uuids: bool
+    """Whether messages are to have UUIDs."""
+
+
+def format_of(options: SourceOptions, content_type: str) -> Format:
+    """Return the format of a journal.
+
+    The option `format` decides, and otherwise the journal's content type. Raw are messages of
+    content types which aren't of one of the formats.
+
+    Args:
+        options: Options of the source.
+        content_type: That of the journal; or empty, if it has none.
+
+    Raises:
+        ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+    """
+    kind = kind_of(options, content_type)
+    if kind != "raw":
+        adapter = adapter_of(kind, options.uuid, options.message_type)
+        return Format(kind, _FRAMINGS[kind](), adapter, carries_uuids=True)
+    framed = _KINDS.get(content_type)
+    if framed is not None:
+        lenient = _LenientAdapter(adapter_of(framed, options.uuid, options.message_type))
+        return Format(kind, _FRAMINGS[framed](), lenient, carries_uuids=False)
+    return Format(kind, _registered_framing(content_type), raw_adapter(), carries_uuids=False)
+
+
+def _registered_framing(content_type: str) -> Framing | None:
+    try:
+        return framing_by_content_type(content_type)
+    except UnrecognizedContentTypeError:
+        return None
+
+
+def kind_of(options: SourceOptions, content_type: str) -> Kind:
+    """Return the kind of format of a journal."""
+    return options.format or _KINDS.get(content_type, "raw")
+
+
+def isolation_of(options: SourceOptions, content_type: str) -> Isolation:
+    """Return the isolation of reads of a journal.
+
+    The option `isolation` decides. Otherwise it's read-committed if messages are to have UUIDs.
+
+    Raises:
+        ConfigurationError: To read committed, messages would have to be told apart.
+    """
+    is_raw = kind_of(options, content_type) == "raw"
+    if options.isolation is None:
+        return "read-uncommitted" if is_raw else "read-committed"
+    if options.isolation == "read-committed" and is_raw and not _registered_framing(content_type):
+        raise ConfigurationError(
+            "option 'isolation': read-committed needs messages, which content of type"
+            f" {content_type!r} isn't known to be made of: name its format"
+        )
+    return options.isolation
+
+
+def adapter_of(kind: Kind, uuid: str | None, message_type: str | None) -> Adapter[Any]:
+    """Return the adapter of messages.
+
+    Args:
+        kind: Kind of format; not raw.
+        uuid: Where UUIDs are, as the option says.
+        message_type: `module:Class` of protobuf messages. Without it they have no columns.
+
+    Raises:
+        ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+    """
+    if kind == "ndjson":
+        return json_adapter() if uuid is None else json_adapter(uuid_path=uuid)
+    if kind == "csv":
+        if uuid is not None and not uuid.isdecimal():
+            raise ConfigurationError("option 'uuid' must be the index of a column for format csv")
+        return PlacedCSVAdapter(int(uuid or 0))
+    assert kind == "protobuf-fixed"
+    if message_type is None:
+        if uuid is not None:
+            text = "option 'uuid' names a field of protobuf messages, which needs 'messageType'"
+            raise ConfigurationError(text)
+        return _WireAdapter()
+    cls = message_class(message_type)
+    return protobuf_adapter(cls, uuid_field(cls, message_type) if uuid is None else uuid)
+
+
+def message_class(reference: str) -> Any:
+    """Return the protobuf class which the option `messageType` names.
+
+    Raises:
+        ConfigurationError: There's no such class.
+    """
+    cls = import_object("messageType", reference)
+    if not isinstance(cls, type) or not hasattr(cls, "DESCRIPTOR"):
+        raise ConfigurationError(
+            f"option 'messageType': {reference!r} isn't a class of protobuf messages"
+        )
+    return cls
+
+
+def uuid_field(cls: Any, reference: str) -> str:
+    """Return the name of the field of UUIDs, unless an option tells it.
+
+    Args:
+        cls: The protobuf class.
+        reference: What names it.
+
+    Raises:
+        ConfigurationError: There's none.
+    """
+    fields = cls.DESCRIPTOR.fields_by_name
+    by_number = cls.DESCRIPTOR.fields_by_number
+    for field in (fields.get("uuid"), by_number.get(_UUID_NUMBER)):
+        if field is not None and field.type == field.TYPE_BYTES:
+            return cast("str", field.name)
+    raise ConfigurationError(
+        f"option 'messageType': {reference!r} has no bytes field 'uuid', nor one of number 1:"
+        " name the one which holds UUIDs by the option 'uuid'"
+    )
+
+
+class PlacedCSVAdapter(CSVAdapter):
+    """Adapter of records, whose UUIDs are read at once if they're in the first column."""
+
+    def __init__(self, uuid_column: int) -> None:
+        super().__init__(None, uuid_column)
+        self.uuid_place = UUIDPlace(b"", b",", text=True) if uuid_column == 0 else None
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        """Return the UUID of a record."""
+        return self.uuid(self.decode(frame))
+
+
+_UUID_NUMBER: Final = 1
+_UUID_TAG: Final = b"\x0a\x10"
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+_WIDTHS: Final = {_FIXED_64: 8, _FIXED_32: 4}
+
+
+class _WireAdapter:
+    """Adapter of protobuf messages of an unknown type, whose UUIDs are in the field of number 1."""
+
+    uuid_place = UUIDPlace(_UUID_TAG, b"", text=False)
+
+    def decode(self, frame: bytes) -> bytes:
+        return frame
+
+    def encode(self, message: bytes, uuid: UUID) -> bytes:
+        # Of all fields of one number, the last one counts.
+        return message + _UUID_TAG + uuid.bytes
+
+    def uuid(self, message: bytes) -> UUID:
+        return self.frame_uuid(message)
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        return _UUID_TAG + uuid.bytes
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        if frame.startswith(_UUID_TAG) and len(frame) >= len(_UUID_TAG) + 16:
+            return uuid_from_bytes(frame[len(_UUID_TAG) : len(_UUID_TAG) + 16])
+        found, at = b"", 0
+        while at < len(frame):
+            tag, at = _varint(frame, at)
+            number, wire_type = tag >> 3, tag & 7
+            begin = at
+            if wire_type == _VARINT:
+                _, at = _varint(frame, at)
+            elif wire_type == _BYTES:
+                size, begin = _varint(frame, at)
+                at = begin + size
+                if number == _UUID_NUMBER:
+                    found = frame[begin:at]
+            elif wire_type in _WIDTHS:
+                at += _WIDTHS[wire_type]
+            else:
+                raise ValidationError(f"message has a field of wire type {wire_type}")
+        if at != len(frame):
+            raise ValidationError("message is truncated")
+        return uuid_from_bytes(found) if found else ZERO_UUID
+
+
+def _varint(frame: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(frame) and shift < 70:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValidationError("message is truncated")
+
+
+class _LenientAdapter:
+    """Adapter of undecoded messages, which have the zero UUID if they have no valid one."""
+
+    def __init__(self, inner: Adapter[Any]) -> None:
+        self._inner = inner
+        self._frame_uuid: Callable[[bytes], UUID] = cast("Any", inner).frame_uuid
+        self.uuid_place = inner.uuid_place if isinstance(inner, PlacedAdapter) else None
+
+    def decode(self, frame: bytes) -> bytes:
+        return frame
+
+    def encode(self, message: bytes, uuid: UUID) -> bytes:
+        return self._inner.encode(self._inner.decode(message), uuid)
+
+    def uuid(self, message: bytes) -> UUID:
+        return self.frame_uuid(message)
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        return self._inner.acknowledgement(uuid)
+
+    def frame_uuid(self, frame: bytes) -> UUID:
+        try:
+            return self._frame_uuid(frame)
+        except Exception:  # noqa: BLE001 - whatever it is that can't be parsed.
+            return ZERO_UUID
