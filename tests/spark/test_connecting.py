@@ -1,0 +1,150 @@
+"""The clients of connections."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from types import ModuleType
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.spark import bridge, connecting
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.options import Connection
+from gazette_aio.testing import no_leaks
+from tests.client.support import until
+
+NOBODY = "http://localhost:1"
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_leaks() -> AsyncIterator[None]:
+    async with no_leaks():
+        yield
+        await bridge.close_clients()
+
+
+async def test_one_client_of_a_connection(gazette_broker):
+    connection = Connection(brokers=(gazette_broker.endpoint,))
+    client = await spark_client(connection)
+    assert await spark_client(Connection(brokers=(gazette_broker.endpoint,))) is client
+    assert client.endpoint == gazette_broker.endpoint
+    await client.list()
+
+
+async def test_a_single_broker_is_not_waited_for():
+    client = await spark_client(Connection(brokers=(NOBODY,)))
+    assert client.rpc.dispatcher.state == "idle"
+
+
+async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
+    """Another one takes over once it's gone."""
+    monkeypatch.setattr(connecting, "_HEAD_START", 0.01)
+    async with EmbeddedBroker(fsync="off", http_port=None) as second:
+        brokers = (NOBODY, second.endpoint, gazette_broker.endpoint)
+        connection = Connection(brokers=brokers)
+        client = await spark_client(connection)
+        assert client.endpoint in brokers[1:]
+        await client.list()
+        # Whose client is connected is taken at once.
+        assert (await spark_client(connection)).rpc.dispatcher.state == "ready"
+        await (await spark_client(Connection(brokers=(second.endpoint,)))).list()
+        ordered = Connection(brokers=(second.endpoint, gazette_broker.endpoint))
+        client = await spark_client(ordered)
+        assert client.endpoint == second.endpoint
+    await until(lambda: client.rpc.dispatcher.state != "ready")
+    assert (await spark_client(ordered)).endpoint == gazette_broker.endpoint
+
+
+async def test_no_broker_answers(monkeypatch):
+    monkeypatch.setattr(connecting, "_HEAD_START", 0.0)
+    real = connecting.connect
+    monkeypatch.setattr(
+        connecting, "connect", lambda address, **given: real(address, connect_timeout=0.01, **given)
+    )
+    connection = Connection(brokers=(NOBODY, "http://localhost:2"))
+    with pytest.raises(pb.TransportError, match=r"no broker answers: .*:[12] .*; .*:[12] ") as info:
+        await spark_client(connection)
+    assert info.value.retryable
+
+
+KEY = "c2VjcmV0"
+MODULE = "token_provider_of_a_test"
+locked = pytest.mark.gazette_broker(auth_keys=KEY)
+
+
+@pytest.fixture
+async def token():
+    """A token which lets journals be listed."""
+    claims = pb.Claims(capability=pb.Capability.LIST)
+    metadata = await pb.KeyedAuth(KEY).authorize(claims, timedelta(minutes=1))
+    ((_, value),) = metadata
+    return value.removeprefix("Bearer ")
+
+
+@pytest.fixture
+def provider(monkeypatch, token):
+    """A module whose functions return tokens, and the threads which called them."""
+    module = ModuleType(MODULE)
+    threads = []
+
+    def plain():
+        threads.append(threading.get_ident())
+        return token
+
+    async def asynchronous():
+        threads.append(threading.get_ident())
+        return token
+
+    vars(module).update(
+        plain=plain, asynchronous=asynchronous, number=lambda: 5, text="text", threads=threads
+    )
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    return module
+
+
+@locked
+@pytest.mark.parametrize("name", ["plain", "asynchronous"])
+async def test_tokens_of_a_provider(provider, gazette_broker, name):
+    """A plain function may wait for a server, and so isn't called in the loop's thread."""
+    connection = Connection(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
+    for _ in range(2):
+        await (await spark_client(connection)).list()
+    here = threading.get_ident()
+    assert [thread == here for thread in provider.threads] == [name == "asynchronous"] * 2
+
+
+@locked
+async def test_a_token(gazette_broker, token):
+    connection = Connection(brokers=(gazette_broker.endpoint,), token=token)
+    client = await spark_client(connection)
+    await client.list()
+    assert token not in repr(client) + repr(connection)
+
+
+@locked
+@pytest.mark.usefixtures("provider")
+async def test_providers_which_provide_nothing(gazette_broker):
+    def connection_of(name):
+        return Connection(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
+
+    for name, text in (
+        ("missing", f"can't import '{MODULE}:missing': AttributeError"),
+        ("text", "expected a callable, and not a str"),
+    ):
+        with pytest.raises(pb.ConfigurationError, match=f"option 'tokenProvider': {text}"):
+            await spark_client(connection_of(name))
+    client = await spark_client(connection_of("number"))
+    with pytest.raises(pb.ConfigurationError, match="a token must be a str, and not a int"):
+        await client.list()
+
+
+async def test_files_of_certificates(tmp_path):
+    connection = Connection(brokers=("https://localhost:1",), ca_file=str(tmp_path / "missing"))
+    client = await spark_client(connection)
+    with pytest.raises(pb.ConfigurationError, match="reading TLS options"):
+        await client.list()
