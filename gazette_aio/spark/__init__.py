@@ -1,1 +1,51 @@
-"""Gazette as a data source and sink of Apache Spark."""
+"""Gazette as a source and a sink of Apache Spark: `spark.read.format("gazette")`.
+
+Spark finds the format by itself wherever this package is installed along with PySpark 4.0 or newer:
+`pip install 'gazette-aio[spark]'`. Here is what programs use besides; each name is imported when
+it's first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gazette_aio.spark.committed_rows import read_committed
+    from gazette_aio.spark.committing import recover_sink
+    from gazette_aio.spark.progress_lag import lag
+    from gazette_aio.spark.registration import register
+    from gazette_aio.spark.source import GazetteDataSource
+
+__all__ = ["GazetteDataSource", "lag", "read_committed", "recover_sink", "register"]
+
+_MODULES = {
+    "GazetteDataSource": "gazette_aio.spark.source",
+    "lag": "gazette_aio.spark.progress_lag",
+    "read_committed": "gazette_aio.spark.committed_rows",
+    "recover_sink": "gazette_aio.spark.committing",
+    "register": "gazette_aio.spark.registration",
+}
+
+if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        if (module := _MODULES.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            # One of ours is there, or the installation is broken: then its own error tells.
+            if (error.name or "").partition(".")[0] == "gazette_aio":
+                raise
+            raise ImportError(
+                f"gazette_aio.spark needs another package: {error}:"
+                " pip install 'gazette-aio[spark]'",
+                name=error.name,
+            ) from error
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

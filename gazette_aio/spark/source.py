@@ -1,0 +1,186 @@
+"""The data source `gazette` of Spark, and its reader of batches.
+
+Spark makes these objects in processes which plan, and pickles them to those which execute. They
+hold plain data only: what talks to brokers belongs to the process, see `bridge`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from gazette_aio.spark import bridge
+from gazette_aio.spark.batch import label_columns, plan_batch
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.filters import Pushdown
+from gazette_aio.spark.options import SinkOptions, SourceOptions, check_options
+from gazette_aio.spark.reading import read_partition
+from gazette_aio.spark.sampling import sample_schema
+from gazette_aio.spark.types import default_schema, parse_schema, schema_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, MutableMapping
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        Filter,
+    )
+
+    from gazette_aio.spark.planning import Partition
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_OF_STREAMS: Final = frozenset({"maxbytespertrigger", "maxrowspertrigger"})
+
+
+class GazetteDataSource(DataSource):
+    """Journals as a source and a sink of batches and streams: `format("gazette")`.
+
+    Args:
+        options: Texts by names in any case.
+
+    Raises:
+        ConfigurationError: An option is unknown or malformed, or what's needed is missing.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        check_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "gazette"
+
+    def schema(self) -> StructType:
+        """Return the schema of a source for which the user gives none.
+
+        Raises:
+            ConfigurationError: An option contradicts another, or no schema can be inferred.
+            GazetteError: Messages to infer it from can't be read.
+        """
+        # Which of both is loaded isn't known yet.
+        is_stream = any(name.lower() in _OF_STREAMS for name in self.options)
+        options = SourceOptions.parse(self.options, streaming=is_stream)
+        if options.infer_schema:
+            found = bridge.run(_infer(options))
+        else:
+            found = default_schema(options.partition_columns)
+        return StructType.fromJson(json.loads(schema_json(found)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch.
+
+        Raises:
+            ConfigurationError: An option contradicts another, or Spark has columns of types which
+                can't be made.
+        """
+        options = SourceOptions.parse(self.options, streaming=False)
+        pushes = options.pushdown and _is_pushdown_worker()
+        reader = PushdownGazetteReader if pushes else GazetteReader
+        return reader(options, parse_schema(schema.json()))
+
+    def streamReader(  # noqa: N802 - Spark's name.
+        self, schema: StructType
+    ) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        from gazette_aio.spark.stream_source import stream_reader  # noqa: PLC0415
+
+        options = SourceOptions.parse(self.options, streaming=True)
+        return stream_reader(options, parse_schema(schema.json()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's.
+        """Return the writer of a batch."""
+        from gazette_aio.spark.sink import GazetteWriter  # noqa: PLC0415
+
+        options = SinkOptions.parse(self.options, streaming=False)
+        return GazetteWriter(schema, options, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Likewise.
+    ) -> DataSourceStreamWriter:
+        """Return the writer of a stream, or of one batch of it."""
+        from gazette_aio.spark.sink import GazetteStreamWriter  # noqa: PLC0415
+
+        options = SinkOptions.parse(self.options, streaming=True)
+        return GazetteStreamWriter(schema, options, overwrite)
+
+
+async def _infer(options: SourceOptions) -> pa.Schema:
+    client = await spark_client(options.connection)
+    return await sample_schema(client, options)
+
+
+class GazetteReader(DataSourceReader):
+    """Reads a batch.
+
+    Args:
+        options: What's read.
+        schema: Exact Arrow schema of the rows.
+    """
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self._pushdown: Pushdown | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what each task of Spark reads, as of now.
+
+        Spark asks once for each DataFrame: later queries of the same one read the same ranges.
+
+        Raises:
+            ConfigurationError: Journals aren't there, or can't be read as options and schema say.
+            GazetteError: Brokers can't tell.
+        """
+        planned = bridge.run(self._plan())
+        return [InputPartition(partition) for partition in planned]
+
+    async def _plan(self) -> list[Partition]:
+        client = await spark_client(self.options.connection)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        return await plan_batch(client, self.options, self.schema, self._pushdown, cores=cores)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition.
+
+        Raises:
+            GazetteError: Journals can't be read, content is lost, or is malformed.
+        """
+        tasks: Partition | None = partition.value
+        # Of no partitions at all, Spark makes one of None.
+        return read_partition(tasks or (), self.options, self.schema)
+
+
+class PushdownGazetteReader(GazetteReader):
+    """Reads what a query's filters leave of a batch.
+
+    Spark refuses readers with `pushFilters()` altogether, unless it's configured to push filters.
+    And then a DataFrame has one plan of its partitions, for all of its queries: that of the query
+    whose filters were pushed last. So it's only right for DataFrames of a single query, and users
+    must ask for it.
+    """
+
+    def pushFilters(  # noqa: N802 - Spark's name.
+        self, filters: list[Filter]
+    ) -> Iterable[Filter]:
+        """Take note of filters, and return those which Spark has to check of each row."""
+        self._pushdown = Pushdown.of(filters, label_columns(self.options, self.schema))
+        return self._pushdown.unhandled
+
+
+def _is_pushdown_worker() -> bool:
+    """Return whether this process plans a batch whose filters Spark hands over."""
+    if _PUSHDOWN_WORKER in sys.modules:
+        return True
+    spec: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == _PUSHDOWN_WORKER

@@ -1,0 +1,167 @@
+"""Fixtures of the tests which need PySpark and Java: a session, a broker, and its journals.
+
+Where one of both is missing, these tests are skipped; or fail, if GAZETTE_REQUIRE_SPARK is set.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pyspark.journals import Broker, Journals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 180
+"""A test may be the one which starts the JVM and the first workers, on a machine that's busy."""
+_LEFT_OPEN = r"ignore:unclosed <socket\.socket .*raddr=\('127\.0\.0\.1':ResourceWarning"
+"""PySpark and Py4J leave connections to the JVM, by which rows come, to the garbage collector."""
+
+
+def _missing() -> str | None:
+    # The package pyspark-client has the same modules, and no Spark.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None or not (Path(spec.origin).parent / "jars").is_dir():
+        return "PySpark isn't installed: see `make test-spark`"
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=f"{home}/bin" if home else None) is None:
+        return "Java isn't found: Spark needs Java 17 or newer"
+    return None
+
+
+class _Skipped(pytest.Module):
+    """A module of tests which can't run here."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        reason = _missing()
+        assert reason is not None
+        if os.environ.get("GAZETTE_REQUIRE_SPARK"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """Keep modules from being imported where PySpark is missing."""
+    if _missing() is None:
+        return None
+    module: pytest.Module = _Skipped.from_parent(parent, path=module_path)
+    return module
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give these tests the time which Spark takes, and pass over what it leaves open."""
+    for item in items:
+        if not item.path.is_relative_to(Path(__file__).parent):
+            continue
+        item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def spark_environment() -> Iterator[dict[str, str]]:
+    """Environment of processes of Spark, which is also set in this one.
+
+    Workers run this interpreter, and import `gazette_aio` and `tests` from this tree. Pass it to
+    programs which a test starts: `subprocess.run(..., env=spark_environment)`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        # Set, even to nothing, it leads the launcher to another installation.
+        patch.delenv("SPARK_HOME", raising=False)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(_ROOT))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        yield dict(os.environ)
+
+
+@pytest.fixture(scope="session")
+def spark_settings(
+    tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str, str]
+) -> dict[str, str]:
+    """Settings of the session, for tests which start one of their own in another process."""
+    root = tmp_path_factory.mktemp("spark")
+    return {
+        "spark.master": "local[2]",
+        "spark.app.name": "gazette_aio",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "768m",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={root} -XX:TieredStopAtLevel=1",
+        "spark.local.dir": str(root / "local"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(root / "warehouse"),
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: dict[str, str]) -> Iterator[SparkSession]:
+    """The Spark session of this run, `local[2]`: it starts when it's first used.
+
+    Streams which a test left running are stopped behind the last one only: stop them yourself.
+    What a test sets by `spark.conf.set` it must unset.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in spark_settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    gateway = session.sparkContext._gateway
+    session.stop()
+    # Spark leaves its JVM to the end of the interpreter, and its pipe to the garbage collector.
+    process: subprocess.Popen[bytes] = gateway.proc
+    gateway.shutdown()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(timeout=30)
+    gc.collect()  # What's left open is told here, where it's passed over.
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of this run, in a thread: `broker.endpoint`, `broker.run(coroutine)`, `broker.client`.
+
+    It's shared by all tests, and outlives drivers which a test kills. Use `journals` for content.
+    """
+    with Broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def journals(broker: Broker) -> Journals:
+    """Journals of this test, below a prefix of its own; none is there before `journals.create()`.
+
+    Example:
+        journals.create("a", "b", labels={"region": "eu"})
+        journals.publish("a", [{"id": 1}])
+        spark.read.format("gazette").options(**journals.options()).load()
+        assert journals.committed("a", "b") == ...
+    """
+    return Journals(broker, f"test-{next(_NUMBERS)}/")
