@@ -1,0 +1,414 @@
+"""Plans the batches of a streaming query: what each reads, and where it ends.
+
+A planner lives as long as a run of the query, in one process. What it knows besides the positions
+which Spark keeps is a cache, or a help to tell a loss: write heads which it saw, what was read
+ahead, where an AvailableNow run ends, and the listing that the next tasks are planned by.
+
+It asks brokers for little: to plan a batch takes a listing, and a probe of the head of each
+journal, all at once; and if messages are sequenced, reads of what's new. Fragments are listed as
+well where a journal is read which wasn't read a moment ago, as its first content may be gone; where
+a limit can cut it at fragments only; or where there's enough to read to be worth several tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.message.ranges import RangeState
+from gazette_aio.spark.batch import SMALL_BYTES
+from gazette_aio.spark.bounded import head_of, is_old, map_bounded
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.filters import MAX_SKEW_SECONDS
+from gazette_aio.spark.formats import isolation_of
+from gazette_aio.spark.journal_ranges import JournalRange, check_names, content_bytes
+from gazette_aio.spark.line_ends import is_complete, last_end
+from gazette_aio.spark.listing import list_journals
+from gazette_aio.spark.offsets import Offsets, batch_ranges, settle
+from gazette_aio.spark.planning import OPEN_BYTES, pack, plan_committed_tasks, plan_tasks
+from gazette_aio.spark.progress import (
+    Target,
+    available_now,
+    check_batch,
+    plan_batch,
+    raise_losses,
+    regressed,
+)
+from gazette_aio.spark.scanning import scan_uuids
+from gazette_aio.spark.tail import Move, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+
+    from gazette_aio.message.columnar.columns import UuidColumns
+    from gazette_aio.spark.journal_ranges import JournalInfo
+    from gazette_aio.spark.offsets import BatchRange
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.planning import Partition
+    from gazette_aio.spark.progress import Loss
+
+_logger = logging.getLogger(__name__)
+
+_PROBE_SECONDS: Final = 5.0
+"""Seconds for which a write head which went back is asked for again."""
+
+_FRESH_SECONDS: Final = 60.0
+"""Seconds for which content that was read is taken to be there still."""
+
+
+class _Planned(NamedTuple):
+    """The listing of a batch whose tasks weren't planned yet."""
+
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    journals: dict[str, JournalInfo]
+
+
+class StreamPlanner:
+    """Plans batches of a query.
+
+    Its methods are called one at a time. Positions are JSON of `Offsets`, as Spark passes them.
+
+    Args:
+        options: What's read.
+        labels: Names of the labels which rows need.
+        cores: Partitions to make at least, of what's not too small for so many.
+    """
+
+    def __init__(
+        self, options: SourceOptions, *, labels: Collection[str] | None = None, cores: int = 1
+    ) -> None:
+        self._options = options
+        self._labels = labels
+        self._cores = cores
+        self._sequences = options.isolation != "read-uncommitted" and (
+            options.isolation is not None or options.format != "raw"
+        )
+        self._tail = Tail(self._scan, self._is_complete)
+        self._initial: Offsets | None = None
+        self._journals: dict[str, JournalInfo] | None = None
+        self._targets: dict[str, Target] | None = None
+        self._seen: dict[str, int] = {}
+        self._read: dict[str, tuple[int, float]] = {}  # Offsets read up to, and when.
+        self._planned: _Planned | None = None
+
+    async def initial(self) -> Offsets:
+        """Return where the query begins: always the same.
+
+        Cancellation: safe.
+
+        Raises:
+            ConfigurationError: A journal which is named isn't there, or an offset out of bounds.
+            GazetteError: Brokers can't tell.
+        """
+        if self._initial is None:
+            begin_mod_time = 0
+            if self._options.starting_timestamp_ms is not None:
+                begin_mod_time = self._options.starting_timestamp_ms // 1000 - MAX_SKEW_SECONDS
+            journals = await list_journals(
+                await spark_client(self._options.connection),
+                self._options,
+                fragments=self._options.starting != "latest",
+                # Others may be created while the query runs.
+                allow_none=not self._options.selection.journals,
+                begin_mod_time=max(begin_mod_time, 0),
+            )
+            starting = self._options.starting
+            check_names(starting, {one.name for one in journals}, "startingOffsets")
+            self._initial = Offsets.initial(journals, starting, committed=self._sequences)
+            self._note({journal.name: journal for journal in journals})
+        return self._initial
+
+    async def fix_targets(self) -> None:
+        """Have the run end at the present write heads.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: Brokers can't tell.
+        """
+        journals = await self._look(None, fragments=False)
+        self._targets = available_now(journals.values())
+        self._note(journals)
+
+    async def end(
+        self,
+        given: Mapping[str, Any],
+        *,
+        max_bytes: int | None = None,
+        max_rows: int | None = None,
+    ) -> Mapping[str, Any]:
+        """Return where a batch ends: the very object which is given, if nothing is new.
+
+        Args:
+            given: Where it begins.
+            max_bytes: Limit of its bytes. It's exceeded by what journals need to go on.
+            max_rows: Limit of its messages, of journals whose messages are sequenced.
+
+        Cancellation: safe.
+
+        Raises:
+            DataLossError: What was to be read is lost.
+            ConfigurationError: It can't go on from there with these options.
+            GazetteError: Brokers can't tell, or journals can't be read.
+        """
+        start = await self._parse_start(given)
+        journals = await self._list(start)
+        await self._list_fragments(start, journals, cuts=max_bytes is not None)
+        end, losses = plan_batch(
+            start, journals.values(), max_bytes=max_bytes, targets=self._targets, seen=self._seen
+        )
+        self._tell(losses)
+        self._note(journals)
+        for name in {loss.journal for loss in losses} - journals.keys():
+            self._seen.pop(name, None)
+            if self._targets is not None:
+                self._targets.pop(name, None)
+        self._tail.keep(journals)
+        ranges = batch_ranges(start, end)
+        committed = self._committed(ranges, journals)
+        names = {one.journal for one in committed}
+        plain = [one for one in ranges if one.journal not in names]
+        end = await self._end_at_lines(plain, end, journals)
+        if self._sequences:
+            states = await self._sequence(committed, journals, max_rows)
+            end = end.end_at(states, int(self._options.producer_horizon * 1e9))
+        found = settle(start, end, given)
+        self._planned = _Planned(given, found, journals)
+        return found
+
+    async def partitions(
+        self, given_start: Mapping[str, Any], given_end: Mapping[str, Any]
+    ) -> list[Partition]:
+        """Return what the tasks of a batch read.
+
+        Args:
+            given_start: Where it begins, as Spark has it.
+            given_end: Where it ends.
+
+        Cancellation: safe.
+
+        Raises:
+            DataLossError: What was to be read is lost.
+            ConfigurationError: It can't go on from there with these options.
+            GazetteError: Brokers can't tell.
+        """
+        start = await self._parse_start(given_start)
+        end = await self._parse_end(given_end, start)
+        ranges = batch_ranges(start, end)
+        if not ranges:
+            return []
+        planned, self._planned = self._planned, None
+        if planned is not None and (planned.start, planned.end) == (given_start, given_end):
+            journals = planned.journals
+        else:
+            names = {one.journal for one in ranges}
+            journals = await self._look(names, fragments=True)
+        found = self._check(ranges, journals)
+        now = time.monotonic()
+        self._read |= {one.journal: (one.end, now) for one in ranges}
+        return self._pack(found, ranges)
+
+    def latest(self) -> dict[str, Any] | None:
+        """Return the write heads as of the last listing, as positions; or None before the first."""
+        if self._journals is None:
+            return None
+        listed = self._journals.values()
+        return Offsets(
+            {one.name: one.head for one in listed},
+            {one.name: one.create_revision for one in listed if one.create_revision},
+        ).to_json()
+
+    def __repr__(self) -> str:
+        return f"<StreamPlanner of {len(self._journals or ())} journals, {self._tail!r}>"
+
+    async def _parse_start(self, given: Mapping[str, Any]) -> Offsets:
+        return Offsets.parse(given).sequence(committed=self._sequences)
+
+    async def _parse_end(self, given: Mapping[str, Any], start: Offsets) -> Offsets:
+        del start
+        return Offsets.parse(given).sequence(committed=self._sequences)
+
+    async def _list(self, start: Offsets) -> dict[str, JournalInfo]:
+        """Return all journals of the query, with heads that aren't behind what was read."""
+        journals = await self._look(None, fragments=False)
+        deadline = time.monotonic() + _PROBE_SECONDS
+        pause = 0.01
+        while behind := [
+            name
+            for name in regressed(start, journals.values())
+            if start.revisions.get(name) in (None, journals[name].create_revision)
+            and journals[name].fragments is None
+        ]:
+            # An empty append would tell, but who reads may not be allowed to append. A replica
+            # which is behind learns of it by the next proposal, or within the time of an append.
+            if time.monotonic() >= deadline:
+                _logger.warning("write heads are behind what was read", extra={"journals": behind})
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            await self._probe(behind, journals)
+        return journals
+
+    async def _probe(self, names: Iterable[str], journals: dict[str, JournalInfo]) -> None:
+        client = await spark_client(self._options.connection)
+
+        async def probe(name: str) -> None:
+            try:
+                head = await head_of(client, name)
+            except (pb.JournalNotFoundError, pb.SuspendedError):
+                journals.pop(name)  # The next listing tells.
+            else:
+                journals[name] = replace(journals[name], head=head)
+
+        await map_bounded(probe, names)
+
+    async def _look(
+        self, names: Collection[str] | None, *, fragments: bool
+    ) -> dict[str, JournalInfo]:
+        listed = await list_journals(
+            await spark_client(self._options.connection),
+            self._options,
+            fragments=fragments,
+            wanted=None if names is None else lambda journal: journal.name in names,
+            allow_none=True,
+        )
+        return {journal.name: journal for journal in listed}
+
+    async def _list_fragments(
+        self, start: Offsets, journals: dict[str, JournalInfo], *, cuts: bool
+    ) -> None:
+        """Add the fragments of those journals where it matters."""
+        fresh = time.monotonic() - _FRESH_SECONDS
+        names: set[str] = set()
+        for name, journal in journals.items():
+            begin = start.journals.get(name, 0)
+            target = None if self._targets is None else self._targets.get(name, Target(0))
+            lag = (journal.head if target is None else min(journal.head, target.head)) - begin
+            if lag <= 0 or journal.fragments is not None:
+                continue
+            known, when = self._read.get(name, (-1, 0.0))
+            is_fresh = known == begin and when >= fresh
+            if not is_fresh or lag > SMALL_BYTES or (cuts and not journal.is_divisible):
+                names.add(name)
+        if names:
+            journals |= await self._look(names, fragments=True)
+
+    def _note(self, journals: Mapping[str, JournalInfo]) -> None:
+        self._journals = dict(journals)
+        self._seen |= {name: journal.head for name, journal in journals.items()}
+
+    def _tell(self, losses: Sequence[Loss]) -> None:
+        if self._options.fail_on_data_loss:
+            raise_losses(losses)
+        for loss in losses:
+            _logger.warning(
+                "journal %s %s: [%d, %d) isn't read",
+                *loss,
+                extra={"journal": loss.journal, "begin": loss.begin, "end": loss.end},
+            )
+
+    def _check(
+        self, ranges: Sequence[BatchRange], journals: Mapping[str, JournalInfo]
+    ) -> list[JournalRange]:
+        """Return what can be read of a batch."""
+        known = dict(journals)
+        for one in ranges:
+            journal = known.get(one.journal)
+            if journal is None or one.is_new or one.begin >= journal.earliest:
+                continue
+            first = min(journal.fragments or (), default=None)
+            if first is not None and not is_old(pb.Fragment(mod_time=first.mod_time)):
+                # Race: what was before it may be about to be listed. Who reads it waits for that.
+                known[one.journal] = replace(journal, fragments=None)
+        found, losses = check_batch(ranges, known)
+        self._tell(losses)
+        return found
+
+    def _committed(
+        self, ranges: Iterable[BatchRange], journals: Mapping[str, JournalInfo]
+    ) -> list[BatchRange]:
+        return [one for one in ranges if self._is_committed(journals[one.journal])]
+
+    def _is_committed(self, journal: JournalInfo) -> bool:
+        return isolation_of(self._options, journal.content_type) == "read-committed"
+
+    async def _sequence(
+        self,
+        ranges: Sequence[BatchRange],
+        journals: Mapping[str, JournalInfo],
+        max_rows: int | None = None,
+    ) -> dict[str, RangeState]:
+        """Return the states where a batch ends."""
+        found = self._check(ranges, journals)
+        states = {one.journal: one.state or RangeState(one.begin) for one in ranges}
+        moves = [
+            Move(planned, states[planned.journal.name], planned.journal.create_revision)
+            for planned in found
+        ]
+        moved = await self._tail.advance(moves, max_rows)
+        # What is left of the others is behind their first content.
+        gone = {
+            one.journal: replace(states[one.journal], offset=one.end)
+            for one in ranges
+            if one.journal not in moved
+        }
+        return gone | moved
+
+    async def _scan(
+        self, journal: JournalInfo, begin: int, end: int, *, is_aligned: bool
+    ) -> AsyncGenerator[UuidColumns]:
+        client = await spark_client(self._options.connection)
+        options = self._options
+        if journal.fragments is None and options.io == "auto":
+            # It was appended since the last batch, so it's likely to be with a broker still.
+            options = replace(options, io="broker")
+        scan = scan_uuids(
+            client,
+            journal.name,
+            journal.content_type,
+            begin,
+            end,
+            options,
+            is_aligned=is_aligned,
+            head=journal.head,
+        )
+        async with aclosing(scan) as chunks:
+            async for columns in chunks:
+                yield columns
+
+    async def _end_at_lines(
+        self, ranges: Iterable[BatchRange], end: Offsets, journals: Mapping[str, JournalInfo]
+    ) -> Offsets:
+        """Return the end of a batch without lines of ranges which aren't complete at the heads."""
+        client = await spark_client(self._options.connection)
+
+        async def end_of(one: BatchRange) -> tuple[str, int]:
+            planned = JournalRange(journals[one.journal], one.begin, one.end)
+            return one.journal, await last_end(client, planned, self._options)
+
+        at_heads = [one for one in ranges if one.end == journals[one.journal].head]
+        ends = await map_bounded(end_of, at_heads)
+        return replace(end, journals=end.journals | dict(ends)) if ends else end
+
+    async def _is_complete(self, journal: JournalInfo) -> bool:
+        client = await spark_client(self._options.connection)
+        return await is_complete(client, journal, self._options)
+
+    def _pack(self, found: Sequence[JournalRange], ranges: Sequence[BatchRange]) -> list[Partition]:
+        committed = [one for one in found if self._is_committed(one.journal)]
+        plain = [one for one in found if not self._is_committed(one.journal)]
+        total = sum(map(content_bytes, found))
+        least = self._options.min_partitions
+        if least is None:
+            least = min(self._cores, (total + OPEN_BYTES * len(found)) // SMALL_BYTES)
+        limit = max(min(self._options.max_split_bytes, total // max(least, 1)), 1)
+        states = {one.journal: one.state for one in ranges if one.state is not None}
+        tasks = plan_tasks(plain, max_split_bytes=limit, labels=self._labels)
+        tasks += plan_committed_tasks(committed, states, labels=self._labels)
+        return pack(tasks, max_split_bytes=self._options.max_split_bytes, min_partitions=least)

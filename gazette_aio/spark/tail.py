@@ -1,0 +1,180 @@
+"""States of producers at the ends of batches, which are found by reading what's ahead of them.
+
+The tasks of a batch deliver what is committed within it, given the states of producers where it
+begins. Those where it ends are the begin of the next batch, so they're computed when it's planned:
+by the one process which plans all batches of a query, which reads the UUIDs of all messages once.
+
+Theory of operation. A limited batch ends in the middle of what was read. The rows which follow are
+held on to, a chunk of each journal at most, and the next batch goes on with them. They're a cache:
+states themselves come with the positions which Spark keeps, so a new process goes on from there.
+
+Invariant: a batch ends where a record does, so that it and its state are of the same messages. If
+nothing but bad or lost content comes, it ends where it's wanted to. Newline delimited JSON can be
+cut there by readers, and other framings are wanted to end where fragments do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.message.ranges import RangeState, advance
+from gazette_aio.spark.bounded import map_bounded
+from gazette_aio.spark.journal_ranges import split_range
+from gazette_aio.spark.progress import split_limit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+
+    from gazette_aio.spark.journal_ranges import JournalInfo, JournalRange
+
+SCANS_AT_ONCE: Final = 8
+"""Journals which are read at the same time. Each holds some chunks of content."""
+
+AHEAD_BYTES: Final = 8 << 20
+"""Bytes behind the begin of a limited batch up to which a journal is read, if it has as many."""
+
+_THREAD_ROWS: Final = 1 << 14
+"""Rows from which on they're sequenced in a thread: they may take more than 3 ms."""
+
+_UNLIMITED: Final = 1 << 63
+
+
+class Scan(Protocol):
+    """Reads UUIDs of the messages whose first bytes are in `[begin, end)`, in order."""
+
+    def __call__(
+        self, journal: JournalInfo, begin: int, end: int, *, is_aligned: bool
+    ) -> AsyncGenerator[UuidColumns]:
+        """Return the columns, in chunks. A record is looked for at `begin` unless it's aligned."""
+        ...
+
+
+class Move(NamedTuple):
+    """A journal to sequence."""
+
+    range: JournalRange
+    """From where it goes on, and where it's wanted to end."""
+    state: RangeState
+    """State where it goes on."""
+    revision: int = 0
+    """Revision at which it was created; or 0 if that isn't known."""
+
+
+class _Ahead(NamedTuple):
+    """Messages which were read ahead: all of those from `begin` through the last of them."""
+
+    begin: int
+    revision: int
+    columns: UuidColumns
+
+
+class Tail:
+    """Sequences journals of a query from batch to batch.
+
+    Args:
+        scan: Reads UUIDs of a journal.
+        is_complete: Returns whether a record ends at the write head of a journal. It's asked if no
+            message does.
+    """
+
+    def __init__(self, scan: Scan, is_complete: Callable[[JournalInfo], Awaitable[bool]]) -> None:
+        self._scan = scan
+        self._is_complete = is_complete
+        self._ahead: dict[str, _Ahead] = {}
+
+    async def advance(
+        self, moves: Iterable[Move], max_rows: int | None = None
+    ) -> dict[str, RangeState]:
+        """Return the state of each journal where its batch ends, which is the state's offset.
+
+        Args:
+            moves: The journals.
+            max_rows: Limit of the messages of the batch, acknowledgements included. It's split over
+                journals in proportion to their bytes. Each goes on by one message at least.
+
+        Cancellation: safe.
+
+        Raises:
+            DataLossError: Content is lost.
+            GazetteError: It can't be read.
+        """
+        listed = list(moves)
+        lags = [move.range.end - move.range.begin for move in listed]
+        shares = split_limit(lags, max_rows)
+
+        async def move_on(number: int) -> RangeState:
+            return await self._advance(
+                listed[number], _UNLIMITED if max_rows is None else shares[number]
+            )
+
+        states = await map_bounded(move_on, range(len(listed)), limit=SCANS_AT_ONCE)
+        return {move.range.journal.name: state for move, state in zip(listed, states, strict=True)}
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget what was read of all other journals."""
+        self._ahead = {name: self._ahead[name] for name in names if name in self._ahead}
+
+    async def _advance(self, move: Move, max_rows: int) -> RangeState:
+        (journal, begin, wanted), state, revision = move
+        passed = _Passed(state, wanted, max_rows)
+        ahead = self._ahead.pop(journal.name, None)
+        scanned, rest = begin, UuidColumns.empty()
+        if ahead is not None and ahead[:2] == (begin, revision):
+            scanned = int(ahead.columns.end[-1])
+            rest = await passed.take(ahead.columns)
+        if not rest.rows and scanned < wanted and passed.rows_left:
+            # What's limited is likely to go on a little later, and files are costly to open.
+            limit = max(wanted, begin + AHEAD_BYTES) if journal.is_divisible else wanted
+            planned = move.range._replace(begin=scanned, end=min(limit, journal.head))
+            (split,) = split_range(planned, _UNLIMITED)
+            scan = self._scan(journal, scanned, split.end, is_aligned=split.is_aligned)
+            async with aclosing(scan) as chunks:
+                async for columns in chunks:
+                    rest = await passed.take(columns)
+                    if rest.rows or not passed.rows_left:
+                        break
+        state = passed.state
+        if passed.rows:
+            offset = state.offset
+        elif rest.rows or await self._is_complete(journal):
+            offset = wanted
+        else:
+            offset = begin  # Its last record goes on behind the head.
+        if rest.rows:
+            self._ahead[journal.name] = _Ahead(offset, revision, rest)
+        return replace(state, offset=offset)
+
+    def __repr__(self) -> str:
+        rows = sum(ahead.columns.rows for ahead in self._ahead.values())
+        return f"<Tail, {rows} messages of {len(self._ahead)} journals ahead>"
+
+
+class _Passed:
+    """What is sequenced of a batch."""
+
+    def __init__(self, state: RangeState, wanted: int, max_rows: int) -> None:
+        self.state = state
+        """State behind it."""
+        self.rows = 0
+        """Number of messages."""
+        self.rows_left = max_rows
+        """Number of messages which may follow."""
+        self._wanted = wanted
+
+    async def take(self, columns: UuidColumns) -> UuidColumns:
+        """Sequence those rows which belong to the batch, and return the others behind them."""
+        rows = min(int(np.searchsorted(columns.begin, self._wanted)), self.rows_left)
+        taken = columns.slice(0, rows)
+        if rows < _THREAD_ROWS:
+            self.state = advance(self.state, taken)
+        else:
+            self.state = await asyncio.to_thread(advance, self.state, taken)
+        self.rows += rows
+        self.rows_left -= rows
+        return columns.slice(rows)
