@@ -8,6 +8,7 @@ format needs is imported when it's used.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ with contextlib.suppress(Exception):
                     raise
                 raise ImportError(
                     f"the format gazette needs another package: {error}:"
-                    " pip install 'gazette-aio[spark]'",
+                    f" pip install 'gazette-aio[spark]' for {sys.executable}",
                     name=error.name,
                 ) from error
             self._source = GazetteDataSource(options)

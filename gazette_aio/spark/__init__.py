@@ -8,6 +8,7 @@ it's first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
             if (error.name or "").partition(".")[0] == "gazette_aio":
                 raise
             raise ImportError(
+                # Spark's workers may be of another Python than the program: PYSPARK_PYTHON tells.
                 f"gazette_aio.spark needs another package: {error}:"
-                " pip install 'gazette-aio[spark]'",
+                f" pip install 'gazette-aio[spark]' for {sys.executable}",
                 name=error.name,
             ) from error
         globals()[name] = value

@@ -98,7 +98,7 @@ def test_the_shim_is_imported_whatever_is_missing(hidden, missing, spark_environ
     )
     assert printed.count("\n") == 1
     assert any(f"No module named '{name}" in printed for name in missing.split("|"))
-    assert printed.endswith("pip install 'gazette-aio[spark]'\n")
+    assert printed.endswith(f"pip install 'gazette-aio[spark]' for {sys.executable}\n")
 
 
 def test_without_pyspark(spark_environment):
@@ -118,7 +118,7 @@ def test_without_pyspark(spark_environment):
     )
     line = (
         "gazette_aio.spark needs another package: No module named 'pyspark':"
-        " pip install 'gazette-aio[spark]'\n"
+        f" pip install 'gazette-aio[spark]' for {sys.executable}\n"
     )
     assert printed == line * 2
 
