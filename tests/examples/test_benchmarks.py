@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import harness, measures
+from benchmarks import harness, measures, spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +53,7 @@ async def test_rounds_are_interleaved_and_medians_compared(better, goal, line):
 
 def test_all_measures_say_what_they_are():
     measures.load()
+    spark.load()
 
     assert all(measure.about and measure.goal > 0 for measure in harness.registered().values())
 
@@ -78,12 +79,22 @@ def test_an_unknown_measure_is_an_error():
     assert "no such measure" in done.stderr
 
 
+def test_measures_of_spark_are_a_suite_of_their_own():
+    listed = [
+        [line.split(":")[0] for line in run("benchmarks", "--list", *suite).stdout.splitlines()]
+        for suite in ([], ["--suite=spark"])
+    ]
+
+    are_of_spark = [[name.startswith("spark.") for name in names] for names in listed]
+    assert [set(each) for each in are_of_spark] == [{False}, {True}]
+
+
 def test_a_soak_which_is_not_there_says_so():
     done = run("benchmarks.soak", "--suite=consumer", "--duration=1")
 
     assert (done.returncode, done.stdout) == (
         2,
-        "there is no soak suite 'consumer' yet; there are: broker, client\n",
+        "there is no soak suite 'consumer' yet; there are: broker, client, spark\n",
     )
 
 
