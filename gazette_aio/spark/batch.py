@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning import Partition
 
+_logger = logging.getLogger(__name__)
+
 SMALL_BYTES: Final = 8 << 20
 """Bytes which are read in about the time that a task of Spark costs anyway, some 35 ms."""
 
@@ -68,7 +71,7 @@ async def plan_batch(
     pushdown = Pushdown({}) if pushdown is None else pushdown
     journals = await _list(client, options, pushdown)
     layout = RowLayout(options, schema)
-    await asyncio.to_thread(_check_journals, layout, journals)
+    await asyncio.to_thread(check_journals, layout, journals)
     plain, committed = _plan_ranges(options, journals, pushdown)
     ranges = [*plain, *committed]
     total = sum(map(content_bytes, ranges))
@@ -80,6 +83,9 @@ async def plan_batch(
     tasks = plan_tasks(plain, max_split_bytes=limit, labels=labels)
     whole, cut = _cut(committed, limit)
     tasks += plan_committed_tasks(whole, labels=labels)
+    if cut:
+        size = sum(split.size for splits in cut for split in splits)
+        _logger.info("summarizing %d bytes of %d journals", size, len(cut))
     summaries = iter(await summarize_splits(client, list(chain(*cut)), options))
     for splits in cut:
         found = list(islice(summaries, len(splits)))
@@ -96,6 +102,16 @@ def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
         corrupt_column=options.corrupt_column,
     )
     return {column.name: column.label for column in columns.labels if not column.is_array}
+
+
+def check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
+    """Check that rows of the schema can be made of all journals.
+
+    Raises:
+        ConfigurationError: They can't.
+    """
+    for journal in journals:
+        RowDecoder(layout, journal.name, journal.labels, journal.content_type)
 
 
 async def _list(
@@ -121,12 +137,6 @@ async def _list(
 def _begin_mod_time(options: SourceOptions) -> int:
     """Return before when fragments were persisted which hold no row, in seconds; or 0."""
     return max((options.starting_timestamp_ms or 0) // 1000 - MAX_SKEW_SECONDS, 0)
-
-
-def _check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
-    """Raise ConfigurationError if rows of the schema can't be made of all journals."""
-    for journal in journals:
-        RowDecoder(layout, journal.name, journal.labels, journal.content_type)
 
 
 def _plan_ranges(

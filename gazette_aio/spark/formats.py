@@ -61,7 +61,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _FRAMINGS: Final[Mapping[Kind, Callable[[], Framing]]] = {
     "ndjson": NDJSONFraming,
-    "csv": CSVFraming,
+    # Invariant: which records are bad doesn't depend on where a task begins.
+    "csv": lambda: CSVFraming(same_width=False),
     "protobuf-fixed": FixedFraming,
 }
 
@@ -209,7 +210,7 @@ class PlacedCSVAdapter(CSVAdapter):
 
 _UUID_NUMBER: Final = 1
 _UUID_TAG: Final = b"\x0a\x10"
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+_VARINT, _FIXED_64, _BYTES, _GROUP, _END_GROUP, _FIXED_32 = range(6)
 _WIDTHS: Final = {_FIXED_64: 8, _FIXED_32: 4}
 
 
@@ -234,7 +235,7 @@ class _WireAdapter:
     def frame_uuid(self, frame: bytes) -> UUID:
         if frame.startswith(_UUID_TAG) and len(frame) >= len(_UUID_TAG) + 16:
             return uuid_from_bytes(frame[len(_UUID_TAG) : len(_UUID_TAG) + 16])
-        found, at = b"", 0
+        found, at, depth = b"", 0, 0
         while at < len(frame):
             tag, at = _varint(frame, at)
             number, wire_type = tag >> 3, tag & 7
@@ -244,13 +245,17 @@ class _WireAdapter:
             elif wire_type == _BYTES:
                 size, begin = _varint(frame, at)
                 at = begin + size
-                if number == _UUID_NUMBER:
+                if number == _UUID_NUMBER and not depth:
                     found = frame[begin:at]
             elif wire_type in _WIDTHS:
                 at += _WIDTHS[wire_type]
+            elif wire_type == _GROUP:
+                depth += 1
+            elif wire_type == _END_GROUP and depth:
+                depth -= 1
             else:
                 raise ValidationError(f"message has a field of wire type {wire_type}")
-        if at != len(frame):
+        if at != len(frame) or depth:
             raise ValidationError("message is truncated")
         return uuid_from_bytes(found) if found else ZERO_UUID
 

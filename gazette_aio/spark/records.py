@@ -20,6 +20,7 @@ what becomes of it:
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -48,7 +49,7 @@ _OF_UUIDS: Final = ("_uuid", "_timestamp", "_producer", "_clock", "_flags")
 _OF_BAD_FRAMES: Final = ("_journal", "_begin", "_end")
 _ACK: Final = np.uint16(ACK_TXN)
 _NO_CLOCK: Final = np.uint64(0)
-_MAX_ROWS: Final = 1 << 22  # Of texts, whose offsets have 32 bits.
+_MAX_ROWS: Final = 1 << 20  # Of texts of 1 KiB, such as labels: their offsets have 32 bits.
 _MAX_TEXT: Final = 500  # Of an error.
 
 
@@ -65,11 +66,8 @@ class RowLayout:
 
     def __init__(self, options: SourceOptions, schema: Schema) -> None:
         self.options = options
-        self.columns = classify(
-            schema,
-            partition_columns=options.partition_columns,
-            corrupt_column=options.corrupt_column,
-        )
+        labels, corrupt = options.partition_columns, options.corrupt_column
+        self.columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
         self.schema = schema
         fields = list[Any](schema)
         self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
@@ -82,7 +80,7 @@ class RowLayout:
         self._formats: dict[str, Format] = {}
         self._decoders: dict[str, DocumentDecoder | None] = {}
         if options.format is not None:
-            self.check("")
+            self.decoder_of("")
 
     def _check_nullability(self) -> None:
         options, columns = self.options, self.columns
@@ -101,14 +99,6 @@ class RowLayout:
                     f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
                     " includes, have no value of it"
                 )
-
-    def check(self, content_type: str) -> None:
-        """Check that rows can be made of messages of journals of a content type.
-
-        Raises:
-            ConfigurationError: They can't.
-        """
-        self.decoder_of(content_type)
 
     def format_of(self, content_type: str) -> Format:
         """Return the format of journals of a content type.
@@ -252,14 +242,22 @@ class RowDecoder:
         values: dict[str, Any] = {"_begin": begin, "_end": end, "_value": content}
         if content is not None:
             values[self._layout.options.corrupt_column] = content.decode("utf-8", "replace")
-        schema = self._layout.schema
-        arrays = [
-            constant.rows(1)
+        row = self._bad_row | {
+            name: pa.array([value], self._bad_row[name].type)
+            for name, value in values.items()
+            if name in self._bad_row
+        }
+        return [pa.RecordBatch.from_arrays(list(row.values()), schema=self._layout.schema)]
+
+    @cached_property
+    def _bad_row(self) -> dict[str, Any]:
+        """Columns of one row of which nothing is known but the journal."""
+        return {
+            field.name: constant.rows(1)
             if (constant := self._constants.get(field.name)) is not None
-            else pa.array([values.get(field.name)], field.type)
-            for field in list[Any](schema)
-        ]
-        return [pa.RecordBatch.from_arrays(arrays, schema=schema)]
+            else pa.nulls(1, field.type)
+            for field in list[Any](self._layout.schema)
+        }
 
     def _wanted(self, columns: UuidColumns) -> Indices | None:
         """Return the indices of messages which become rows, or None for all."""

@@ -6,7 +6,9 @@ hold plain data only: what talks to brokers belongs to the process, see `bridge`
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -36,8 +38,15 @@ if TYPE_CHECKING:
 
     from gazette_aio.spark.planning import Partition
 
+_logger = logging.getLogger(__name__)
+
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _OF_STREAMS: Final = frozenset({"maxbytespertrigger", "maxrowspertrigger"})
+
+
+@functools.cache
+def _warn_of_token() -> None:
+    _logger.warning("option 'token' becomes part of Spark's plans: 'tokenProvider' keeps it out")
 
 
 class GazetteDataSource(DataSource):
@@ -53,6 +62,8 @@ class GazetteDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         check_options(options)
+        if any(name.lower() == "token" for name in options):
+            _warn_of_token()
 
     @classmethod
     def name(cls) -> str:

@@ -90,9 +90,8 @@ def _key_of(split: Split, options: SourceOptions) -> _Key | None:
     if not _is_persisted(JournalRange(journal, begin, end)):
         return None
     how = (journal.content_type, options.format, options.uuid, options.message_type)
-    where = (options.connection.brokers, journal.name, journal.create_revision, begin, end)
-    # Of what one who may not read the journal knows, another must not learn.
-    return (*where, *how, options.connection.token, options.connection.token_provider)
+    # What one learns who may read the journal, another who may not must not be told.
+    return (options.connection, journal.name, journal.create_revision, begin, end, *how)
 
 
 def _is_persisted(planned: JournalRange) -> bool:

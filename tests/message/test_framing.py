@@ -281,6 +281,11 @@ def test_csv_field_counts():
         decoder.next_frame()
     assert str(raised.value) == "record on line 5: wrong number of fields"
     assert decoder.next_frame().payload == b"f,g,h"
+    decoder = CSVFraming(same_width=False).decoder()
+    decoder.feed(b'a"b\na,b,c\nd,e\n"f",g,h,i\n')
+    with pytest.raises(FramingError, match="bare"):
+        decoder.next_frame()
+    assert [decoder.next_frame().payload for _ in range(3)] == [b"a,b,c", b"d,e", b'"f",g,h,i']
 
 
 @given(

@@ -15,6 +15,8 @@ from pyspark.sql.types import StructType
 
 from gazette_aio.message import FixedFraming, protobuf_adapter
 from gazette_aio.message.uuid import OUTSIDE_TXN, build_uuid, new_producer_id
+from gazette_aio.spark import source as source_module
+from gazette_aio.spark.source import GazetteDataSource
 from tests.pyspark.journals import CSV, PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import ProbeSource, RegisteredSource
@@ -516,3 +518,13 @@ def test_a_worker_may_fork_after_a_read(read, journals, in_workers):
     assert {told["found"] >= 1 for told in found if told["has_read"]} == {True}
     # The worker itself goes on.
     assert frame.count() == 1
+
+
+def test_a_literal_token_is_warned_of_once(caplog):
+    source_module._warn_of_token.cache_clear()
+    options = {"brokers": "http://localhost:1", "prefix": "a/", "Token": "secret"}
+    for _ in range(2):
+        GazetteDataSource(options)
+    assert caplog.messages == [
+        "option 'token' becomes part of Spark's plans: 'tokenProvider' keeps it out"
+    ]

@@ -112,6 +112,7 @@ def test_uuids_of_csv_records(rows: int) -> None:
 
 FIELDS = {
     "another field first": b"\x12\x02ab" + b"\x0a\x10" + UUID_1.bytes,
+    "groups": b"\x1b\x0a\x10" + bytes(16) + b"\x23\x24\x1c\x0a\x10" + UUID_1.bytes,
     "all wire types": b"\x18\x96\x01\x25abcd\x29abcdefgh\x0a\x10" + UUID_1.bytes + b"\x12\x00",
     "the last one counts": b"\x12\x00\x0a\x10" + bytes(range(16)) + b"\x0a\x10" + UUID_1.bytes,
 }
@@ -135,6 +136,7 @@ def test_uuids_of_protobuf_messages_of_unknown_type(message: bytes) -> None:
         b"\x0a\x05abcde",
         b"\x12\x05abc",
         b"\x0b",
+        b"\x24",
         b"\x80",
         b"\xff" * 20,
         b"\x29abc",

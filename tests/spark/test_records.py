@@ -461,6 +461,19 @@ def test_csv_columns_are_by_position() -> None:
     ]
 
 
+def test_which_csv_records_are_bad_does_not_depend_on_the_first_one() -> None:
+    """A task may begin with any record, of which others don't learn how many fields they have."""
+    narrow, wide = f"{message_uuid(1)},1", f"{message_uuid(2)},2,b,more"
+    torn, good = f'{message_uuid(3)},3,"c"c', f"{message_uuid(4)},4,d"
+    for records in ((narrow, wide, torn, good), (torn, good, wide, narrow)):
+        content = "".join(record + "\n" for record in records).encode()
+        rows = Journal(ID_AND_NAME, CSV).read(content)
+        bad = [(row["_corrupt_record"] or "").rstrip("\n") for row in rows]
+        assert bad == ["" if each in (wide, good) else each for each in records]
+        found = [(row["id"], row["name"]) for row in rows if row["id"] is not None]
+        assert found == [(2, "b"), (4, "d")] or found == [(4, "d"), (2, "b")]
+
+
 def test_csv_uuids_may_be_in_another_column() -> None:
     content = f"1,{message_uuid(1)},a\n".encode()
     schema = spark_schema(("id", "integer"), ("name", "string"), ("_uuid", "string"))
@@ -503,7 +516,7 @@ def test_chunks_are_rows_of_the_default_schema() -> None:
 )
 def test_formats_without_columns(options: dict[str, str], content_type: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        RowLayout(source_options(**options), ID_AND_NAME).check(content_type)
+        RowLayout(source_options(**options), ID_AND_NAME).decoder_of(content_type)
 
 
 # Types.
@@ -540,6 +553,28 @@ def test_each_type_of_spark_is_decoded_exactly(kind: Any, text: str, value: Any)
     assert [row["_corrupt_record"] for row in rows] == [None, None, "x"]
     required = spark_schema(("v", kind, False))
     assert Journal(required, mode="FAILFAST").read(line(1, f'"v":{text}')) == [{"v": value}]
+
+
+DECIMAL: Any = "decimal(5,2)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (DECIMAL, "{}"),
+        (DECIMAL, '"{}"'),
+        ({"type": "array", "elementType": DECIMAL, "containsNull": True}, "[1,{}]"),
+        ({"type": "struct", "fields": [{"name": "a", "type": DECIMAL, "nullable": True, "metadata": {}}]}, '{{"a":{}}}'),
+        ({"type": "map", "keyType": "string", "valueType": DECIMAL, "valueContainsNull": True}, '{{"a":{}}}'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_decimals_of_too_many_digits_are_bad(kind: Any, text: str) -> None:
+    schema = spark_schema(("v", kind), ("_corrupt_record", "string"))
+    numbers = ["999.99", "1234.5", "-1234.5", "-999.99", "1000", "1e3"]
+    content = b"".join(line(1, f'"v":{text.format(number)}') for number in numbers)
+    bad = [row["_corrupt_record"] is not None for row in Journal(schema).read(content)]
+    assert bad == [False, True, True, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ async def test_summaries_of_persisted_splits_are_remembered(written, scans):
         options(failOnDataLoss="false"),
         options(token="secret"),
         replace(options(), connection=replace(options().connection, brokers=("http://other",))),
+        options(fileRoot="/other"),
     ]
     for number, other in enumerate(others, 2):
         await summarize_splits(written.client, splits[:1], other)

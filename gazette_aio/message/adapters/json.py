@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 DEFAULT_UUID_PATH = "_meta.uuid"
 _MEMBER_FOLLOWS = b'{"'
+_SPACE = b" \t\r\n"
 _BRACE, _QUOTE = frozenset(b"{"), frozenset(b'"')
 _first, _behind_first = itemgetter(0), itemgetter(slice(1, None))
 _NULL = b"null"
@@ -72,6 +73,7 @@ class JSONAdapter(Generic[T]):
         self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
         names = [msgspec.json.encode(name) for name in path]
         self._uuid_decoder = msgspec.json.Decoder(_nested_type(path))
+        self._names = names
         self._top_name = names[0]
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
         self._inner = b"}" * (len(path) - 1)
@@ -224,14 +226,26 @@ class JSONAdapter(Generic[T]):
     def split_unchecked(self, document: bytes) -> tuple[bytes, bytes]:
         """Return what bytes have before and behind their UUID, once they're known to be JSON.
 
+        Of members of one name which lead to the UUID, the last one is kept.
+
         Raises:
             ValidationError: If they're not an object.
             msgspec.DecodeError: If they're not JSON.
         """
         self._uuid_decoder.decode(document)
+        document = document.lstrip(_SPACE)
         # Hot: most have no such member, nor a name which escapes may hide.
-        own_uuid = self._top_name in document or b"\\u" in document or b"\\/" in document
-        return self.split_document(document, own_uuid=own_uuid)
+        if self._top_name in document or _has_escapes(document):
+            return self.split_foreign(document)
+        return self.split_document(document, own_uuid=False)
+
+    def split_foreign(self, document: bytes) -> tuple[bytes, bytes]:
+        """As `split_document()`, for documents which may repeat members. The last one is kept."""
+        repeats = _has_escapes(document) or any(document.count(name) > 1 for name in self._names)
+        if repeats and document[:1] == b"{":
+            # Wire: readers take the last one, which would be another UUID.
+            return _split_at(document, self._path)
+        return self.split_document(document)
 
     def may_hold_uuid(self, names: Sequence[str]) -> bool:
         """Return whether a document of members of these names may have a member for the UUID."""
@@ -297,6 +311,11 @@ def _as_uuid(value: object) -> UUID:
     if isinstance(value, str):
         return parse_uuid(value)
     raise ValidationError(f"UUID is not a string but {type(value).__name__}")
+
+
+def _has_escapes(document: bytes) -> bool:
+    """Whether names of members may be hidden by escapes."""
+    return b"\\u" in document or b"\\/" in document
 
 
 def _nested_type(path: tuple[str, ...]) -> Any:
@@ -397,6 +416,12 @@ def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
 
 
 class _RawJSONAdapter(JSONAdapter[bytes]):
+    def _split(self, message: bytes) -> tuple[bytes, bytes]:
+        document = _one_line(message)
+        if self._has_top_member is not None and self._has_top_member(message):
+            return self.split_foreign(document)
+        return self.split_document(document, own_uuid=False)
+
     def uuid(self, message: bytes) -> UUID:
         return self.frame_uuid(message)
 

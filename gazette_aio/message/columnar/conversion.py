@@ -121,6 +121,20 @@ FINITE = Converter(_refuse_non_finite)
 """Refuses infinity and NaN."""
 
 
+def check_digits(kind: Any) -> Converter:
+    """Return what refuses decimals of more digits than type `kind` has, which pyarrow parses."""
+    limit = 10 ** (kind.precision - kind.scale)
+
+    def convert(column: Any) -> Any:
+        bounds = pc.min_max(column)
+        first, last = bounds["min"].as_py(), bounds["max"].as_py()
+        if first is not None and (first <= -limit or last >= limit):
+            raise ValueError(f"number has more digits than {kind}")
+        return column
+
+    return Converter(convert)
+
+
 def parse_dates(kind: Any) -> Converter:
     """Return what parses ISO dates."""
     return Converter(cast_to(kind).convert, f"^{_YEAR}{_DAY}$")

@@ -94,7 +94,7 @@ class JournalRecords:
         self._uuids = UuidReader(options.adapter, strict=options.strict_uuid)
         self._payloads = Payloads()
         self._batch: tuple[Region, UuidColumns] | None = None  # To be processed next.
-        self._failed: list[Output] = []  # Come behind the batch.
+        self._failed: list[tuple[Region, list[BadFrame]]] = []  # Come behind the batch.
         self._unread: Region | None = None  # Comes behind that.
         self._truncation_told = False
         self._outputs: deque[Output] = deque()
@@ -189,7 +189,8 @@ class JournalRecords:
             return self._work_on_replay(self._replay)
         if self._batch is None:
             if self._failed:
-                self._outputs.extend(self._failed)
+                for region, bad in self._failed:
+                    self._refuse(region, bad)
                 self._failed = []
                 return True
             if not self._read():
@@ -209,7 +210,8 @@ class JournalRecords:
             columns, bad = self._uuids.read(rest)
             skipped += len(bad)
             behind = columns.rows + len(bad)
-            self._fail(rest.slice(columns.rows, behind), bad)
+            if bad:
+                self._fail(rest.slice(columns.rows, behind), bad)
             runs.append((rest.slice(0, columns.rows), columns))
             rest = rest.slice(behind) if behind < rest.rows else None
             if len(runs) == _MAX_RUNS or skipped >= MAX_BAD_ROWS:
@@ -222,10 +224,16 @@ class JournalRecords:
 
     def _fail(self, region: Region, bad: list[BadFrame]) -> None:
         """Take note of what's wrong with the rows of a region."""
+        if self._options.skip_errors:
+            self._refuse(region, bad)
+        else:
+            self._failed.append((region, bad))
+
+    def _refuse(self, region: Region, bad: list[BadFrame]) -> None:
         places = zip(region.payloads(), region.begins().tolist(), region.ends.tolist(), strict=True)
         for (_, error), (frame, begin, end) in zip(bad, places, strict=True):
             kind = "uuid" if isinstance(error, ValidationError) else "decode"
-            self._failed += self._maker.refuse(error, frame, begin, end, kind)
+            self._outputs.extend(self._maker.refuse(error, frame, begin, end, kind))
 
     def _split(self) -> Region | None:
         """Return the next region; or None if there's no content, or outputs of what isn't one."""

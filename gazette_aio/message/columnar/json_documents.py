@@ -13,6 +13,7 @@ from gazette_aio.message.columnar.conversion import (
     Converter,
     bad_value,
     cast_to,
+    check_digits,
     convert_elements,
     convert_fields,
     convert_items,
@@ -241,12 +242,13 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         TypeError: If the type isn't supported.
     """
     types = pa.types
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if is_text or types.is_boolean(kind) or types.is_integer(kind):
         return kind, None
+    if types.is_decimal(kind):
+        return kind, check_digits(kind)
     if types.is_float32(kind) or types.is_float64(kind):
         return kind, FINITE
-    if types.is_string(kind) or types.is_large_string(kind):
-        return kind, None
     if types.is_timestamp(kind):
         return pa.string(), parse_timestamps(kind)
     if types.is_date(kind):

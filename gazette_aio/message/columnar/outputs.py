@@ -115,6 +115,9 @@ class OutputMaker(Protocol):
     ) -> list[Output]:
         """Return outputs of the bytes `[begin, end)` of the journal, which are no message.
 
+        It's called in the order of the content. If options skip errors, there are no outputs, and
+        it may be called ahead of `make()`.
+
         Args:
             error: What's wrong with them.
             content: The frame which they make up; None if they aren't one, or not at hand.

@@ -25,13 +25,16 @@ class CSVFraming:
     Args:
         lenient_eof: Accept a last record without its newline, as Gazette's own reader does. A
             bounded read may then end with part of a record.
+        same_width: Refuse records which have another number of fields than the first one read, as
+            Gazette's own reader does. What's refused then depends on where reading began.
     """
 
     content_type = "text/csv"
     suffix = b"\n"
 
-    def __init__(self, *, lenient_eof: bool = False) -> None:
+    def __init__(self, *, lenient_eof: bool = False, same_width: bool = True) -> None:
         self.lenient_eof = lenient_eof
+        self.same_width = same_width
 
     def encode(self, message: bytes) -> bytes:
         """Return the record `message` with its line end."""
@@ -41,7 +44,12 @@ class CSVFraming:
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> CSVDecoder:
         """Return a decoder of records."""
-        return CSVDecoder(offset, max_frame_bytes=max_frame_bytes, lenient_eof=self.lenient_eof)
+        return CSVDecoder(
+            offset,
+            max_frame_bytes=max_frame_bytes,
+            lenient_eof=self.lenient_eof,
+            same_width=self.same_width,
+        )
 
 
 class CSVDecoder(QueueingDecoder):
@@ -57,6 +65,7 @@ class CSVDecoder(QueueingDecoder):
         "_run",
         "_run_begin",
         "_run_ends",
+        "_same_width",
     )
 
     def __init__(
@@ -65,10 +74,12 @@ class CSVDecoder(QueueingDecoder):
         *,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         lenient_eof: bool = False,
+        same_width: bool = True,
     ) -> None:
         super().__init__(offset, max_frame_bytes)
         self._lines = LineDecoder(offset, max_frame_bytes=max_frame_bytes)
         self._lenient_eof = lenient_eof
+        self._same_width = same_width
         self._line = 0  # Number of lines which were read.
         self._field_count = 0
         self._record: RecordParser | None = None
@@ -123,9 +134,9 @@ class CSVDecoder(QueueingDecoder):
             self._refuse(error, "too_large", self._record_bytes)
 
     def _finish(self, record: RecordParser) -> None:
-        if self._field_count == 0:
+        if self._same_width and self._field_count == 0:
             self._field_count = len(record.fields)
-        elif record.error is None and len(record.fields) != self._field_count:
+        elif self._same_width and record.error is None and len(record.fields) != self._field_count:
             record.error = f"record on line {record.line}: wrong number of fields"
         if record.error is not None:
             self._refuse(record.error, "decode", self._record_bytes)
