@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.client.owner import Owner
-from gazette_aio.protocol.errors import DataLossError
+from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.spark.bounded import BoundedReader
 from gazette_aio.spark.row_engines import STEP_BYTES
 
@@ -72,6 +72,7 @@ class RangeContent(Owner):
         Cancellation: poisons — close it.
 
         Raises:
+            ConfigurationError: Files are to be fetched from their store, but can't be.
             GazetteError: As `BoundedReader`.
         """
         self.begin()
@@ -101,6 +102,11 @@ class RangeContent(Owner):
                 await self._reader.aclose()
                 self._reader = self._reader_of(self._reader.end, bounds.limit)
                 continue
+            if self._options.io == "direct" and not self._reader.is_direct:
+                raise ConfigurationError(
+                    f"option 'io' is direct, but files of journal {self.journal} can't be fetched"
+                    " from their store: set 'fileRoot' to where that's mounted, or use io=auto"
+                )
             offset, chunk = bounds.clip(offset, chunk)
             if chunk:
                 pieces.append((offset, chunk))
@@ -127,16 +133,18 @@ class RangeContent(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — call again.
+        Cancellation: safe — it ends anyway.
         """
         self.is_closed = True
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.wait((self._ahead,))
-            if not self._ahead.cancelled():
-                self._ahead.exception()  # Nobody asked for it.
-            self._ahead = None
-        await self._reader.aclose()
+        ahead, self._ahead = self._ahead, None
+        try:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait((ahead,))
+                if not ahead.cancelled():
+                    ahead.exception()  # Nobody asked for it.
+        finally:
+            await self._reader.aclose()
 
     def __del__(self) -> None:
         if getattr(self, "_ahead", None) is not None and not self.is_closed:

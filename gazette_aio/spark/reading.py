@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Final, Self
 
 from gazette_aio.client.owner import Owner
@@ -106,8 +106,9 @@ async def _read_tasks(
             await reader.aclose()
             opened.popleft()
     finally:
-        for reader in opened:
-            await reader.aclose()
+        async with AsyncExitStack() as closing:  # All of them, even if it's cancelled meanwhile.
+            for reader in opened:
+                closing.push_async_callback(reader.aclose)
 
 
 class TaskReader(Owner):
@@ -130,6 +131,7 @@ class TaskReader(Owner):
         self._engine = rows.engine
         self._content = RangeContent(client, task.journal, rows.bounds, options)
         self._again: RangeContent | None = None
+        self._lost: tuple[tuple[int, int], ...] = ()  # Of what was read again.
         self._has_ended = False
 
     @classmethod
@@ -180,9 +182,11 @@ class TaskReader(Owner):
             self._again = RangeContent(self._client, self._task.journal, bounds, self._options)
         content = self._again or self._content
         if pieces := await content.take():
-            self._engine.feed(pieces)
+            # It may look for what begins and ends in there.
+            await in_thread(self._engine.feed, pieces)
         elif self._again is not None:
             await self._again.aclose()
+            self._lost += self._again.gaps
             self._again = None
             self._engine.end()
         elif self._has_ended:
@@ -194,7 +198,9 @@ class TaskReader(Owner):
 
     def _check_loss(self, error: SequencerStateError) -> None:
         """Raise DataLossError if what was planned with isn't there any more."""
-        gaps = self._content.gaps + (() if self._again is None else self._again.gaps)
+        gaps = self._content.gaps + self._lost
+        if self._again is not None:
+            gaps += self._again.gaps
         if gaps:
             journal, (begin, end) = self._task.journal, gaps[0]
             text = f"lost [{begin}, {end}) of journal {journal}, since it was planned with"
@@ -203,14 +209,16 @@ class TaskReader(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — call again.
+        Cancellation: safe — it ends anyway.
         """
         if (skipped := self._decoder.skipped) and not self._content.is_closed:
             extra = {"journal": self._task.journal, "records": skipped}
             _logger.warning("dropped %d bad records", skipped, extra=extra)
-        if self._again is not None:
-            await self._again.aclose()
-        await self._content.aclose()
+        try:
+            if self._again is not None:
+                await self._again.aclose()
+        finally:
+            await self._content.aclose()
 
     def __repr__(self) -> str:
         return f"<TaskReader of {self._content!r}>"

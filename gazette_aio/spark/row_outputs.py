@@ -44,7 +44,8 @@ class _Garbage(NamedTuple):
 class RowOutputs:
     """Makes rows of messages and of what isn't one, in the order of the content.
 
-    Garbage is one record from where it begins to the next frame, however content is cut in chunks.
+    Garbage is one record from where it begins to the next frame, however content is cut in chunks,
+    unless it's longer than 1 MiB.
 
     Args:
         decoder: Makes the rows.
@@ -68,7 +69,7 @@ class RowOutputs:
             adapter=adapter,
             documents=None,
             acks=False,
-            skip_errors=False,
+            skip_errors=options.mode == "DROPMALFORMED",
             strict_uuid=False,
             max_frame_bytes=MAX_FRAME_BYTES,
             batch_bytes=step_bytes,

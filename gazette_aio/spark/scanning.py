@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gazette_aio.client.threads import in_thread
+from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.protocol.errors import ConfigurationError, FramingError, UnexpectedEOFError
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.columnar.columns import UuidColumns
     from gazette_aio.message.columnar.regions import Region
     from gazette_aio.message.framing import Framing
     from gazette_aio.spark.content import Pieces
@@ -67,7 +69,8 @@ async def scan_uuids(  # noqa: PLR0917
     scanner = _Scanner(form, form.framing, bounds.begin)
     async with RangeContent(client, journal, bounds, options) as content:
         while pieces := await content.take():
-            for columns in await in_thread(scanner.scan, pieces):
+            columns = await in_thread(scanner.scan, pieces)
+            if columns.rows:
                 yield columns
 
 
@@ -78,14 +81,14 @@ class _Scanner:
         self._splitter = region_splitter(framing, offset, max_frame_bytes=MAX_FRAME_BYTES)
         self._uuids = UuidReader(form.adapter)
 
-    def scan(self, pieces: Pieces) -> list[UuidColumns]:
+    def scan(self, pieces: Pieces) -> UuidColumns:
         """Return UUIDs of the messages which end in what follows."""
         splitter = self._splitter
         for offset, chunk in pieces:
             if offset != splitter.offset + splitter.buffered:
                 splitter.jump(offset)
             splitter.feed(chunk)
-        found: list[UuidColumns] = []
+        found = [UuidColumns.empty()]
         while True:
             try:
                 region = splitter.next_region(STEP_BYTES)
@@ -96,11 +99,11 @@ class _Scanner:
             if region is None:
                 break
             self._read(region, found)
-        return found
+        # Those between bad records are few, but what's done with each part takes its time.
+        return UuidColumns._make(map(np.concatenate, zip(*found, strict=True)))
 
     def _read(self, region: Region, found: list[UuidColumns]) -> None:
         while region.rows:
             columns, bad = self._uuids.read(region)
-            if columns.rows:
-                found.append(columns)
+            found.append(columns)
             region = region.slice(columns.rows + len(bad))

@@ -150,6 +150,30 @@ def test_a_message_of_several_broken_chunks_is_one_bad_record():
         assert [begin for begin, _ in run.rows] == [0, at, at + 300]
 
 
+def test_bad_frames_behind_garbage():
+    """Rows have the order of the content, whatever it is that's bad."""
+    rng = random.Random(1)
+    history = History(rng, "protobuf-fixed", sequencing.parse("A1o A2o A3o"))
+    frame = FIXED_FRAME_WORD + struct.pack("<I", 3) + b"\x0a\x01x"
+    first, second = (row.begin for row in history.log[1:])
+    for part in (b"garbage" + frame, b"garbage" + frame + b"more" + frame):
+        content = history.content[:first] + part + history.content[first:second] + part
+        content += history.content[second:]
+        run = Run(rng, content, history.task(0, len(content)), options())
+        begins = [begin for begin, _ in run.rows]
+        assert begins == sorted(begins)
+        assert len(run.bad) == 2 * part.count(b"\x0a\x01x") * 2
+        assert len(run.messages) == 3
+    part = b"garbage" + history.content[first:second] + frame
+    content = history.content[:first] + part + history.content[second:]
+    run = Run(rng, content, history.task(0, len(content)), options())
+    assert [row[:2] for row in run.bad] == [
+        (first, first + 7),
+        (second + 7, second + 7 + len(frame)),
+    ]
+    assert [begin for begin, _ in run.rows] == [0, first, first + 7, second + 7, second + 7 + 11]
+
+
 def test_lost_content_is_passed_over_with_what_it_tears():
     base = random.randrange(1 << 32)
     for seed in range(base, base + SEEDS):

@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gazette_aio.spark.planning import plan_committed_tasks, plan_split_tasks, p
 from gazette_aio.spark.reading import read_partition, read_task
 from gazette_aio.spark.summaries import summarize_splits
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
+from tests.cancellation import cancel_at_every_await
 from tests.message.columnar import sequencing
 from tests.message.columnar.sequencing import JOURNAL
 from tests.spark.histories import SCHEMA, TYPES, History
@@ -214,6 +215,23 @@ async def test_splits_of_which_content_was_lost_since(journal):
         assert info.value.missing == ((0, journal.cuts[1]),)
 
 
+async def test_a_split_of_which_content_is_lost_before_it_is_read_once_more(journal, monkeypatch):
+    monkeypatch.setattr(
+        row_engines.rows_of, "__kwdefaults__", {"step_bytes": 100, "max_pending_bytes": 100}
+    )
+    log = sequencing.parse("A1c A2k A3c A4c A5c B1o B2o A6c A7k B3o")
+    history = History(random.Random(1), "ndjson", log)
+    await journal.create(history)
+    (task,) = history.split_tasks([0, len(history.content)])
+    given = journal.options(fetchTimeout="0.01", failOnDataLoss="false")
+    async with aclosing(read_task(task, given, SCHEMA)) as batches:
+        assert rows_of(await anext(batches)) == history.all()[:1]
+        await journal.lose(2)
+        with pytest.raises(pb.DataLossError) as info:
+            [batch async for batch in batches]
+    assert info.value.missing == (tuple(journal.cuts[2:4]),)
+
+
 async def test_partitions(journal):
     """Code which isn't asynchronous reads several tasks, one behind the other."""
     history = history_of()
@@ -270,19 +288,59 @@ async def test_a_partition_which_is_left_early(journal, monkeypatch):
     assert len({client for client, _ in found}) == 1
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3, 10, 30])
-async def test_cancellation(journal, steps):
-    await journal.create(history_of(count=1000))
-    (task,) = plan_committed_tasks([journal.range])
-    reading_it = asyncio.create_task(journal.rows([task], io="broker"))
-    for _ in range(steps):
+@pytest.mark.parametrize("early", [False, True])
+async def test_cancellation(journal, monkeypatch, early):
+    """Wherever it comes, also while what's open of other tasks is closed."""
+    monkeypatch.setattr(
+        row_engines.rows_of, "__kwdefaults__", {"step_bytes": 400, "max_pending_bytes": 100}
+    )
+    history = history_of(count=20)
+    await journal.create(history, parts=2)
+    tasks = tuple(history.committed_tasks(journal.cuts))
+    given = journal.options(io="broker")
+    client = await reading.spark_client(given.connection)
+
+    async def read():
+        async with aclosing(reading._read_tasks(tasks, given, SCHEMA)) as batches:
+            async for _ in batches:
+                if early:
+                    break
+
+    async def check():
         await asyncio.sleep(0)
-    reading_it.cancel()
-    with suppress(asyncio.CancelledError):
-        await reading_it
-    assert (
-        await reading.spark_client(journal.options(io="broker").connection)
-    ).status().streams == ()
+        assert client.status().streams == ()
+        assert not [task for task in asyncio.all_tasks() if "RangeContent" in repr(task)]
+
+    assert await cancel_at_every_await(read, check) > 5
+
+
+async def test_the_loop_is_not_kept_from_its_work(journal, monkeypatch):
+    """Frames are found as content is fed, and so that's done in a thread, too."""
+    threads = set()
+    feed = row_engines.SequencedRows.feed
+
+    def watched(engine, pieces):
+        threads.add(threading.get_ident())
+        feed(engine, pieces)
+
+    monkeypatch.setattr(row_engines.SequencedRows, "feed", watched)
+    history = history_of("protobuf-fixed")
+    await journal.create(history)
+    assert await journal.rows(plan_tasks([journal.range])) == history.all()
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_files_which_can_not_be_fetched(journal):
+    history = history_of()
+    await journal.create(history, local=True)
+    (task,) = plan_tasks([journal.range])
+    given = replace(
+        journal.options(io="direct"), connection=journal.options(io="broker").connection
+    )
+    with pytest.raises(pb.ConfigurationError, match="files of journal test/journal can't be"):
+        [batch async for batch in read_task(task, given, SCHEMA)]
+    assert await journal.rows([task], io="direct") == history.all()
 
 
 async def test_typed_rows(journal):

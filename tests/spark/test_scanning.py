@@ -151,6 +151,17 @@ async def test_uuids_of_messages_longer_than_what_is_asked_for_with_a_range(gaze
     assert (await scan(gazette_client, history, 0, at + 1)).begin.tolist() == [0]
 
 
+async def test_uuids_between_bad_records_come_together(gazette_client):
+    rng = random.Random(1)
+    history = History(rng, "ndjson", sequencing.well_formed(rng, 200), bad=0.5)
+    await create(gazette_client, history)
+    size = len(history.content)
+    scanned = scan_uuids(
+        gazette_client, JOURNAL, TYPES["ndjson"], 0, size, options(), is_aligned=True, head=size
+    )
+    assert [columns.rows async for columns in scanned] == [len(history.log)]
+
+
 async def test_raw_messages_without_uuids(gazette_client):
     rng = random.Random(1)
     history = History(rng, "ndjson", sequencing.parse("A1c A2k"), bad=1.0)
