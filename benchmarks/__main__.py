@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--name NAME] [--rounds N] [--strict]`.
+"""`python -m benchmarks [--suite spark] [--name NAME] [--rounds N] [--strict]`.
 
 Prints one line for each measure: name, figure, yardstick, ratio, goal, and `ok` or `short`.
 Exits 0; with `--strict` 1 when a measure is short of its goal.
@@ -10,14 +10,15 @@ import argparse
 import asyncio
 import sys
 
-from benchmarks import harness, measures
+from benchmarks import harness, measures, spark
+
+SUITES = {"main": measures.load, "spark": spark.load}
 
 
 def main() -> int:
     """Run the chosen measures, and return the exit code."""
-    measures.load()
-    known = harness.registered()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--suite", choices=SUITES, default="main", help="what it needs to run")
     parser.add_argument(
         "--name", action="append", metavar="NAME", help="run only measures whose name begins so"
     )
@@ -25,6 +26,8 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true", help="exit 1 when a measure is short")
     parser.add_argument("--list", action="store_true", help="print the measures, and what they are")
     options = parser.parse_args()
+    SUITES[options.suite]()
+    known = harness.registered()
     chosen = [
         measure
         for name, measure in known.items()

@@ -1,0 +1,145 @@
+"""Batches of rows: as they are, and decoded."""
+
+from __future__ import annotations
+
+import io
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from benchmarks.harness import Measure, Subject, register
+from benchmarks.spark.content import ROW_BYTES, SCHEMA
+from benchmarks.spark.queries import load, rate, warm
+from benchmarks.spark.world import CORES, ROWS, world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pyspark.sql import DataFrame
+
+BLOCK_BYTES = 4 << 20
+KAFKA_COUNT, KAFKA_AGGREGATE = 200_000.0, 170_000.0
+"""Rows per second which Spark's source of Kafka did on two cores, of rows of the same size."""
+
+RAW = {"format": "raw", "io": "direct"}
+
+_PLACE: dict[str, Any] = {"city": pa.string(), "zip": pa.string()}
+_COLUMNS: dict[str, Any] = {
+    "id": pa.int64(),
+    "user": pa.string(),
+    "kind": pa.string(),
+    "amount": pa.float64(),
+    "at": pa.string(),
+    "place": pa.struct(_PLACE),
+    "tags": pa.list_(pa.string()),
+}
+ARROW_SCHEMA = pa.schema(_COLUMNS)
+
+
+@asynccontextmanager
+async def raw() -> AsyncIterator[Subject]:
+    """Compare rows as they are with prepared ones, in as many partitions."""
+    rows = load(**RAW)
+    assert rows.count() == ROWS
+    shape = {"rows": str(ROWS), "partitions": str(rows.rdd.getNumPartitions())}
+    figure = rate(lambda: load(**RAW))
+    yardstick = rate(
+        lambda: world().spark.read.format("prepared").options(**shape).load(),
+    )
+    async with warm(figure, yardstick) as subject:
+        yield subject
+
+
+@asynccontextmanager
+async def typed() -> AsyncIterator[Subject]:
+    """Compare decoded rows with pyarrow.json, in as many threads as there are cores."""
+    contents = world().content()
+
+    def parse(content: bytes) -> int:
+        table = pyarrow.json.read_json(
+            io.BytesIO(content),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=ARROW_SCHEMA, unexpected_field_behavior="ignore"
+            ),
+        )
+        return table.num_rows
+
+    with ThreadPoolExecutor(CORES) as threads:
+
+        async def yardstick() -> float:
+            begun = time.perf_counter()
+            assert sum(threads.map(parse, contents)) >= ROWS
+            return ROWS / (time.perf_counter() - begun)
+
+        async with warm(rate(lambda: load(SCHEMA, io="direct")), yardstick) as subject:
+            yield subject
+
+
+@asynccontextmanager
+async def against_kafka(kafka: float, *, is_count: bool) -> AsyncIterator[Subject]:
+    """Compare a query with what the same one of another source does."""
+
+    def query() -> DataFrame:
+        from pyspark.sql import functions as f  # noqa: PLC0415 - who lists measures may not have it.
+
+        rows = load(**RAW)
+        if is_count:
+            return rows.groupBy().count()
+        decoded = rows.select(f.from_json(rows["_value"].cast("string"), SCHEMA).alias("row"))
+        return decoded.groupBy("row.kind").agg(f.count("*"), f.sum("row.amount"))
+
+    async def yardstick() -> float:
+        return kafka
+
+    async with warm(rate(query), yardstick) as subject:
+        yield subject
+
+
+register(
+    Measure(
+        name="spark.raw",
+        goal=0.6,
+        unit="row/s",
+        setup=raw,
+        rounds=3,
+        about=f"undecoded rows of {ROW_BYTES} bytes of local fragments, with their columns, against"
+        " a Python source which yields a batch of such rows over and over",
+    )
+)
+register(
+    Measure(
+        name="spark.typed",
+        goal=0.4,
+        unit="row/s",
+        setup=typed,
+        rounds=3,
+        about=f"committed rows of {ROW_BYTES} bytes of local fragments as typed columns, against"
+        " pyarrow.json on the same bytes in memory, on as many cores",
+    )
+)
+register(
+    Measure(
+        name="spark.count",
+        goal=1.0,
+        unit="row/s",
+        setup=lambda: against_kafka(KAFKA_COUNT, is_count=True),
+        rounds=3,
+        about=f"a count of undecoded rows, against {KAFKA_COUNT:.0f} row/s of Kafka's source",
+    )
+)
+register(
+    Measure(
+        name="spark.aggregate",
+        goal=1.0,
+        unit="row/s",
+        setup=lambda: against_kafka(KAFKA_AGGREGATE, is_count=False),
+        rounds=3,
+        about="from_json of undecoded rows and an aggregate by group, against"
+        f" {KAFKA_AGGREGATE:.0f} row/s of Kafka's source",
+    )
+)
