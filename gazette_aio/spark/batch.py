@@ -80,7 +80,7 @@ async def plan_batch(
         least = min(cores, (total + OPEN_BYTES * len(ranges)) // SMALL_BYTES)
     limit = max(min(options.max_split_bytes, total // max(least, 1)), 1)
     labels = {column.label for column in layout.columns.labels}
-    tasks = plan_tasks(plain, max_split_bytes=limit, labels=labels)
+    tasks = plan_tasks(plain, max_split_bytes=_finer(limit), labels=labels)
     whole, cut = _cut(committed, limit)
     tasks += plan_committed_tasks(whole, labels=labels)
     if cut:
@@ -155,6 +155,11 @@ def _plan_ranges(
     return plain, committed
 
 
+def _finer(limit: int) -> int:
+    """Return the size of splits of which partitions of about that size are packed."""
+    return max(limit // 2, min(limit, SMALL_BYTES))
+
+
 def _cut(
     ranges: Sequence[JournalRange], limit: int
 ) -> tuple[list[JournalRange], list[list[Split]]]:
@@ -162,9 +167,8 @@ def _cut(
     whole: list[JournalRange] = []
     cut: list[list[Split]] = []
     for planned in ranges:
-        splits = split_range(planned, limit)
-        if len(splits) > 1:
-            cut.append(splits)
+        if len(split_range(planned, limit)) > 1:
+            cut.append(split_range(planned, _finer(limit)))
         else:
             whole.append(planned)
     return whole, cut

@@ -6,10 +6,11 @@ nor whether anything was. So it's planned for both. It ends at the write heads, 
 If the query turns out to be new, it begins where a new one does, which its end says. If not, that's
 ignored.
 
-States of producers at that end depend on the begin as well, so this end has none. When the begin is
-told, along with the tasks, states are computed and held on to by the process; all further ends have
-them. If a run goes on from an end without states, as its predecessor was of a single batch, states
-are computed from the first byte of each journal on: they're the same, but it takes time.
+States of producers at that end depend on the begin as well, so this end has none; nor has it places
+in journals which are gone. When the begin is told, along with the tasks, both are found out and
+held on to by the process; all further ends have them. If a run goes on from an end without states,
+as its predecessor was of a single batch, states are computed from the first byte of each journal
+on: they're the same, but it takes time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.ranges import RangeState
-from gazette_aio.spark.offsets import BatchRange, Offsets, batch_ranges, is_recreated
+from gazette_aio.spark.offsets import BatchRange, Offsets, batch_ranges, begin_of, is_recreated
 from gazette_aio.spark.progress import plan_batch
 from gazette_aio.spark.stream_planner import StreamPlanner
 
@@ -36,7 +37,7 @@ class LegacyStreamPlanner(StreamPlanner):
     """
 
     _last: Mapping[str, Any] | None = None  # End of the last batch.
-    _known: Offsets | None = None  # What it is with states, if it has none.
+    _known: tuple[Mapping[str, Any], Offsets] | None = None  # An end, and what it lacks.
 
     async def next_end(
         self, *, max_bytes: int | None = None, max_rows: int | None = None
@@ -52,7 +53,7 @@ class LegacyStreamPlanner(StreamPlanner):
         """
         if self._last is None:
             initial = await self.initial()
-            journals = await self._list(Offsets())
+            journals = await self._listing.ahead_of(Offsets())
             end = plan_batch(initial, journals.values()).offsets
             # Whichever of them are read from where: all may end within a line.
             end = await self._end_at_lines(batch_ranges(Offsets(), end), end, journals)
@@ -73,27 +74,30 @@ class LegacyStreamPlanner(StreamPlanner):
         return await super().partitions(given_start, given_end)
 
     async def _parse_start(self, given: Mapping[str, Any]) -> Offsets:
+        if self._known is not None and self._known[0] == given:
+            return self._known[1]
         offsets = Offsets.parse(given)
         if not self._sequences or offsets.is_initial or offsets.states is not None:
             return offsets.sequence(committed=self._sequences)
-        if self._known is None or self._known.journals != offsets.journals:
-            self._known = await self._recompute(offsets)
-        return self._known
+        self._known = given, await self._recompute(offsets)
+        return self._known[1]
 
     async def _parse_end(self, given: Mapping[str, Any], start: Offsets) -> Offsets:
-        offsets = Offsets.parse(given)
-        if not self._sequences or offsets.states is not None:
-            return offsets.sequence(committed=self._sequences)
-        end = replace(offsets, states={})
-        ranges = batch_ranges(start, end)
-        journals = await self._look({one.journal for one in ranges}, fragments=True)
-        moved = await self._states_at(end, ranges, journals)
-        self._known = replace(end, states={**(start.states or {}), **moved}, base=None)
+        end = Offsets.parse(given)
+        if end.states is not None:
+            return end.sequence(committed=self._sequences)
+        moved: dict[str, RangeState] = {}
+        if self._sequences:
+            end = replace(end, states={})
+            ranges = batch_ranges(start, end)
+            journals = await self._listing.look({one.journal for one in ranges}, fragments=True)
+            moved = await self._states_at(end, ranges, journals)
+        self._known = given, _complete(start, end, moved)
         return end
 
     async def _recompute(self, offsets: Offsets) -> Offsets:
         """Return positions with the states there."""
-        journals = await self._look(offsets.journals, fragments=True)
+        journals = await self._listing.look(offsets.journals, fragments=True)
         ranges = [
             BatchRange(name, 0, offset, 0, True, RangeState())  # noqa: FBT003
             for name, offset in sorted(offsets.journals.items())
@@ -113,3 +117,26 @@ class LegacyStreamPlanner(StreamPlanner):
         return {
             name: replace(state, offset=offsets.journals[name]) for name, state in states.items()
         }
+
+
+def _complete(start: Offsets, end: Offsets, moved: Mapping[str, RangeState]) -> Offsets:
+    """Return an end with what's known of where its batch begins.
+
+    That's places in journals which are gone, or whose write heads seemed to be behind them, and
+    states of journals which had nothing to read.
+    """
+    start = begin_of(start, end)
+    kept = {
+        name: offset
+        for name, offset in start.journals.items()
+        if name not in end.journals
+        or not is_recreated(start, name, end.revisions.get(name, 0), end.journals[name])
+    }
+    journals = {name: max(offset, kept.get(name, 0)) for name, offset in end.journals.items()}
+    states = {name: state for name, state in (start.states or {}).items() if name in kept}
+    return Offsets(
+        kept | journals,
+        {name: revision for name, revision in start.revisions.items() if name in kept}
+        | end.revisions,
+        None if end.states is None else {**states, **moved},
+    )

@@ -41,7 +41,9 @@ async def is_complete(client: JournalClient, journal: JournalInfo, options: Sour
 
 
 async def last_end(client: JournalClient, planned: JournalRange, options: SourceOptions) -> int:
-    """Return where the last record ends of a range which ends at the head, or its begin if none.
+    """Return where the last record ends which begins in a range, or the begin if none does.
+
+    A record of lines which begins before the end may go on behind the head.
 
     Args:
         client: Client to use.
@@ -58,9 +60,9 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
         return end
     # A newline of a CSV file may be one of a value.
     if _kind(journal, options) == "ndjson":
-        content = await _fetch(client, journal, max(begin, end - LINE_BYTES), options)
+        content = await _fetch(client, journal, max(begin, journal.head - LINE_BYTES), options)
         if found := content.rfind(b"\n") + 1:
-            return end - len(content) + found
+            return min(end, journal.head - len(content) + found)
     return begin
 
 

@@ -36,7 +36,8 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
         """Have the run end at the present write heads.
 
-        Journals which appear later are left to the next run, and those which vanish count as read.
+        Journals which appear later are left to the next run. What's left of those which vanish is
+        lost.
 
         Raises:
             GazetteError: Brokers can't tell.

@@ -4,31 +4,27 @@ A planner lives as long as a run of the query, in one process. What it knows bes
 which Spark keeps is a cache, or a help to tell a loss: write heads which it saw, what was read
 ahead, where an AvailableNow run ends, and the listing that the next tasks are planned by.
 
-It asks brokers for little: to plan a batch takes a listing, and a probe of the head of each
-journal, all at once; and if messages are sequenced, reads of what's new. Fragments are listed as
-well where a journal is read which wasn't read a moment ago, as its first content may be gone; where
-a limit can cut it at fragments only; or where there's enough to read to be worth several tasks.
+It asks brokers for little: for a listing of each batch, see `StreamListing`; and if messages are
+sequenced, it reads what's new. Where a limit ended the batch before the write heads, that goes on
+while the tasks of the batch run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.ranges import RangeState
 from gazette_aio.spark.batch import SMALL_BYTES
-from gazette_aio.spark.bounded import head_of, is_old, map_bounded
+from gazette_aio.spark.bounded import is_old, map_bounded
 from gazette_aio.spark.connecting import spark_client
-from gazette_aio.spark.filters import MAX_SKEW_SECONDS
 from gazette_aio.spark.formats import isolation_of
 from gazette_aio.spark.journal_ranges import JournalRange, check_names, content_bytes
-from gazette_aio.spark.line_ends import is_complete, last_end
-from gazette_aio.spark.listing import list_journals
+from gazette_aio.spark.line_ends import LINE_BYTES, is_complete, last_end
 from gazette_aio.spark.offsets import Offsets, batch_ranges, settle
 from gazette_aio.spark.planning import OPEN_BYTES, pack, plan_committed_tasks, plan_tasks
 from gazette_aio.spark.progress import (
@@ -37,13 +33,16 @@ from gazette_aio.spark.progress import (
     check_batch,
     plan_batch,
     raise_losses,
-    regressed,
 )
 from gazette_aio.spark.scanning import scan_uuids
+from gazette_aio.spark.stream_listing import StreamListing
 from gazette_aio.spark.tail import Move, Tail
+from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    from pyarrow import Schema
 
     from gazette_aio.message.columnar.columns import UuidColumns
     from gazette_aio.spark.journal_ranges import JournalInfo
@@ -53,12 +52,6 @@ if TYPE_CHECKING:
     from gazette_aio.spark.progress import Loss
 
 _logger = logging.getLogger(__name__)
-
-_PROBE_SECONDS: Final = 5.0
-"""Seconds for which a write head which went back is asked for again."""
-
-_FRESH_SECONDS: Final = 60.0
-"""Seconds for which content that was read is taken to be there still."""
 
 
 class _Planned(NamedTuple):
@@ -76,26 +69,40 @@ class StreamPlanner:
 
     Args:
         options: What's read.
-        labels: Names of the labels which rows need.
+        schema: Exact Arrow schema of the rows.
         cores: Partitions to make at least, of what's not too small for so many.
     """
 
-    def __init__(
-        self, options: SourceOptions, *, labels: Collection[str] | None = None, cores: int = 1
-    ) -> None:
+    def __init__(self, options: SourceOptions, schema: Schema, *, cores: int = 1) -> None:
         self._options = options
-        self._labels = labels
+        columns = classify(
+            schema,
+            partition_columns=options.partition_columns,
+            corrupt_column=options.corrupt_column,
+        )
+        self._labels = {column.label for column in columns.labels}
         self._cores = cores
         self._sequences = options.isolation != "read-uncommitted" and (
             options.isolation is not None or options.format != "raw"
         )
+        self._listing = StreamListing(options, schema)
         self._tail = Tail(self._scan, self._is_complete)
         self._initial: Offsets | None = None
         self._journals: dict[str, JournalInfo] | None = None
         self._targets: dict[str, Target] | None = None
         self._seen: dict[str, int] = {}
-        self._read: dict[str, tuple[int, float]] = {}  # Offsets read up to, and when.
         self._planned: _Planned | None = None
+        self._ahead: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """End what's read ahead. Idempotent: it may be used again.
+
+        Cancellation: safe.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait([ahead])
 
     async def initial(self) -> Offsets:
         """Return where the query begins: always the same.
@@ -103,25 +110,16 @@ class StreamPlanner:
         Cancellation: safe.
 
         Raises:
-            ConfigurationError: A journal which is named isn't there, or an offset out of bounds.
+            ConfigurationError: A journal which is named isn't there, rows can't be made of one, or
+                an offset is out of bounds.
             GazetteError: Brokers can't tell.
         """
         if self._initial is None:
-            begin_mod_time = 0
-            if self._options.starting_timestamp_ms is not None:
-                begin_mod_time = self._options.starting_timestamp_ms // 1000 - MAX_SKEW_SECONDS
-            journals = await list_journals(
-                await spark_client(self._options.connection),
-                self._options,
-                fragments=self._options.starting != "latest",
-                # Others may be created while the query runs.
-                allow_none=not self._options.selection.journals,
-                begin_mod_time=max(begin_mod_time, 0),
-            )
+            journals = await self._listing.initial()
             starting = self._options.starting
-            check_names(starting, {one.name for one in journals}, "startingOffsets")
-            self._initial = Offsets.initial(journals, starting, committed=self._sequences)
-            self._note({journal.name: journal for journal in journals})
+            check_names(starting, journals.keys(), "startingOffsets")
+            self._initial = Offsets.initial(journals.values(), starting, committed=self._sequences)
+            self._note(journals)
         return self._initial
 
     async def fix_targets(self) -> None:
@@ -132,7 +130,7 @@ class StreamPlanner:
         Raises:
             GazetteError: Brokers can't tell.
         """
-        journals = await self._look(None, fragments=False)
+        journals = await self._listing.look(fragments=False)
         self._targets = available_now(journals.values())
         self._note(journals)
 
@@ -157,9 +155,12 @@ class StreamPlanner:
             ConfigurationError: It can't go on from there with these options.
             GazetteError: Brokers can't tell, or journals can't be read.
         """
+        await self.aclose()
         start = await self._parse_start(given)
-        journals = await self._list(start)
-        await self._list_fragments(start, journals, cuts=max_bytes is not None)
+        journals = await self._listing.ahead_of(start)
+        await self._listing.add_fragments(
+            start, journals, self._targets, cuts=max_bytes is not None
+        )
         end, losses = plan_batch(
             start, journals.values(), max_bytes=max_bytes, targets=self._targets, seen=self._seen
         )
@@ -198,6 +199,7 @@ class StreamPlanner:
             ConfigurationError: It can't go on from there with these options.
             GazetteError: Brokers can't tell.
         """
+        await self.aclose()
         start = await self._parse_start(given_start)
         end = await self._parse_end(given_end, start)
         ranges = batch_ranges(start, end)
@@ -208,10 +210,11 @@ class StreamPlanner:
             journals = planned.journals
         else:
             names = {one.journal for one in ranges}
-            journals = await self._look(names, fragments=True)
+            journals = await self._listing.look(names, fragments=True)
         found = self._check(ranges, journals)
-        now = time.monotonic()
-        self._read |= {one.journal: (one.end, now) for one in ranges}
+        self._listing.note_read(ranges)
+        if following := self._following(found):
+            self._ahead = asyncio.create_task(self._read_ahead(following), name="spark-read-ahead")
         return self._pack(found, ranges)
 
     def latest(self) -> dict[str, Any] | None:
@@ -233,71 +236,6 @@ class StreamPlanner:
     async def _parse_end(self, given: Mapping[str, Any], start: Offsets) -> Offsets:
         del start
         return Offsets.parse(given).sequence(committed=self._sequences)
-
-    async def _list(self, start: Offsets) -> dict[str, JournalInfo]:
-        """Return all journals of the query, with heads that aren't behind what was read."""
-        journals = await self._look(None, fragments=False)
-        deadline = time.monotonic() + _PROBE_SECONDS
-        pause = 0.01
-        while behind := [
-            name
-            for name in regressed(start, journals.values())
-            if start.revisions.get(name) in (None, journals[name].create_revision)
-            and journals[name].fragments is None
-        ]:
-            # An empty append would tell, but who reads may not be allowed to append. A replica
-            # which is behind learns of it by the next proposal, or within the time of an append.
-            if time.monotonic() >= deadline:
-                _logger.warning("write heads are behind what was read", extra={"journals": behind})
-                break
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
-            await self._probe(behind, journals)
-        return journals
-
-    async def _probe(self, names: Iterable[str], journals: dict[str, JournalInfo]) -> None:
-        client = await spark_client(self._options.connection)
-
-        async def probe(name: str) -> None:
-            try:
-                head = await head_of(client, name)
-            except (pb.JournalNotFoundError, pb.SuspendedError):
-                journals.pop(name)  # The next listing tells.
-            else:
-                journals[name] = replace(journals[name], head=head)
-
-        await map_bounded(probe, names)
-
-    async def _look(
-        self, names: Collection[str] | None, *, fragments: bool
-    ) -> dict[str, JournalInfo]:
-        listed = await list_journals(
-            await spark_client(self._options.connection),
-            self._options,
-            fragments=fragments,
-            wanted=None if names is None else lambda journal: journal.name in names,
-            allow_none=True,
-        )
-        return {journal.name: journal for journal in listed}
-
-    async def _list_fragments(
-        self, start: Offsets, journals: dict[str, JournalInfo], *, cuts: bool
-    ) -> None:
-        """Add the fragments of those journals where it matters."""
-        fresh = time.monotonic() - _FRESH_SECONDS
-        names: set[str] = set()
-        for name, journal in journals.items():
-            begin = start.journals.get(name, 0)
-            target = None if self._targets is None else self._targets.get(name, Target(0))
-            lag = (journal.head if target is None else min(journal.head, target.head)) - begin
-            if lag <= 0 or journal.fragments is not None:
-                continue
-            known, when = self._read.get(name, (-1, 0.0))
-            is_fresh = known == begin and when >= fresh
-            if not is_fresh or lag > SMALL_BYTES or (cuts and not journal.is_divisible):
-                names.add(name)
-        if names:
-            journals |= await self._look(names, fragments=True)
 
     def _note(self, journals: Mapping[str, JournalInfo]) -> None:
         self._journals = dict(journals)
@@ -347,10 +285,7 @@ class StreamPlanner:
         """Return the states where a batch ends."""
         found = self._check(ranges, journals)
         states = {one.journal: one.state or RangeState(one.begin) for one in ranges}
-        moves = [
-            Move(planned, states[planned.journal.name], planned.journal.create_revision)
-            for planned in found
-        ]
+        moves = [Move(planned, states[planned.journal.name]) for planned in found]
         moved = await self._tail.advance(moves, max_rows)
         # What is left of the others is behind their first content.
         gone = {
@@ -359,6 +294,25 @@ class StreamPlanner:
             if one.journal not in moved
         }
         return gone | moved
+
+    def _following(self, found: Iterable[JournalRange]) -> list[JournalRange]:
+        """Return what's likely to be sequenced next, if the limit of batches stays the same."""
+        following: list[JournalRange] = []
+        for journal, begin, end in found:
+            head = journal.head
+            if self._targets is not None:
+                head = min(head, self._targets.get(journal.name, Target(0)).head)
+            # Others are cut where fragments end.
+            if end < head and journal.is_divisible and self._is_committed(journal):
+                following.append(JournalRange(journal, end, min(head, 2 * end - begin)))
+        return following
+
+    async def _read_ahead(self, following: Sequence[JournalRange]) -> None:
+        try:
+            await self._tail.read_ahead(following)
+        except pb.GazetteError as error:
+            # The next batch meets it again, if it matters.
+            _logger.debug("reading ahead: %s", error)
 
     async def _scan(
         self, journal: JournalInfo, begin: int, end: int, *, is_aligned: bool
@@ -388,13 +342,21 @@ class StreamPlanner:
         """Return the end of a batch without lines of ranges which aren't complete at the heads."""
         client = await spark_client(self._options.connection)
 
-        async def end_of(one: BatchRange) -> tuple[str, int]:
-            planned = JournalRange(journals[one.journal], one.begin, one.end)
-            return one.journal, await last_end(client, planned, self._options)
+        async def end_of(planned: JournalRange) -> tuple[str, int]:
+            return planned.journal.name, await last_end(client, planned, self._options)
 
-        at_heads = [one for one in ranges if one.end == journals[one.journal].head]
-        ends = await map_bounded(end_of, at_heads)
+        listed = [JournalRange(journals[one.journal], one.begin, one.end) for one in ranges]
+        ends = await map_bounded(end_of, [near for one in listed for near in self._near_head(one)])
         return replace(end, journals=end.journals | dict(ends)) if ends else end
+
+    def _near_head(self, planned: JournalRange) -> list[JournalRange]:
+        """Return a range whose last record may go on behind the head, or the target of the run."""
+        journal, _, end = planned
+        if journal.is_divisible:
+            return [planned] if journal.head - end < LINE_BYTES else []
+        target = (self._targets or {}).get(journal.name, Target(journal.head))
+        is_near = end in {journal.head, target.head}
+        return [planned._replace(journal=replace(journal, head=end))] if is_near else []
 
     async def _is_complete(self, journal: JournalInfo) -> bool:
         client = await spark_client(self._options.connection)

@@ -16,7 +16,6 @@ from gazette_aio.spark import bridge
 from gazette_aio.spark.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.reading import read_partition
 from gazette_aio.spark.stream_planner import StreamPlanner
-from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,14 +59,8 @@ class BaseStreamReader(DataSourceStreamReader):
         self._planner = self._make_planner()
 
     def _make_planner(self) -> StreamPlanner:
-        columns = classify(
-            self.schema,
-            partition_columns=self.options.partition_columns,
-            corrupt_column=self.options.corrupt_column,
-        )
-        labels = {column.label for column in columns.labels}
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        return self._planner_type(self.options, labels=labels, cores=cores)
+        return self._planner_type(self.options, self.schema, cores=cores)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was found out while planning stays where batches are planned.
@@ -113,6 +106,7 @@ class BaseStreamReader(DataSourceStreamReader):
 
         The process and its clients end together, after this.
         """
+        bridge.run(self._planner.aclose())
         self._planner = self._make_planner()
 
 

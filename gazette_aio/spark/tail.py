@@ -5,8 +5,9 @@ begins. Those where it ends are the begin of the next batch, so they're computed
 by the one process which plans all batches of a query, which reads the UUIDs of all messages once.
 
 Theory of operation. A limited batch ends in the middle of what was read. The rows which follow are
-held on to, a chunk of each journal at most, and the next batch goes on with them. They're a cache:
-states themselves come with the positions which Spark keeps, so a new process goes on from there.
+held on to, and the next batch goes on with them. As it's likely to be as large as the last one, the
+rows of it are read while the tasks of that one run, up to a limit. They're a cache: states
+themselves come with the positions which Spark keeps, so a new process goes on from there.
 
 Invariant: a batch ends where a record does, so that it and its state are of the same messages. If
 nothing but bad or lost content comes, it ends where it's wanted to. Newline delimited JSON can be
@@ -16,6 +17,7 @@ cut there by readers, and other framings are wanted to end where fragments do.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -38,6 +40,9 @@ SCANS_AT_ONCE: Final = 8
 
 AHEAD_BYTES: Final = 8 << 20
 """Bytes behind the begin of a limited batch up to which a journal is read, if it has as many."""
+
+AHEAD_ROWS: Final = 1 << 21
+"""Rows which are held ahead of the next batch, of all journals: 72 MB. Others are read again."""
 
 _THREAD_ROWS: Final = 1 << 14
 """Rows from which on they're sequenced in a thread: they may take more than 3 ms."""
@@ -62,8 +67,6 @@ class Move(NamedTuple):
     """From where it goes on, and where it's wanted to end."""
     state: RangeState
     """State where it goes on."""
-    revision: int = 0
-    """Revision at which it was created; or 0 if that isn't known."""
 
 
 class _Ahead(NamedTuple):
@@ -71,7 +74,17 @@ class _Ahead(NamedTuple):
 
     begin: int
     revision: int
-    columns: UuidColumns
+    chunks: deque[UuidColumns]
+
+    @property
+    def end(self) -> int:
+        """Offset up to which content was scanned."""
+        return int(self.chunks[-1].end[-1]) if self.chunks else self.begin
+
+    @property
+    def rows(self) -> int:
+        """Number of messages."""
+        return sum(chunk.rows for chunk in self.chunks)
 
 
 class Tail:
@@ -87,6 +100,7 @@ class Tail:
         self._scan = scan
         self._is_complete = is_complete
         self._ahead: dict[str, _Ahead] = {}
+        self._room = AHEAD_ROWS  # Rows which may be held still.
 
     async def advance(
         self, moves: Iterable[Move], max_rows: int | None = None
@@ -116,43 +130,93 @@ class Tail:
         states = await map_bounded(move_on, range(len(listed)), limit=SCANS_AT_ONCE)
         return {move.range.journal.name: state for move, state in zip(listed, states, strict=True)}
 
+    async def read_ahead(self, ranges: Iterable[JournalRange]) -> None:
+        """Read what the next batch is likely to sequence, until it's known or enough is held.
+
+        Args:
+            ranges: From where the last batch ended, to where the next one may end.
+
+        Cancellation: safe — what was read is kept.
+
+        Raises:
+            DataLossError: Content is lost.
+            GazetteError: It can't be read.
+        """
+        await map_bounded(self._read_ahead, ranges, limit=SCANS_AT_ONCE)
+
     def keep(self, names: Iterable[str]) -> None:
         """Forget what was read of all other journals."""
-        self._ahead = {name: self._ahead[name] for name in names if name in self._ahead}
+        for name in self._ahead.keys() - set(names):
+            self._room += self._ahead.pop(name).rows
+
+    async def _read_ahead(self, planned: JournalRange) -> None:
+        journal, begin, end = planned
+        ahead = self._take_ahead(journal, begin)
+        self._ahead[journal.name] = ahead
+        self._room -= ahead.rows
+        if ahead.end >= end or self._room <= 0:
+            return
+        async with aclosing(self._chunks(planned, ahead.end, end)) as chunks:
+            async for columns in chunks:
+                ahead.chunks.append(columns)
+                self._room -= columns.rows
+                if self._room <= 0:
+                    break
+
+    def _take_ahead(self, journal: JournalInfo, begin: int) -> _Ahead:
+        ahead = self._ahead.pop(journal.name, None)
+        if ahead is not None:
+            self._room += ahead.rows
+            if ahead[:2] == (begin, journal.create_revision):
+                return ahead
+        return _Ahead(begin, journal.create_revision, deque())
+
+    def _chunks(self, planned: JournalRange, begin: int, end: int) -> AsyncGenerator[UuidColumns]:
+        """Return a scan of a part of a range, whose end may be behind that."""
+        (split,) = split_range(planned._replace(begin=begin, end=end), _UNLIMITED)
+        return self._scan(planned.journal, begin, end, is_aligned=split.is_aligned)
 
     async def _advance(self, move: Move, max_rows: int) -> RangeState:
-        (journal, begin, wanted), state, revision = move
+        (journal, begin, wanted), state = move
         passed = _Passed(state, wanted, max_rows)
-        ahead = self._ahead.pop(journal.name, None)
-        scanned, rest = begin, UuidColumns.empty()
-        if ahead is not None and ahead[:2] == (begin, revision):
-            scanned = int(ahead.columns.end[-1])
-            rest = await passed.take(ahead.columns)
-        if not rest.rows and scanned < wanted and passed.rows_left:
+        ahead = self._take_ahead(journal, begin)
+        scanned, chunks = ahead.end, ahead.chunks
+        rest = UuidColumns.empty()
+        while chunks and not rest.rows and passed.rows_left:
+            rest = await passed.take(chunks.popleft())
+        if not (chunks or rest.rows) and scanned < wanted and passed.rows_left:
             # What's limited is likely to go on a little later, and files are costly to open.
             limit = max(wanted, begin + AHEAD_BYTES) if journal.is_divisible else wanted
-            planned = move.range._replace(begin=scanned, end=min(limit, journal.head))
-            (split,) = split_range(planned, _UNLIMITED)
-            scan = self._scan(journal, scanned, split.end, is_aligned=split.is_aligned)
-            async with aclosing(scan) as chunks:
-                async for columns in chunks:
+            scan = self._chunks(move.range, scanned, min(limit, journal.head))
+            async with aclosing(scan):
+                async for columns in scan:
                     rest = await passed.take(columns)
                     if rest.rows or not passed.rows_left:
                         break
+        if rest.rows:
+            chunks.appendleft(rest)
         state = passed.state
         if passed.rows:
             offset = state.offset
-        elif rest.rows or await self._is_complete(journal):
+        elif chunks or await self._is_complete(_ended(journal, wanted)):
             offset = wanted
         else:
             offset = begin  # Its last record goes on behind the head.
-        if rest.rows:
-            self._ahead[journal.name] = _Ahead(offset, revision, rest)
+        following = _Ahead(offset, journal.create_revision, chunks)
+        if 0 < following.rows <= self._room:
+            self._ahead[journal.name] = following
+            self._room -= following.rows
         return replace(state, offset=offset)
 
     def __repr__(self) -> str:
-        rows = sum(ahead.columns.rows for ahead in self._ahead.values())
-        return f"<Tail, {rows} messages of {len(self._ahead)} journals ahead>"
+        count = sum(bool(ahead.chunks) for ahead in self._ahead.values())
+        rows = sum(ahead.rows for ahead in self._ahead.values())
+        return f"<Tail, {rows} messages of {count} journals ahead>"
+
+
+def _ended(journal: JournalInfo, wanted: int) -> JournalInfo:
+    """Return a journal whose head is where a record has to end for a batch to end at `wanted`."""
+    return journal if journal.is_divisible else replace(journal, head=wanted)
 
 
 class _Passed:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 
-import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
-from gazette_aio.spark import bridge, stream_planner
+from gazette_aio.spark import bridge, stream_listing, tail
 from gazette_aio.spark.legacy_planner import LegacyStreamPlanner
-from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import CommittedFrom
-from gazette_aio.spark.reading import read_task
 from gazette_aio.spark.stream_planner import StreamPlanner
-from gazette_aio.testing import create_journals, journal_spec
 from tests.pyspark.journals import Producer
-
-NDJSON = "application/x-ndjson"
-SCHEMA = pa.schema([("id", pa.int64()), ("_journal", pa.string()), ("_begin", pa.int64())])
+from tests.spark.stream_queries import SCHEMA, World
 
 
 @pytest.fixture
@@ -32,132 +26,11 @@ def gazette_broker_options(tmp_path):
     return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
 
 
-class World:
-    """Journals below `test/`, and queries of them."""
-
-    def __init__(self, broker, client, root):
-        self.broker = broker
-        self.client = client
-        self.root = root
-        self.calls = Counter()
-
-    async def create(self, *names, content_type=NDJSON, length=1 << 24):
-        labels = {"content-type": content_type}
-        specs = [
-            journal_spec(f"test/{n}", labels=labels, stores=["file:///"], length=length)
-            for n in names
-        ]
-        await create_journals(self.client, *specs)
-
-    async def delete(self, *names):
-        changes = [
-            pb.ApplyRequest.Change(delete=f"test/{n}", expect_mod_revision=-1) for n in names
-        ]
-        await self.client.apply(changes)
-
-    async def append(self, name, content):
-        return (await self.client.append(f"test/{name}", content)).commit
-
-    async def publish(self, name, ids, producer=None):
-        producer = producer or Producer()
-        return await self.append(name, b"".join(producer.outside({"id": one}) for one in ids))
-
-    async def persist(self, name):
-        await self.broker.flush(f"test/{name}")
-        await self.broker.refresh(f"test/{name}")
-
-    async def lose_fragments(self, name, count):
-        for file in sorted((self.root / "test" / name).rglob("*-*-*"))[:count]:
-            file.unlink()
-        await self.broker.refresh(f"test/{name}")
-
-    async def head(self, name):
-        return (await self.append(name, b"")).end
-
-    def query(self, *, planner=StreamPlanner, **options):
-        given = {"brokers": self.broker.endpoint, "fetchTimeout": "2s", **options}
-        if not given.keys() & {"journals", "selector", "prefix"}:
-            given["prefix"] = "test/"
-        return Query(given, planner)
-
-
-class Query:
-    """What Spark does for a query: a log of the ends of batches, and the rows which came."""
-
-    def __init__(self, options, planner_type):
-        self.options = SourceOptions.parse(options, streaming=True)
-        self.planner_type = planner_type
-        self.log = []
-        self.rows = []
-        self.batches = []
-        self.tasks = []
-        self.restart()
-
-    def restart(self, **changes):
-        """Go on in a new process."""
-        if changes:
-            self.options = SourceOptions.parse(changes, streaming=True)
-        self.planner = self.planner_type(self.options)
-
-    async def begin(self, *, anew=False):
-        """Return where the next batch begins; or the first one, which isn't in the log."""
-        if self.log and not anew:
-            return self.log[-1]
-        first, again = [json.dumps((await self.planner.initial()).to_json()) for _ in range(2)]
-        assert first == again
-        return first
-
-    async def plan(self, **limits):
-        """Plan a batch; return its begin and its end, if it's not empty."""
-        if self.planner_type is LegacyStreamPlanner:
-            end = json.dumps(await self.planner.next_end(**limits))
-            begin = await self.begin()
-        else:
-            begin = await self.begin()
-            end = json.dumps(await self.planner.end(json.loads(begin), **limits))
-        if end == begin:
-            return None
-        self.log.append(end)
-        return begin, end
-
-    async def run(self, begin, end):
-        """Run the tasks of a batch."""
-        partitions = await self.planner.partitions(json.loads(begin), json.loads(end))
-        self.tasks = [task for partition in partitions for task in partition]
-        rows = []
-        for task in self.tasks:
-            async for batch in read_task(task, self.options, SCHEMA):
-                assert batch.schema == SCHEMA
-                rows += batch.to_pylist()
-        self.batches.append(rows)
-        self.rows += rows
-
-    async def trigger(self, **limits):
-        """Plan and run a batch; return whether there was one."""
-        planned = await self.plan(**limits)
-        if planned is not None:
-            await self.run(*planned)
-        return planned is not None
-
-    async def drain(self, most=1000, **limits):
-        for number in range(most):
-            if not await self.trigger(**limits):
-                return number
-        raise AssertionError("batches don't end")
-
-    @property
-    def ids(self):
-        return sorted(row["id"] for row in self.rows)
-
-    @property
-    def end(self):
-        return json.loads(self.log[-1])
-
-
 @pytest.fixture
 async def world(gazette_broker, gazette_client, tmp_path):
-    yield World(gazette_broker, gazette_client, tmp_path / "fragments")
-    await bridge.close_clients()
+    world = World(gazette_broker, gazette_client, tmp_path / "fragments")
+    yield world
+    await world.aclose()
 
 
 # --- Where queries begin and end.
@@ -212,7 +85,7 @@ async def test_starting_positions(world):
 
 
 async def test_starting_time_passes_over_older_fragments(world, monkeypatch):
-    monkeypatch.setattr(stream_planner, "MAX_SKEW_SECONDS", 0)
+    monkeypatch.setattr(stream_listing, "MAX_SKEW_SECONDS", 0)
     await world.create("a")
     await world.publish("a", [0])
     await world.persist("a")
@@ -257,6 +130,23 @@ async def test_restart_from_a_checkpoint(world):
     assert [len(batch) for batch in query.batches] == [1] * 6
 
 
+@pytest.mark.parametrize("planner", [StreamPlanner, LegacyStreamPlanner])
+async def test_the_schema_is_checked_when_it_is_planned(world, planner):
+    match = "column 'id': messages of content type 'text/plain' have no columns"
+    await world.create("a")
+    await world.publish("a", [0])
+    query = world.query(startingOffsets="earliest", planner=planner)
+    planned = await query.plan()
+    await query.run(*planned)
+    await world.create("raw", content_type="text/plain")
+    with pytest.raises(ConfigurationError, match=match):
+        await query.plan()
+    query.restart()
+    await query.run(*planned)  # It's of other journals.
+    with pytest.raises(ConfigurationError, match=match):
+        await world.query(planner=planner).plan()
+
+
 # --- Limits and targets.
 
 
@@ -287,6 +177,65 @@ async def test_a_tiny_limit_goes_on_by_a_record(world):
     assert max(len(batch) for batch in query.batches) == 2
 
 
+async def test_limited_batches_are_read_ahead(world, monkeypatch):
+    monkeypatch.setattr(tail, "AHEAD_BYTES", 0)
+    await world.create("a", "b")
+    await world.publish("a", range(600))
+    await world.publish("b", range(600, 700))
+    query = world.query(startingOffsets="earliest")
+    await query.planner.fix_targets()
+    await world.publish("a", [1000])
+    scans = []
+    real = query.planner._tail._scan
+
+    def scan(journal, begin, end, **kwargs):
+        scans.append((journal.name, begin, end))
+        return real(journal, begin, end, **kwargs)
+
+    query.planner._tail._scan = scan
+    planned = await query.plan(max_bytes=7000)
+    assert len(scans) == 2
+    while planned is not None:
+        await query.run(*planned)
+        if query.planner._ahead is not None:
+            await query.planner._ahead
+        scans.clear()
+        planned = await query.plan(max_bytes=7000)
+        # Of a limit that's split, a journal may go on by a byte more than before.
+        assert all(end - begin < 200 for _, begin, end in scans), "the rest was read before"
+    assert query.ids == list(range(700)), "and nothing was read behind the target"
+    assert len(query.batches) > 5
+
+
+async def test_a_read_ahead_which_fails_or_is_ended(world):
+    await world.create("a")
+    await world.publish("a", range(100))
+    query = world.query(startingOffsets="earliest")
+    real = query.planner._scan
+    begun = asyncio.Event()
+
+    async def fails(journal, begin, end, **kwargs):
+        raise DataLossError("gone", journal=journal.name, offset=begin, missing=((begin, end),))
+        yield
+
+    async def hangs(journal, begin, end, **kwargs):
+        begun.set()
+        await asyncio.Event().wait()
+        yield
+
+    for scan in (fails, hangs):
+        begin, end = await query.plan(max_bytes=500)
+        query.planner._tail.keep([])
+        query.planner._tail._scan = scan
+        await query.run(begin, end)
+        await (begun.wait() if scan is hangs else query.planner._ahead)
+        query.planner._tail._scan = real
+    await query.drain(max_bytes=500)
+    assert query.ids == list(range(100))
+    await query.planner.aclose()
+    await query.planner.aclose()
+
+
 async def test_limits_of_rows(world):
     await world.create("a", "b")
     await world.publish("a", range(60))
@@ -307,18 +256,18 @@ async def test_other_framings_are_cut_at_fragments(world):
         lines = "".join(f",{number},{at}\n" for at in range(50))
         commits.append(await world.append("c", lines.encode()))
         await world.persist("c")
-    query = world.query(startingOffsets="earliest", isolation="read-uncommitted", format="raw")
-    schema = pa.schema([("_begin", pa.int64())])
-    begins = []
-    for _ in range(3):
-        begin, end = await query.plan(max_bytes=1)
-        for partition in await query.planner.partitions(json.loads(begin), json.loads(end)):
-            for task in partition:
-                async for batch in read_task(task, query.options, schema):
-                    begins += batch.column(0).to_pylist()
-        assert json.loads(end)["j"]["test/c"] in {commit.end for commit in commits}
+    query = world.query(
+        startingOffsets="earliest",
+        isolation="read-uncommitted",
+        format="raw",
+        schema=SCHEMA.remove(0),
+    )
+    for commit in commits:
+        await query.trigger(max_bytes=1)
+        assert query.end["j"]["test/c"] == commit.end
     assert await query.plan(max_bytes=1) is None
-    assert len(begins) == len(set(begins)) == 150
+    begins = {row["_begin"] for row in query.rows}
+    assert len(begins) == len(query.rows) == 150
 
 
 @pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
@@ -356,165 +305,6 @@ async def test_available_now_takes_what_is_gone_for_done(world, caplog):
     assert query.ids == [0, 1, 2]
     said = [r for r in caplog.records if r.name == "gazette_aio.spark.stream_planner"]
     assert [r.journal for r in said] == ["test/b"], "it's told of once"
-
-
-# --- Journals which come and go.
-
-
-async def test_new_journals_are_read_from_their_first_byte(world):
-    await world.create("a")
-    await world.publish("a", [0])
-    query = world.query()
-    await query.trigger()
-    await world.create("b")
-    await world.publish("b", [1])
-    await world.persist("b")
-    await world.publish("b", [2])
-    await world.publish("b", [3])
-    await world.lose_fragments("b", 1)
-    await query.drain()
-    assert query.ids == [2, 3], "its first fragment isn't there any more"
-
-
-@pytest.mark.parametrize("fails", [True, False])
-async def test_journals_which_are_gone(world, fails, caplog):
-    await world.create("a", "b")
-    await world.publish("a", [0])
-    await world.publish("b", [1, 2, 3])
-    query = world.query(startingOffsets="earliest", failOnDataLoss=str(fails).lower())
-    await query.trigger(max_bytes=1)
-    await world.delete("b")
-    await world.publish("a", [4])
-    if fails:
-        with pytest.raises(DataLossError, match="DATA_LOSS: journal test/b is gone: "):
-            await query.trigger()
-        return
-    await query.drain()
-    assert [r["id"] for r in query.rows if r["_journal"] == "test/a"] == [0, 4]
-    said = [r for r in caplog.records if r.name == "gazette_aio.spark.stream_planner"]
-    assert [r.journal for r in said] == ["test/b"], "it's told of once"
-    # What was read of it isn't lost.
-    await world.delete("a")
-    assert not await query.trigger()
-
-
-async def test_a_planned_batch_of_a_journal_which_is_gone(world):
-    await world.create("a")
-    await world.publish("a", [0])
-    query = world.query(startingOffsets="earliest")
-    planned = await query.plan()
-    await world.delete("a")
-    query.restart()
-    with pytest.raises(DataLossError, match=r"test/a is gone: \[0, \d+\) can't be read"):
-        await query.run(*planned)
-    query.restart(brokers=world.broker.endpoint, prefix="test/", failOnDataLoss="false")
-    await query.run(*planned)
-    assert query.rows == []
-
-
-@pytest.mark.parametrize("fails", [True, False])
-@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
-async def test_journals_created_anew(world, fails, isolation):
-    await world.create("a")
-    await world.publish("a", range(5))
-    query = world.query(
-        startingOffsets="earliest", isolation=isolation, failOnDataLoss=str(fails).lower()
-    )
-    await query.drain()
-    await world.delete("a")
-    for file in (world.root / "test").rglob("*-*-*"):
-        file.unlink()
-    await world.create("a")
-    await world.publish("a", range(10, 20))
-    if fails:
-        with pytest.raises(DataLossError, match="test/a was created anew"):
-            await query.trigger()
-        return
-    await query.drain()
-    assert query.ids == [*range(5), *range(10, 20)]
-
-
-@pytest.mark.parametrize("fails", [True, False])
-@pytest.mark.parametrize("old", [True, False])
-@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
-async def test_content_which_expired(world, fails, old, isolation, monkeypatch):
-    if old:
-        monkeypatch.setattr(stream_planner, "is_old", lambda fragment: fragment.mod_time > 0)
-    await world.create("a")
-    query = world.query(
-        startingOffsets="earliest",
-        isolation=isolation,
-        failOnDataLoss=str(fails).lower(),
-        fetchTimeout="0.2s",
-    )
-    await query.trigger()
-    for number in range(3):
-        await world.publish("a", [number])
-        await world.persist("a")
-    await world.lose_fragments("a", 1)
-    if fails:
-        # Content which isn't old is waited for, by who reads it.
-        match = "test/a has lost its oldest fragments" if old else r"lost \[0, \d+\) of journal"
-        with pytest.raises(DataLossError, match=match):
-            await query.trigger()
-        return
-    await query.drain()
-    assert query.ids == [1, 2]
-
-
-async def test_an_idle_query_whose_last_content_expired(world, monkeypatch):
-    await world.create("a")
-    await world.publish("a", [0])
-    query = world.query(startingOffsets="earliest")
-    await query.drain()
-    await world.persist("a")
-    await world.lose_fragments("a", 1)
-    await world.publish("a", [1])
-    monkeypatch.setattr(stream_planner, "_FRESH_SECONDS", -1.0)  # It was long ago.
-    await query.drain()
-    assert query.ids == [0, 1]
-
-
-async def test_write_heads_which_are_behind_for_a_moment(world, monkeypatch):
-    await world.create("a")
-    await world.publish("a", [0])
-    query = world.query(startingOffsets="earliest")
-    await query.drain()
-    real = stream_planner.list_journals
-
-    async def list_journals(*args, **kwargs):
-        found = await real(*args, **kwargs)
-        return [
-            stream_planner.replace(one, head=one.head - 3) if not kwargs["fragments"] else one
-            for one in found
-        ]
-
-    monkeypatch.setattr(stream_planner, "list_journals", list_journals)
-    assert not await query.trigger()
-    await world.publish("a", [1])
-    monkeypatch.setattr(stream_planner, "list_journals", real)
-    await query.drain()
-    assert query.ids == [0, 1]
-
-
-@pytest.mark.parametrize("fails", [True, False])
-async def test_write_heads_which_stay_behind(world, monkeypatch, fails):
-    monkeypatch.setattr(stream_planner, "_PROBE_SECONDS", 0.05)
-    await world.create("a")
-    await world.publish("a", [0])
-    query = world.query(startingOffsets="earliest", failOnDataLoss=str(fails).lower())
-    await query.drain()
-    end = query.end
-    end["j"]["test/a"] += 50
-    query.log.append(json.dumps(end))
-    if fails:
-        with pytest.raises(DataLossError, match="test/a fell behind"):
-            await query.trigger()
-        return
-    await query.trigger()
-    await world.publish("a", [1])
-    await query.drain()
-    assert query.ids == [0, 1]
 
 
 # --- Committed messages.
@@ -630,7 +420,7 @@ async def test_isolation_of_a_checkpoint(world):
 async def test_journals_of_several_content_types(world):
     await world.create("a")
     await world.create("raw", content_type="text/plain")
-    query = world.query(startingOffsets="earliest")
+    query = world.query(startingOffsets="earliest", schema=SCHEMA.remove(0))
     producer = Producer()
     await world.append("a", producer.pending({"id": 0}))
     await world.append("raw", b"anything")
@@ -664,6 +454,36 @@ async def test_lines_in_several_appends(world, isolation, planner):
     query.restart()
     await query.drain()
     assert query.ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
+async def test_a_limit_within_a_line_which_is_not_complete(world, isolation):
+    await world.create("a")
+    query = world.query(startingOffsets="earliest", isolation=isolation)
+    one, other = (Producer().outside({"id": number}) for number in range(2))
+    await world.append("a", one + other[:20])
+    await query.drain(max_bytes=len(one) + 10)
+    await query.drain(max_bytes=5)
+    assert query.ids == [0]
+    assert query.end["j"]["test/a"] == len(one)
+    await world.append("a", other[20:])
+    await query.drain(max_bytes=5)
+    assert query.ids == [0, 1]
+
+
+@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
+async def test_a_target_within_a_line_which_cannot_be_cut(world, isolation):
+    await world.create("c", content_type=CONTENT_TYPE_CSV)
+    uuid = "00000000-0000-1000-8000-010203040506,"
+    query = world.query(startingOffsets="earliest", isolation=isolation, schema=SCHEMA.remove(0))
+    await world.append("c", uuid[:20].encode())
+    await query.planner.fix_targets()
+    await world.append("c", f"{uuid[20:]}a\n".encode())
+    await query.drain()
+    assert query.rows == []
+    query.restart()
+    await query.drain()
+    assert [row["_begin"] for row in query.rows] == [0]
 
 
 async def test_bad_lines_at_the_head(world):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.ranges import RangeState, advance
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_aio.protocol.errors import DataLossError
+from gazette_aio.spark import tail as tail_module
 from gazette_aio.spark.journal_ranges import FragmentInfo, JournalInfo, JournalRange
 from gazette_aio.spark.tail import Move, Tail
 
@@ -80,9 +82,9 @@ class Content:
         return Tail(self.scan, self.ends_with_record)
 
 
-def move(journal, begin, end, state=None, revision=0):
+def move(journal, begin, end, state=None):
     state = RangeState(begin) if state is None else state
-    return Move(JournalRange(journal, begin, end), state, revision)
+    return Move(JournalRange(journal, begin, end), state)
 
 
 async def step(tail, *args, max_rows=None):
@@ -167,7 +169,8 @@ async def test_a_journal_which_was_created_anew_is_scanned_anew():
     first = await step(tail, content.journal(), 0, content.head, max_rows=1)
     other = Content(random.Random(4), 100, bad=0)
     tail._scan = other.scan
-    again = await step(tail, other.journal(), first.offset, other.head, None, 7, max_rows=3)
+    journal = other.journal(create_revision=7)
+    again = await step(tail, journal, first.offset, other.head, max_rows=3)
     assert again.offset in other.columns.end
     assert other.scanned
 
@@ -318,3 +321,60 @@ async def test_what_was_read_ahead_of_vanished_journals_is_forgotten():
     assert "1 journals ahead" in repr(tail)
     tail.keep([])
     assert "0 journals ahead" in repr(tail)
+
+
+@pytest.mark.parametrize("most", [1, 100, 10_000])
+async def test_what_is_held_ahead_is_bounded(monkeypatch, most):
+    monkeypatch.setattr(tail_module, "AHEAD_ROWS", most)
+    contents = {name: Content(random.Random(name), 400, bad=0) for name in "ab"}
+
+    def scan(journal, begin, end, *, is_aligned):
+        return contents[journal.name].scan(journal, begin, end, is_aligned=is_aligned)
+
+    def held():
+        return int(repr(tail).split()[1])
+
+    tail = Tail(scan, contents["a"].ends_with_record)
+    states = {name: RangeState() for name in contents}
+    for part in (0.1, 0.4, 0.45, 1):
+        ranges = [
+            JournalRange(
+                JournalInfo(name, content.head, NDJSON),
+                states[name].offset,
+                int(content.head * part),
+            )
+            for name, content in contents.items()
+        ]
+        await tail.read_ahead(ranges)
+        assert held() < most + 40, "a chunk more of each of them"
+        before = [content.scanned for content in contents.values()]
+        states = await tail.advance([Move(one, states[one.journal.name]) for one in ranges])
+        assert held() <= max(most, 40)
+        if most == 10_000:
+            assert [content.scanned for content in contents.values()] == before, "all was there"
+        for name, state in states.items():
+            assert state == contents[name].state(state.offset)
+    tail.keep([])
+    assert tail._room == most
+
+
+async def test_a_read_ahead_which_is_ended_keeps_what_it_has():
+    content = Content(random.Random(11), 100, bad=0)
+    reached, real = asyncio.Event(), content.scan
+
+    async def scan(*args, **kwargs):
+        async for columns in real(*args, **kwargs):
+            yield columns
+            reached.set()
+            await asyncio.Event().wait()
+
+    tail = Tail(scan, content.ends_with_record)
+    ranges = [JournalRange(content.journal(), 0, content.head)]
+    task = asyncio.create_task(tail.read_ahead(ranges))
+    await reached.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert content.scanned < 100
+    tail._scan = real
+    assert await step(tail, content.journal(), 0, content.head) == content.state(content.head)
+    assert content.scanned == 100
