@@ -21,7 +21,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.soaks.invariant import require
 from gazette_aio.broker import EmbeddedBroker
@@ -32,7 +32,7 @@ from gazette_aio.spark.commit_records import Kind, Record, decode_line
 from gazette_aio.testing import create_journals, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 POINTS = ("append", "record", "recorded", "acks", "done")
@@ -41,6 +41,7 @@ TWO_DRIVERS, RANDOM_KILL, FAILING_TASKS = "two drivers", "random kill", "failing
 RUN_SECONDS = 180.0
 ROWS = 2000
 BATCHES = 20
+FEW_ROWS = 24
 SOURCES, TARGETS = 2, 3
 
 
@@ -71,7 +72,7 @@ class Query:
     ) -> None:
         self._client = client
         self._name = name
-        self._directory = directory / name
+        self.directory = directory / name
         self._rows = rows
         self._batches = batches
         self._bytes = 0
@@ -81,7 +82,7 @@ class Query:
 
     async def create(self) -> None:
         """Create its journals, and publish its rows."""
-        self._directory.mkdir()
+        self.directory.mkdir()
         sources = [f"{self._name}/in/{n}" for n in range(SOURCES)]
         specs = [
             journal_spec(name, labels={"content-type": "application/x-ndjson"})
@@ -98,10 +99,10 @@ class Query:
             self._bytes += len(content)
             await self._client.append(source, content)
 
-    async def start(self, tasks: int, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-        """Start a driver."""
+    def given(self, tasks: int) -> dict[str, Any]:
+        """Return what a driver is told of it."""
         brokers = self._client.endpoint
-        given = {
+        return {
             "source": {
                 "brokers": brokers,
                 "prefix": f"{self._name}/in/",
@@ -113,23 +114,9 @@ class Query:
                 "prefix": f"{self._name}/out/",
                 "commitJournal": self.log,
             },
-            "checkpoint": str(self._directory / "checkpoint"),
-            "directory": str(self._directory),
+            "checkpoint": str(self.directory / "checkpoint"),
             "tasks": tasks,
         }
-        python = spark_python()
-        assert python is not None
-        own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
-        inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-        return await asyncio.create_subprocess_exec(
-            python,
-            *("-m", "benchmarks.soaks.spark_driver", json.dumps(given)),
-            env={**inherited, **own, **environment},
-            cwd=ROOT,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
 
     async def records(self) -> list[Record]:
         """Return the records of its commit journal."""
@@ -181,6 +168,26 @@ class Query:
         return content
 
 
+async def start_driver(
+    directory: Path, queries: Sequence[dict[str, Any]], environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a driver of queries."""
+    python = spark_python()
+    assert python is not None
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    given = json.dumps({"directory": str(directory), "queries": queries})
+    return await asyncio.create_subprocess_exec(
+        python,
+        *("-m", "benchmarks.soaks.spark_driver", given),
+        env={**inherited, **own, **environment},
+        cwd=ROOT,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
 def kill(driver: asyncio.subprocess.Process) -> None:
     """Kill a driver with its JVM."""
     with suppress(ProcessLookupError):
@@ -196,13 +203,17 @@ async def run(query: Query, fault: str | None, rng: random.Random) -> bool:
     environment: dict[str, str] = {}
     if fault in POINTS:
         batch = await query.decided() + 1 + rng.randrange(2)
-        environment["GAZETTE_SOAK_KILL"] = f"{fault}:{batch}"
+        environment["GAZETTE_SOAK_KILL"] = json.dumps({query.log: f"{fault}:{batch}"})
     if fault == FAILING_TASKS:
         environment["GAZETTE_SOAK_FAIL"] = "0.4"
-    drivers = [await query.start(rng.randint(1, 4), environment)]
+
+    async def start() -> asyncio.subprocess.Process:
+        return await start_driver(query.directory, [query.given(rng.randint(1, 4))], environment)
+
+    drivers = [await start()]
     if fault == TWO_DRIVERS:
         await asyncio.sleep(rng.uniform(0, 2))
-        drivers.append(await query.start(rng.randint(1, 4), environment))
+        drivers.append(await start())
     if fault == RANDOM_KILL:
         asyncio.get_running_loop().call_later(rng.uniform(5, 25), kill, drivers[0])
     try:
@@ -236,6 +247,56 @@ async def run_query(query: Query, faults: list[str], rng: random.Random) -> None
     print(await query.summary(), flush=True)
 
 
+async def run_points(
+    client: JournalClient, directory: Path, rng: random.Random, points: Sequence[str] = POINTS
+) -> None:
+    """Kill one driver of queries, each of which is at another point, and have them finished.
+
+    Tasks which the second driver runs fail behind their appends at times. The first query has a
+    batch for each row.
+    """
+    queries = [
+        Query(client, point, directory, rows=4 if number == 0 else 40, batches=4 - 2 * (number > 0))
+        for number, point in enumerate(points)
+    ]
+    for query in queries:
+        await query.create()
+    held = directory / "held"
+    held.mkdir()
+    due = {
+        query.log: f"{point}:{rng.randrange(2)}"
+        for query, point in zip(queries, points, strict=True)
+    }
+    environment = {"GAZETTE_SOAK_KILL": json.dumps(due), "GAZETTE_SOAK_HOLD": str(held)}
+    driver = await start_driver(directory, [query.given(2) for query in queries], environment)
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            ended = asyncio.create_task(driver.communicate())
+            while len(list(held.iterdir())) < len(points):
+                done, _ = await asyncio.wait([ended], timeout=0.1)
+                require(not done, f"the driver ended ahead of its points: {due}")
+            kill(driver)
+            await ended
+    finally:
+        kill(driver)
+        await driver.wait()
+        (held / "killed").touch()
+    for query in queries:
+        await query.check(is_done=False)
+    environment = {"GAZETTE_SOAK_FAIL": "0.3"}
+    driver = await start_driver(directory, [query.given(2) for query in queries], environment)
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            _, errors = await driver.communicate()
+    finally:
+        kill(driver)
+        await driver.wait()
+    require(driver.returncode == 0, f"the driver failed:\n{errors.decode()[-4000:]}")
+    for query in queries:
+        await query.check(is_done=True)
+        print(await query.summary(), flush=True)
+
+
 async def soak(duration: float, seed: int) -> None:
     """Run queries with faults for so many seconds, or until there was each of the faults."""
     require(spark_python() is not None, "no PySpark: make setup-spark, or GAZETTE_SPARK_PYTHON")
@@ -253,7 +314,9 @@ async def soak(duration: float, seed: int) -> None:
                 if not faults:
                     faults = [*POINTS, TWO_DRIVERS, RANDOM_KILL, FAILING_TASKS]
                     rng.shuffle(faults)
-                query = Query(client, f"query{number}", directory, rows=ROWS, batches=BATCHES)
+                # Every other one has a batch for each row.
+                rows, batches = (ROWS, BATCHES) if number % 2 == 0 else (FEW_ROWS, FEW_ROWS)
+                query = Query(client, f"query{number}", directory, rows=rows, batches=batches)
                 await run_query(query, faults, rng)
                 number += 1
     print(f"intact: {number} queries", flush=True)

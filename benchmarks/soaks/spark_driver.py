@@ -1,7 +1,8 @@
 """A driver of Spark, which copies the rows of journals into others, and ends when that's done.
 
-Its argument is an object of JSON: `source` and `sink` are options, `checkpoint` a directory,
-`tasks` the number of tasks of a batch, and `directory` what's left to Spark.
+Its argument is an object of JSON: `directory` is left to Spark, and `queries` are objects of which
+`source` and `sink` are options, `checkpoint` a directory, and `tasks` the number of tasks of a
+batch.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from benchmarks.soaks.spark_faults import GROUP, FaultySource
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def main() -> None:
@@ -20,7 +25,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     os.environ[GROUP] = str(os.getpgid(0))
     settings = {
-        "spark.master": "local[2,4]",
+        "spark.master": f"local[{len(given['queries']) + 1},4]",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
@@ -35,12 +40,15 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(FaultySource)
-    stream = spark.readStream.format("gazette").schema("id LONG").options(**given["source"])
-    frame = stream.load().repartition(given["tasks"])
-    writer = frame.writeStream.format("faulty_gazette").options(**given["sink"])
-    writer = writer.option("checkpointLocation", given["checkpoint"])
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    queries: list[StreamingQuery] = []
+    for each in given["queries"]:
+        stream = spark.readStream.format("gazette").schema("id LONG").options(**each["source"])
+        frame = stream.load().repartition(each["tasks"])
+        writer = frame.writeStream.format("faulty_gazette").options(**each["sink"])
+        writer = writer.option("checkpointLocation", each["checkpoint"])
+        queries.append(writer.trigger(availableNow=True).start())
+    for query in queries:
+        query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -6,10 +6,14 @@ driver.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import time
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 GROUP = "GAZETTE_SOAK_GROUP"
 """Process group of the driver."""
 KILL = "GAZETTE_SOAK_KILL"
-"""Point at which it's killed, and the first batch in which it is: `acks:3`."""
+"""Points at which it's killed by commit journals, and the first batches: `{"a/b": "acks:3"}`."""
+HOLD = "GAZETTE_SOAK_HOLD"
+"""Directory, if the driver is to be killed by others: it has a file of each point which is reached,
+and a file `killed` once the driver is."""
+HOLD_SECONDS = 300.0
 FAIL = "GAZETTE_SOAK_FAIL"
 """Share of the first attempts of tasks which fail behind their appends."""
 
@@ -35,21 +43,22 @@ POINTS = ("append", "record", "recorded", "acks", "done")
 """Behind an append of a task; before the record; behind it; amid acknowledgements; behind them."""
 
 
-def kill() -> None:
+def kill(point: str) -> None:
     """Kill the driver with its JVM. This process stays behind."""
-    os.killpg(int(os.environ[GROUP]), signal.SIGKILL)
+    if (name := os.environ.get(HOLD)) is None:
+        os.killpg(int(os.environ[GROUP]), signal.SIGKILL)
+        return
+    directory = Path(name)
+    (directory / point).touch()
+    deadline = time.monotonic() + HOLD_SECONDS
+    while not (directory / "killed").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
-def die() -> None:
+def die(point: str) -> None:
     """Kill the driver, its JVM and this process."""
-    kill()
+    kill(point)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def is_due(point: str, batch: int) -> bool:
-    """Return whether the driver is to be killed at a point of a batch."""
-    due, _, first = os.environ.get(KILL, "").partition(":")
-    return due == point and batch >= int(first)
 
 
 class FaultySource(GazetteDataSource):
@@ -68,10 +77,16 @@ class FaultySource(GazetteDataSource):
 class FaultyWriter(GazetteStreamWriter):
     """A writer with faults."""
 
+    def is_due(self, point: str, batch: int) -> bool:
+        """Return whether the driver is to be killed at a point of a batch."""
+        points: dict[str, str] = json.loads(os.environ.get(KILL, "{}"))
+        due, _, first = points.get(self.options.commit_journal or "", "").partition(":")
+        return due == point and batch >= int(first)
+
     def write(self, iterator: Any) -> Any:
         context: Any = TaskContext.get()
-        if is_due("append", int(context.getLocalProperty("streaming.sql.batchId"))):
-            with behind(JournalAppends, "_append", kill):
+        if self.is_due("append", int(context.getLocalProperty("streaming.sql.batchId"))):
+            with behind(JournalAppends, "_append", partial(kill, "append")):
                 return super().write(iterator)
         message = super().write(iterator)
         if context.attemptNumber() == 0 and random.random() < float(os.environ.get(FAIL, "0")):
@@ -79,25 +94,25 @@ class FaultyWriter(GazetteStreamWriter):
         return message
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
-        if is_due("record", batchId):
-            die()
+        if self.is_due("record", batchId):
+            die("record")
         with self.faults(batchId):
             super().commit(messages, batchId)
-        if is_due("done", batchId):
-            die()
+        if self.is_due("done", batchId):
+            die("done")
 
     @contextmanager
     def faults(self, batch: int) -> Iterator[None]:
         """Have the driver killed within a commit, if that's due."""
-        if not (is_due("recorded", batch) or is_due("acks", batch)):
+        if not (self.is_due("recorded", batch) or self.is_due("acks", batch)):
             yield
             return
         acknowledge = CommitLog.acknowledge
 
         async def replaced(log: CommitLog, record: Any) -> None:
-            if is_due("recorded", batch):
-                die()
-            with behind(JournalClient, "append", die):
+            if self.is_due("recorded", batch):
+                die("recorded")
+            with behind(JournalClient, "append", partial(die, "acks")):
                 await acknowledge(log, record)
 
         CommitLog.acknowledge = replaced  # type: ignore[method-assign]

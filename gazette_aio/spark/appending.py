@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.owner import Owner
+from gazette_aio.spark.answers import answered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,7 +122,8 @@ class JournalAppends(Owner):
     async def _append(self, journal: str) -> None:
         content = self._parts.pop(journal)
         size = self._sizes.pop(journal)
-        await self._client.append(journal, *content, retry_policy=self._policy)
+        append = self._client.append(journal, *content, retry_policy=self._policy)
+        await answered(append, f"an append to {journal}", journal)
         self._kept_bytes -= size
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -14,7 +14,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import commit_rules as rules
-from gazette_aio.spark.commit_records import commit_record, encode_record
+from gazette_aio.spark.answers import answered
+from gazette_aio.spark.appending import roll_back
+from gazette_aio.spark.commit_records import commit_record, encode_record, roll_backs
 from gazette_aio.spark.commit_tail import CommitTail
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ _logger = logging.getLogger(__name__)
 DEFAULT_RETRY: Final = RetryPolicy(max_elapsed=120.0)
 _MOST_FAILURES: Final = 3
 """Failed appends of one decision, not counting those which others came before."""
-_MOST_QUERIES: Final = 8
-"""Queries of one sink whose producers are used again."""
+_MOST_PRODUCERS: Final = 4096
+"""Producers of the queries of one sink, beyond which those of further queries aren't used again."""
 _CONCURRENCY: Final = 32
 """Journals which are acknowledged at a time."""
 
@@ -118,9 +120,21 @@ class CommitLog:
         """
         async with self._lock:
             await self._tail.refresh()
-            # The latest queries are at the end.
-            keys = [key for key in self._state if key.sink == sink and not key.is_of_one_batch]
-            return {key: self._state.of(key).plan(key) for key in keys[-_MOST_QUERIES:]}
+            # The latest queries are at the end. One whose records can't be read stops itself only.
+            keys = [
+                key
+                for key in self._state
+                if key.sink == sink and not key.is_of_one_batch and not self._state.refuses(key)
+            ]
+            plans: dict[SinkKey, Plan] = {}
+            count = 0
+            for key in reversed(keys):
+                plan = self._state.of(key).plan(key)
+                count += len(plan.clean)
+                if plans and count > _MOST_PRODUCERS:
+                    break
+                plans[key] = plan
+            return plans
 
     async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> Record | None:
         """Commit a batch, or finish what another call has begun, and return only when it's done.
@@ -175,7 +189,8 @@ class CommitLog:
             policy = self._noting(repeated, journal)
             async with slots:
                 try:
-                    await self._client.append(journal, frames, retry_policy=policy)
+                    append = self._client.append(journal, frames, retry_policy=policy)
+                    await answered(append, f"an acknowledgement in {journal}", journal)
                 except pb.JournalNotFoundError as error:
                     if not self._ignores_missing:
                         return error
@@ -186,6 +201,7 @@ class CommitLog:
                         extra={"journal": journal},
                     )
                 except pb.GazetteError as error:
+                    repeated.add(journal)  # It may be appended still.
                     return error
             return None
 
@@ -218,7 +234,7 @@ class CommitLog:
             decision = partial(rules.abort, key=key, batch=batch, messages=known, nonce=nonce)
             if not known or isinstance(await self._agree(key, decision), rules.Return):
                 return
-            await self._roll_back(known)
+            await roll_back(self._client, roll_backs(known))
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
             _logger.warning(
                 "messages of batch %d remain pending: %s",
@@ -309,18 +325,6 @@ class CommitLog:
             return None if on_error is None else on_error(failure)
 
         return dataclasses.replace(self._policy, on_error=note)
-
-    async def _roll_back(self, messages: list[TaskMessage]) -> None:
-        frames: dict[str, list[bytes]] = {}
-        for message in messages:
-            for journal, template in message.journals:
-                frame = template.frame(message.producer, message.settled)
-                frames.setdefault(journal, []).append(frame)
-        for journal, parts in frames.items():
-            try:
-                await self._client.append(journal, b"".join(parts), retry_policy=self._policy)
-            except pb.GazetteError as error:
-                _logger.warning("messages remain pending: %s", error, extra={"journal": journal})
 
     def __repr__(self) -> str:
         return f"<CommitLog of {self._tail!r}, {self._state!r}>"

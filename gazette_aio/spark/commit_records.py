@@ -122,12 +122,11 @@ class TaskMessage:
     producer: ProducerID
     ack: int
     """Clock beyond those of all its messages."""
-    settled: int
-    """Clock which rolls them back: that of the producer's acknowledgement before, or if there was
-    none, one below that of its first message."""
     rows: int
     journals: tuple[tuple[str, AckTemplate], ...]
     """Journals which it published to. None, if it published nothing."""
+    firsts: tuple[int, ...] = ()
+    """By journal, the clock of its first message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +237,17 @@ def commit_record(
     return record
 
 
+def roll_backs(messages: Iterable[TaskMessage]) -> dict[str, bytes]:
+    """Return framed acknowledgements which roll messages back, by journal."""
+    frames: dict[str, bytes] = {}
+    for message in messages:
+        for (journal, template), first in zip(message.journals, message.firsts, strict=True):
+            # Wire: it acknowledges no more than what has been before, and drops the rest.
+            frame = template.frame(message.producer, first - 1)
+            frames[journal] = frames.get(journal, b"") + frame
+    return frames
+
+
 def encode_record(record: Record) -> bytes:
     """Return the line of a record.
 
@@ -264,24 +274,56 @@ def encode_record(record: Record) -> bytes:
         )
     )
     if len(line) >= MAX_LINE_BYTES:
-        raise ValidationError(f"record of {len(line)} bytes exceeds {MAX_LINE_BYTES}")
+        raise ValidationError(
+            f"record of {len(line)} bytes exceeds {MAX_LINE_BYTES}: batches need fewer tasks, by"
+            " coalesce(), or fewer journals"
+        )
     return line + b"\n"
+
+
+def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
+    """Return the records of lines without their newlines.
+
+    Commit records are left out which so many later ones of the same sink make obsolete, and needn't
+    be sound: most of a journal is of them, and they'd take far longer to decode than to skip.
+    """
+    outlines = [_outline(line) for line in lines]
+    batches: dict[SinkKey, list[int]] = {}
+    """By sink, batches of its latest commit records, from behind: each is before the next."""
+    found: list[Record | Refused] = []
+    for line, outline in zip(reversed(lines), reversed(outlines), strict=True):
+        if isinstance(outline, _Outline) and (key := outline.commits) is not None:
+            batch: int = outline.b
+            later = batches.setdefault(key, [])
+            if not later or batch < later[-1]:
+                if len(later) == latest:
+                    continue
+                later.append(batch)
+        if (record := _decode(line, outline)) is not None:
+            found.append(record)
+    return found[::-1]
 
 
 def decode_line(line: bytes) -> Record | Refused | None:
     """Return the record of a line without its newline, or None if it's none to heed."""
+    return _decode(line, _outline(line))
+
+
+def _outline(line: bytes) -> _Outline | Refused | None:
     if len(line) >= MAX_LINE_BYTES:
         return Refused(None, f"a line of {len(line)} bytes")
     try:
-        outline = _decode_outline(line)
+        return _decode_outline(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    version, kind = outline.v, outline.t
+
+
+def _decode(line: bytes, outline: _Outline | Refused | None) -> Record | Refused | None:
+    if not isinstance(outline, _Outline):
+        return outline
+    version, kind, key = outline.v, outline.t, outline.key
     if type(version) is not int:
         return None
-    key: SinkKey | None = None
-    if isinstance(outline.q, str) and isinstance(outline.s, str):
-        key = SinkKey(outline.q, outline.s)
     if version != VERSION:
         return Refused(key, f"a record of version {version}")
     # A sink finds its own records by their keys: without one, it's nobody's.
@@ -301,6 +343,18 @@ class _Outline(msgspec.Struct):
     t: Any = None
     q: Any = None
     s: Any = None
+    b: Any = None
+
+    @property
+    def key(self) -> SinkKey | None:
+        is_named = isinstance(self.q, str) and isinstance(self.s, str)
+        return SinkKey(self.q, self.s) if is_named else None
+
+    @property
+    def commits(self) -> SinkKey | None:
+        """The sink of which it commits a batch, if it's such a record."""
+        is_commit = type(self.v) is int and self.v == VERSION and self.t == Kind.COMMIT.value
+        return self.key if is_commit and type(self.b) is int else None
 
 
 class _Line(msgspec.Struct, omit_defaults=True):

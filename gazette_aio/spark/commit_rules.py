@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RECENT_RECORDS: Final = 8
 """Batches over which a producer may be idle, and be used again."""
-MOST_RUNS: Final = 4096
+MOST_RUNS: Final = 256
 """Jobs without a name which are remembered. Only those who run them ask for them, and soon."""
 
 
@@ -144,10 +144,14 @@ class CommitState:
         Raises:
             StoreError: The journal has lines which this release doesn't understand.
         """
-        reason = self._refused.get(key) or self._refused.get(None)
+        reason = self._refused.get(None) or self._refused.get(key)
         if reason is not None:
             raise StoreError(f"commit journal has {reason}: nothing can be decided")
         return self._sinks.get(key, SinkState())
+
+    def refuses(self, key: SinkKey) -> bool:
+        """Whether lines which aren't understood are of this sink, and not of any."""
+        return key in self._refused and None not in self._refused
 
     def __iter__(self) -> Iterator[SinkKey]:
         return iter(list(self._sinks))

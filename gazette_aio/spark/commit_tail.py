@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.listing import get_journal
+from gazette_aio.spark.answers import answered
 from gazette_aio.spark.bounded import is_old
-from gazette_aio.spark.commit_records import HEADER, MAX_LINE_BYTES, decode_line
+from gazette_aio.spark.commit_records import HEADER, MAX_LINE_BYTES, decode_lines
+from gazette_aio.spark.commit_rules import RECENT_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.client import JournalClient, RetryReader
     from gazette_aio.client.retry import RetryPolicy
     from gazette_aio.spark.commit_records import Record, Refused
 
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 128 << 10
+_DECODE_BYTES: Final = 1 << 20
+"""Content which is decoded at a time: of most of it, nothing has to be but the outlines."""
 _THREAD_BYTES: Final = 32 << 10
 """Length of lines which take longer to decode than the event loop may be held."""
 _LISTINGS: Final = 1.25
@@ -67,10 +71,10 @@ class CommitTail:
             StoreError: A line is too long for a record.
             GazetteError: An RPC failed.
         """
-        response = await self._client.append(self.journal, retry_policy=self._policy)
+        response = await self._append(self.journal)
         if (head := response.commit.end) == 0:
             # Wire: an append at offset zero isn't compared. Further headers do no harm.
-            response = await self._client.append(self.journal, HEADER, retry_policy=self._policy)
+            response = await self._append(self.journal, HEADER)
             head = response.commit.end
         if head < self.offset:
             self._lost(head, "was replaced by another one")
@@ -89,8 +93,12 @@ class CommitTail:
         # Whoever left a line open didn't append a record. It mustn't swallow this one.
         content = b"\n" + line if self._rest else line
         request = pb.AppendRequest(journal=self.journal, offset=self.offset)
-        await self._client.append(request, content, retry_policy=self._policy)
+        await self._append(request, content)
         await self._take(content)
+
+    async def _append(self, request: pb.AppendRequest | str, *content: bytes) -> pb.AppendResponse:
+        append = self._client.append(request, *content, retry_policy=self._policy)
+        return await answered(append, f"an append to commit journal {self.journal}", self.journal)
 
     async def _read(self, head: int) -> None:
         request = pb.ReadRequest(journal=self.journal, offset=self.offset, end_offset=head)
@@ -98,7 +106,7 @@ class CommitTail:
         async with self._client.read(request, retry_policy=self._policy) as reader:
             while self.offset < head:
                 try:
-                    data = await reader.read(_READ_BYTES)
+                    await self._read_some(reader, head)
                 except (pb.OffsetJumpError, pb.OffsetNotYetAvailableError) as error:
                     begin, has_expired = await self._next_begin(head)
                     if deadline is None:
@@ -115,12 +123,24 @@ class CommitTail:
                     else:
                         raise
                     await reader.seek(self.offset)
-                else:
-                    await self._take(data)
+
+    async def _read_some(self, reader: RetryReader, head: int) -> None:
+        content = bytearray()
+        what = f"a read of commit journal {self.journal} at {self.offset}"
+        try:
+            while len(content) < min(head - self.offset, _DECODE_BYTES):
+                content += await answered(reader.read(_READ_BYTES), what, self.journal)
+        except pb.GazetteError:
+            if not content:
+                raise
+            # What came before counts. The next read raises it once more.
+            await reader.seek(self.offset + len(content))
+        await self._take(bytes(content))
 
     async def _deadline(self) -> float:
         """Return when the broker is to know of all fragments of the journal."""
-        spec = (await get_journal(self._client, self.journal)).spec
+        get = get_journal(self._client, self.journal)
+        spec = (await answered(get, f"a listing of {self.journal}", self.journal)).spec
         seconds = _LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
         _logger.warning(
             "waiting up to %.0f s for records of the commit journal",
@@ -131,7 +151,9 @@ class CommitTail:
 
     async def _next_begin(self, head: int) -> tuple[int, bool]:
         """Return where content goes on, and whether what's before has expired for sure."""
-        listing = await self._client.list_fragments(self.journal)
+        list_fragments = self._client.list_fragments(self.journal)
+        what = f"a listing of fragments of {self.journal}"
+        listing = await answered(list_fragments, what, self.journal)
         behind = [entry.spec for entry in listing.fragments if entry.spec.end > self.offset]
         first = min(behind, key=lambda fragment: fragment.begin, default=None)
         if first is None or first.begin <= self.offset:
@@ -164,9 +186,9 @@ class CommitTail:
                 f"commit journal {self.journal} has a line of more than {MAX_LINE_BYTES} bytes"
             )
         if lines and len(data) + len(self._rest) > _THREAD_BYTES:
-            records = await asyncio.to_thread(_decode, lines)
+            records = await asyncio.to_thread(decode_lines, lines, RECENT_RECORDS)
         else:
-            records = _decode(lines)
+            records = decode_lines(lines, RECENT_RECORDS)
         # Invariant: cancelled or not, what counts as read was folded.
         self._rest = rest
         self.offset += len(data)
@@ -175,7 +197,3 @@ class CommitTail:
 
     def __repr__(self) -> str:
         return f"<CommitTail of {self.journal!r} at {self.offset}>"
-
-
-def _decode(lines: list[bytes]) -> list[Record | Refused]:
-    return [record for line in lines if (record := decode_line(line)) is not None]

@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 import json
 import logging
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
+from gazette_aio.spark.answers import answered
 from gazette_aio.spark.appending import roll_back
 from gazette_aio.spark.bounded import map_bounded
 from gazette_aio.spark.commit_log import CommitLog
-from gazette_aio.spark.commit_records import commit_record
+from gazette_aio.spark.commit_records import commit_record, roll_backs
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions
 from gazette_aio.spark.publishing import RETRY, SinkPlan, list_targets
@@ -22,7 +24,7 @@ from gazette_aio.spark.routing import check_routing
 from gazette_aio.spark.sink_rows import check_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from gazette_aio.client import JournalClient
     from gazette_aio.message.mapping import Target
@@ -72,7 +74,8 @@ async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
         )
     plan = SinkPlan(options, columns, targets)
     if options.exactly_once:
-        plan.plans.update(await (await _log_of(client, options)).plans(sink_name(options)))
+        async with _log_of(client, options) as log:
+            plan.plans.update(await log.plans(sink_name(options)))
     return plan
 
 
@@ -101,13 +104,8 @@ async def commit_batch(
     key = messages[0].key
     client = await spark_client(options.connection)
     if options.exactly_once:
-        log = await _log_of(client, options)
-        try:
+        async with _log_of(client, options) as log:
             return await log.of_sink(key, run=run).decide(batch, messages)
-        except (pb.DataLossError, pb.StoreError):
-            # The journal may be another one by now, or be mended. Whoever tries again reads it all.
-            await _forget(client, options)
-            raise
     record = commit_record(key, batch, messages, run=run)
     if record is not None:
         await _acknowledge(client, options, record)
@@ -127,15 +125,10 @@ async def abort_batch(
     try:
         client = await spark_client(options.connection)
         if options.exactly_once:
-            log = await _log_of(client, options)
-            await log.of_sink(known[0].key).abort(batch, known)
+            async with _log_of(client, options) as log:
+                await log.of_sink(known[0].key).abort(batch, known)
             return
-        frames: dict[str, bytes] = {}
-        for message in known:
-            for journal, template in message.journals:
-                frame = template.frame(message.producer, message.settled)
-                frames[journal] = frames.get(journal, b"") + frame
-        await roll_back(client, frames)
+        await roll_back(client, roll_backs(known))
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
         _logger.warning("messages of batch %d remain pending: %s", batch, error)
 
@@ -192,7 +185,8 @@ async def _acknowledge(client: JournalClient, options: SinkOptions, record: Reco
 
     async def append(journal: str) -> None:
         try:
-            await client.append(journal, frames[journal], retry_policy=RETRY)
+            append = client.append(journal, frames[journal], retry_policy=RETRY)
+            await answered(append, f"an acknowledgement in {journal}", journal)
         except pb.JournalNotFoundError:
             if options.on_missing_journal == "fail":
                 raise
@@ -214,19 +208,20 @@ class _Kept:
         """Do nothing: it holds nothing but memory."""
 
 
-async def _log_of(client: JournalClient, options: SinkOptions) -> CommitLog:
-    """Return the log of a commit journal, which has read what it had read before."""
+@asynccontextmanager
+async def _log_of(client: JournalClient, options: SinkOptions) -> AsyncGenerator[CommitLog]:
+    """Lend the log of a commit journal, which has read what it had read before."""
     journal = options.commit_journal
     assert journal is not None
     kept = await bridge.client_of((client, journal, options.on_missing_journal), lambda _: _Kept())
     if kept.log is None:
         kept.log = CommitLog(client, journal, on_missing_journal=options.on_missing_journal)
-    return kept.log
-
-
-async def _forget(client: JournalClient, options: SinkOptions) -> None:
-    key = (client, options.commit_journal, options.on_missing_journal)
-    (await bridge.client_of(key, lambda _: _Kept())).log = None
+    try:
+        yield kept.log
+    except (pb.DataLossError, pb.StoreError):
+        # The journal may be another one by now, or be mended. Whoever tries again reads it all.
+        kept.log = None
+        raise
 
 
 async def _targets(client: JournalClient, options: SinkOptions) -> tuple[Target, ...]:

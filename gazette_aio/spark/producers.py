@@ -43,10 +43,6 @@ class Lease:
         self.clock = Clock(last_ack)
         """Clock of its messages, to be updated from wall time."""
 
-    def settled(self, first_clock: int) -> int:
-        """Return the clock which rolls its messages back, given that of the first one."""
-        return self.last_ack or first_clock - 1
-
     def finish(self, ack: int) -> None:
         """Note that all messages were appended, and the clock reported to acknowledge them.
 

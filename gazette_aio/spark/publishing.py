@@ -14,8 +14,9 @@ from gazette_aio.client import RetryPolicy
 from gazette_aio.message.mapping import content_type_of
 from gazette_aio.message.uuid import CONTINUE_TXN, OUTSIDE_TXN, ProducerID, new_producer_id
 from gazette_aio.spark import bridge
+from gazette_aio.spark.answers import answered
 from gazette_aio.spark.appending import JournalAppends, roll_back
-from gazette_aio.spark.commit_records import SinkKey, TaskMessage
+from gazette_aio.spark.commit_records import SinkKey, TaskMessage, roll_backs
 from gazette_aio.spark.commit_rules import Plan
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.producers import PROCESS_POOL, Lease
@@ -102,7 +103,8 @@ class _Task:
         self._appends: JournalAppends | None = None
         self._content_types: dict[str, str] = {}
         """Of the journals which were published to."""
-        self._first = 0
+        self._firsts: dict[str, int] = {}
+        """Clocks of their first messages."""
         self._rows = 0
 
     def publish(self, batch: RecordBatch) -> None:
@@ -123,7 +125,7 @@ class _Task:
         for target, parts in encoder.encode(batch, rows_of):
             for part in parts:
                 first, data = encoder.stamp(target, part, clock, self._flags)
-                self._first = self._first or first
+                self._firsts.setdefault(target[0], first)
                 frames.append((target[0], data))
         # Invariant: what's rolled back is all that may have been appended.
         self._content_types.update(rows_of.keys())
@@ -141,23 +143,27 @@ class _Task:
     def finish(self) -> TaskMessage:
         """Wait for all appends, and return the report."""
         if self._lease is None or self._encoder is None or self._appends is None:
-            return TaskMessage(self._key, self._batch, _NOBODY, 0, 0, 0, ())
+            return TaskMessage(self._key, self._batch, _NOBODY, 0, 0, ())
         bridge.run(self._flush(self._appends))
         lease = self._lease
         ack = lease.clock.tick()
         if self._flags == OUTSIDE_TXN:
             _put_back(lease)
-            return TaskMessage(self._key, self._batch, lease.producer, ack, 0, self._rows, ())
+            return TaskMessage(self._key, self._batch, lease.producer, ack, self._rows, ())
+        if self._plan.options.exactly_once:
+            lease.finish(ack)
+        return self._report(ack)
+
+    def _report(self, ack: int) -> TaskMessage:
+        assert self._lease is not None
+        assert self._encoder is not None
         journals = tuple(
             (journal, self._encoder.template(content_type))
             for journal, content_type in self._content_types.items()
         )
-        if self._plan.options.exactly_once:
-            lease.finish(ack)
-        settled = lease.settled(self._first)
-        return TaskMessage(
-            self._key, self._batch, lease.producer, ack, settled, self._rows, journals
-        )
+        firsts = tuple(map(self._firsts.__getitem__, self._content_types))
+        producer = self._lease.producer
+        return TaskMessage(self._key, self._batch, producer, ack, self._rows, journals, firsts)
 
     def fail(self) -> None:
         """Stop appends, and roll back what was published."""
@@ -175,12 +181,7 @@ class _Task:
             await self._appends.aclose()
         if self._flags == OUTSIDE_TXN or self._lease is None or self._encoder is None:
             return
-        settled = self._lease.settled(self._first)
-        frames = {
-            journal: self._encoder.template(content_type).frame(self._lease.producer, settled)
-            for journal, content_type in self._content_types.items()
-        }
-        if frames:
+        if frames := roll_backs([self._report(0)]):
             await roll_back(await spark_client(self._plan.options.connection), frames)
 
     def _take(self) -> Lease:
@@ -226,7 +227,7 @@ async def list_targets(client: JournalClient, selector: pb.LabelSelector) -> lis
     Raises:
         GazetteError: The listing failed.
     """
-    listing = await client.list(selector)
+    listing = await answered(client.list(selector), "a listing of journals")
     return [(each.spec.name, content_type_of(each.spec)) for each in listing.journals]
 
 

@@ -17,6 +17,7 @@ import logging
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from pyspark import TaskContext
 from pyspark.sql import datasource
@@ -116,11 +117,13 @@ class GazetteWriter(DataSourceArrowWriter):
         tasks, run = [message.task for message in found], found[0].run
         batch = tasks[0].batch
         record = bridge.run(commit_batch(self.options, tasks, batch, run=run))
-        if record is None or record.key.is_of_one_batch or record.run != run:
-            return
         own = {task.producer for task in tasks if task.journals}
-        if own and own.isdisjoint(record.producers):
-            # A run of a query comes to a batch once: it's not that the batch is run again.
+        if record is None or record.key.is_of_one_batch or not own or not _is_run(run):
+            return
+        # A run of a query comes to a batch once: it's not that the batch is run again. Of one which
+        # another run decided, only this process knows who came to it.
+        before, _committed[record.key] = _committed.get(record.key), (run, batch)
+        if own.isdisjoint(record.producers) and (record.run == run or before == (run, batch)):
             raise ConfigurationError(
                 f"batch {batch} was published by this run of its query before: if it writes to"
                 " the same journals more than once, each write needs an option 'sinkId'"
@@ -131,6 +134,18 @@ class GazetteWriter(DataSourceArrowWriter):
         tasks = [message.task for message in _reports(messages)]
         if tasks:
             bridge.run(abort_batch(self.options, tasks, tasks[0].batch))
+
+
+def _is_run(text: str) -> bool:
+    """Whether a group of jobs is the run of a query, and not one which a user named."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+_committed: Final[dict[SinkKey, tuple[str, int]]] = {}
+"""Latest batches which writers of this process committed, and the runs of their queries."""
 
 
 class GazetteStreamWriter(DataSourceStreamArrowWriter):

@@ -44,9 +44,9 @@ def message_of(lease, clocks, journals):
         lease.batch,
         lease.producer,
         ack,
-        lease.settled(clocks[0] if clocks else 1),
         len(clocks),
         tuple((journal, TEMPLATE) for journal in dict.fromkeys(journals)),
+        tuple(clocks[journals.index(journal)] for journal in dict.fromkeys(journals)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +17,14 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message import ReadCommittedIter, csv_adapter, json_adapter, protobuf_adapter
 from gazette_aio.message.mapping import content_type_of, modulo_mapping, rendezvous_mapping
-from gazette_aio.spark import bridge, commit_rules, committing, publishing
+from gazette_aio.spark import (
+    answers,
+    bridge,
+    commit_log,
+    commit_rules,
+    committing,
+    publishing,
+)
 from gazette_aio.spark.appending import JournalAppends
 from gazette_aio.spark.commit_log import CommitLog
 from gazette_aio.spark.commit_records import (
@@ -288,24 +296,37 @@ async def content_of(client, journal):
 @pytest.mark.parametrize("document", [
     b'{}', b'{ }', b'{"id":1}', b'{"a":"\\u005f","id":1}', b'{"_meta":{"uuid":"x","ack":true},"id":1}',
     b'{"\\u005fmeta":{"\\u0075uid":null},"id":1}', b'{"id":"_meta"}', b'{"_meta":null}',
-    b'{"x":{"_meta":{"uuid":1}}}', b' {"id":1} ', b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab"}}',
+    b'{"x":{"_meta":{"uuid":1}}}', b' {"id":1} ', b'\t{"_meta":{}}\r',
+    b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab"},"_meta":{"uuid":"x"}}',
+    b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab","uuid":"x"},"id":1}',
+    b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab","\\u0075uid":"x"},"id":1}',
+    b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab"},"\\u005fmeta":{"uuid":"x"}}', b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab"}}',
 ])  # fmt: skip
 def test_uuids_are_set_in_documents_of_others(document):
     uuid = "1b671a64-40d5-101d-97d8-ffffffffffff"
-    try:
-        head, rest = json_adapter(dict).split_unchecked(document)
-    except pb.ValidationError:
-        assert document.startswith(b" ")
-        return
-    stamped = json.loads(head + uuid.encode() + rest)
+    head, rest = json_adapter(dict).split_unchecked(document)
+    stamped = head + uuid.encode() + rest
     expected = json.loads(document)
     expected["_meta"] = {**(expected.get("_meta") or {}), "uuid": uuid}
-    assert stamped == expected
+    assert json.loads(stamped) == expected
+    # No reader finds another UUID, whichever one of several members it takes.
+    assert uuids_of(stamped) == [uuid]
+    if document.startswith(b"{"):
+        assert json_adapter(bytes).encode(document, UUID(uuid)) == stamped
+
+
+def uuids_of(document):
+    """All of the UUIDs which a document may be said to have."""
+    pairs = [("", json.loads(document, object_pairs_hook=list))]
+    for name in ("_meta", "uuid"):
+        pairs = [pair for _, members in pairs for pair in members if pair[0] == name]
+    return [value for _, value in pairs]
 
 
 @pytest.mark.parametrize("document", [
-    b"", b"null", b"[]", b'"a"', b'{"id":1', b'{"id":1}}', b'{"id":1}{"id":2}', b'{"_meta":1}',
+    b"", b" ", b"\xef\xbb\xbf{}", b"null", b"[]", b'"a"', b'{"id":1', b'{"id":1}}', b'{"id":1}{"id":2}', b'{"_meta":1}',
     b'{"_meta":{"uuid":"1b671a64-40d5-101d-97d8-0123456789ab"}', b'{"id":\xff}', b'{"id":NaN}',
+    b'{"id":"\xff"}', b'{"\xc3":1}',
 ])  # fmt: skip
 def test_what_is_no_document_is_refused(document):
     with pytest.raises((pb.ValidationError, msgspec.MsgspecError, UnicodeDecodeError)):
@@ -466,6 +487,28 @@ async def test_an_aborted_batch_is_rolled_back_unless_it_is_committed(broker, cl
     assert await ids(client) == [2]
 
 
+async def test_what_is_rolled_back_alarms_no_reader(broker, client, caplog):
+    """Be the producer a fresh one or not, and whatever journals it has published to before."""
+
+    def rows(first, *parts):
+        journals = [PARTS[part] for part in parts]
+        return pa.table({"id": range(first, first + len(parts)), "journal": journals})
+
+    sink = Sink(options_of(broker))
+    for number in range(3):
+        before = await sink.run(2 * number, rows(10 * number, 0, 0, 1))
+        messages = await sink.publish(2 * number + 1, rows(100, 2, 1, 0, 2))
+        assert messages[0].producer == before[0].producer
+        if number == 1:
+            messages = await sink.publish(2 * number + 1, rows(100, 2, 1, 0, 2))  # A fresh one.
+        await on_bridge(abort_batch(sink.options, messages, 2 * number + 1))
+    table = pa.table({"value": ['{"id":100}', "[]"], "journal": PARTS[2:]})
+    with pytest.raises(pb.ValidationError):
+        await sink.publish(6, table, rows=1)
+    assert await ids(client) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    assert "semantics are lost" not in caplog.text
+
+
 async def test_a_half_acknowledged_batch_is_recovered(broker, client):
     sink = Sink(options_of(broker))
     messages = await sink.publish(0, values(range(40)))
@@ -482,19 +525,49 @@ async def test_a_half_acknowledged_batch_is_recovered(broker, client):
     assert await on_bridge(recover_batches(options, LOG)) == []
 
 
-async def test_many_sinks_share_what_is_read_of_the_commit_journal(broker, client):
+async def test_many_sinks_share_what_is_read_of_the_commit_journal(broker, client, monkeypatch):
     sinks = [Sink(options_of(broker), f"query-{n}") for n in range(10)]
     for batch in range(2):
         for number, sink in enumerate(sinks):
             await sink.run(batch, values([batch * 10 + number]))
     assert len(await ids(client)) == 20
     plan = await sinks[0].plan(values([1]))
-    assert [key.query for key in plan.plans] == [f"query-{n}" for n in range(2, 10)]
+    assert {key.query for key in plan.plans} == {f"query-{n}" for n in range(10)}
+    monkeypatch.setattr(commit_log, "_MOST_PRODUCERS", 3)
+    latest = (await sinks[0].plan(values([1]))).plans
+    assert {key.query for key in latest} == {"query-7", "query-8", "query-9"}
     assert all(each.decided == 1 and each.clean for each in plan.plans.values())
     run = Sink(options_of(broker))
     run.key = SinkKey.of_run("nonce", run.key.sink)
     await run.run(0, values([100]))
     assert run.key not in (await run.plan(values([1]))).plans
+
+
+async def test_a_commit_journal_which_was_replaced_is_read_anew(broker, client):
+    """Workers which plan live on, whatever becomes of the journal."""
+    sink = Sink(options_of(broker))
+    await sink.run(0, values([1]))
+    spec = (await client.list(f"name={LOG}")).journals[0].spec
+    await client.apply([pb.ApplyRequest.Change(delete=LOG, expect_mod_revision=-1)])
+    await client.apply([pb.ApplyRequest.Change(upsert=spec)])
+    with pytest.raises(pb.DataLossError, match="was replaced"):
+        await sink.plan(values([2]))
+    await sink.run(1, values([2]))
+    assert await ids(client) == [1, 2]
+
+
+async def test_an_append_which_is_never_answered(broker, client, monkeypatch):
+    sink = Sink(options_of(broker, prefix=None, journal=PARTS[0]))
+    plan = await sink.plan(values([1]))
+    monkeypatch.setattr(answers, "ANSWER_SECONDS", 0.05)
+    rows = values([1]).to_batches()
+    seen = iter([True])  # That which rolls it back is answered.
+    with broker.control.hold("append", journal=PARTS[0], where=lambda _: next(seen, False)):
+        with pytest.raises(pb.TransportError, match=f"an append to {PARTS[0]}: no answer within"):
+            await asyncio.to_thread(publish_rows, plan, sink.key, 0, rows)
+    monkeypatch.undo()
+    await sink.run(0, values([1]))
+    assert await ids(client) == [1]
 
 
 class Slow:

@@ -14,7 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message.uuid import ACK_TXN, ProducerID
-from gazette_aio.spark import commit_tail
+from gazette_aio.spark import answers, commit_tail
 from gazette_aio.spark.commit_log import CommitLog
 from gazette_aio.spark.commit_records import (
     HEADER,
@@ -205,6 +205,28 @@ async def test_the_commit_journal_is_unavailable(client, broker, pool):
     assert await delivered(client) == []
     await log.decide(0, messages)
     assert await delivered(client) == list(range(9))
+
+
+@pytest.mark.parametrize(("call", "journal", "what"), [
+    ("append", LOG, "an append to commit journal commits/of-query: no answer within 0.05 s"),
+    ("read", LOG, "a read of commit journal commits/of-query at 0: no answer"),
+    ("append", JOURNALS[1], "an acknowledgement in topic/part-001: no answer"),
+])  # fmt: skip
+async def test_a_broker_which_never_answers(client, broker, pool, monkeypatch, call, journal, what):
+    log = log_of(client)
+    messages = await publish_batch(client, log, 0, range(9), pool)
+    monkeypatch.setattr(answers, "ANSWER_SECONDS", 0.05)
+    async with asyncio.timeout(5):
+        with broker.control.hold(call, journal=journal):
+            with pytest.raises(pb.TransportError, match=f"DEADLINE_EXCEEDED: {what}"):
+                await log_of(client).decide(0, messages)
+            await log_of(client).abort(0, messages)
+    monkeypatch.undo()
+    log = log_of(client)
+    await log.decide(0, messages)
+    assert await delivered(client) == list(range(9))
+    # The acknowledgement may arrive still: its producers aren't used again.
+    assert not (await log.plan()).clean or journal == LOG
 
 
 async def test_a_broker_which_refuses_the_offset_that_it_tells(client, broker, pool):
@@ -415,6 +437,19 @@ async def test_long_logs_are_read_in_threads(client, pool):
     await client.append(LOG, b"x" * (5 << 20))
     with pytest.raises(pb.StoreError, match="a line of more than"):
         await log.refresh()
+
+
+async def test_records_of_another_query_stop_it_alone(client, pool):
+    other = SinkKey("another", KEY.sink)
+    for key in (KEY, other):
+        await run_batch(client, log_of(client, key), 0, range(3), pool)
+    document = {"v": 2, "t": "commit", "q": other.query, "s": other.sink}
+    await client.append(LOG, json.dumps(document).encode() + b"\n")
+    log = log_of(client, None)
+    assert list(await log.plans(KEY.sink)) == [KEY]
+    await client.append(LOG, b'{"v":2}\n')
+    with pytest.raises(pb.StoreError):
+        await log.plans(KEY.sink)
 
 
 async def test_a_commit_journal_which_was_replaced(client, broker, pool):

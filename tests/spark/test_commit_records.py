@@ -28,6 +28,7 @@ from gazette_aio.spark.commit_records import (
     ack_template,
     commit_record,
     decode_line,
+    decode_lines,
     encode_record,
 )
 from gazette_aio.spark.commit_rules import (
@@ -48,7 +49,7 @@ OTHER = SinkKey("query", "other")
 
 def message(batch, producer, ack, journals=("j/one",), *, key=KEY):
     forms = tuple((journal, TEMPLATE) for journal in journals)
-    return TaskMessage(key, batch, producer, ack, ack - 10, 5, forms)
+    return TaskMessage(key, batch, producer, ack, 5, forms, (ack - 10,) * len(forms))
 
 
 def commit(batch, *producers, nonce="n", ack=None):
@@ -148,7 +149,7 @@ PATHS = ["uuid", "_meta.uuid", "a.b.c"]
 )
 def test_acknowledgements_are_those_of_the_adapter(adapter, content_type):
     template = ack_template(adapter.acknowledgement, content_type)
-    record = commit_record(KEY, 0, [TaskMessage(KEY, 0, A, 7, 1, 1, (("j", template),))])
+    record = commit_record(KEY, 0, [TaskMessage(KEY, 0, A, 7, 1, (("j", template),), (1,))])
     restored = decode_line(encode_record(record)[:-1])
     expected = adapter.acknowledgement(build_uuid(A, 7, ACK_TXN))
     framed = framing_by_content_type(content_type).encode(expected)
@@ -284,6 +285,15 @@ def test_refused_lines_stop_their_sinks_only():
         commits.of(KEY)
 
 
+def test_only_lines_of_a_sink_are_refused_by_it_alone():
+    state = CommitState()
+    state.fold(Refused(OTHER, "a damaged record"))
+    assert state.refuses(OTHER)
+    assert not state.refuses(KEY)
+    state.fold(Refused(None, "a line"))
+    assert not state.refuses(OTHER)  # It's not its own affair any more.
+
+
 def test_a_state_of_one_sink_keeps_no_others():
     commits = CommitState(KEY)
     commits.fold(dataclasses.replace(commit(1, A), key=OTHER))
@@ -318,6 +328,48 @@ def test_old_batches_are_forgotten():
 
 
 # Decisions
+
+
+@given(st.data())
+def test_what_is_left_out_of_many_lines_makes_no_difference(data):
+    """Batches of several sinks, some of which are decided late, retired, given up, or done."""
+    lines, batches = [HEADER[:-1]], {KEY: 0, OTHER: 0}
+    for number in range(data.draw(st.integers(0, 60))):
+        key = data.draw(st.sampled_from([KEY, OTHER]))
+        kind = data.draw(st.sampled_from([Kind.COMMIT] * 5 + list(Kind)))
+        if kind is Kind.COMMIT:
+            batches[key] += 1
+        ago = 0 if kind is Kind.COMMIT else data.draw(st.integers(0, batches[key]))
+        producer = data.draw(st.sampled_from([A, B, C]))
+        record = dataclasses.replace(commit(batches[key] - ago, producer, ack=number), key=key)
+        if kind is not Kind.COMMIT:
+            record = Record(kind, key, record.batch, nonce="n", spans=(Span(producer, number),))
+        lines.append(encode_record(record)[:-1])
+    whole, parts = CommitState(), CommitState()
+    for line in lines:
+        if (record := decode_line(line)) is not None:
+            whole.fold(record)
+    size = data.draw(st.integers(1, 40))
+    for begin in range(0, len(lines), size):
+        found = decode_lines(lines[begin : begin + size], commit_rules.RECENT_RECORDS)
+        for record in found:
+            parts.fold(record)
+    for key in (KEY, OTHER):
+        assert parts.of(key) == whole.of(key)
+    assert list(parts) == list(whole)
+
+
+def test_most_commit_records_are_not_decoded(monkeypatch):
+    decoded = []
+    decode = commit_records._decode_line
+    monkeypatch.setattr(
+        commit_records, "_decode_line", lambda line: decoded.append(1) or decode(line)
+    )
+    lines = [encode_record(commit(batch, A))[:-1] for batch in range(100)]
+    lines.insert(50, b"no record")
+    found = decode_lines(lines, 8)
+    assert [record.batch for record in found] == list(range(92, 100))
+    assert len(decoded) == 8
 
 
 def test_decide_a_batch():

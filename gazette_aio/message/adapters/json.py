@@ -231,8 +231,11 @@ class JSONAdapter(Generic[T]):
         Raises:
             ValidationError: If they're not an object.
             msgspec.DecodeError: If they're not JSON.
+            UnicodeDecodeError: If they're not UTF-8.
         """
         self._uuid_decoder.decode(document)
+        if not document.isascii():
+            document.decode()  # The decoder looks at what leads to the UUID only.
         document = document.lstrip(_SPACE)
         # Hot: most have no such member, nor a name which escapes may hide.
         if self._top_name in document or _has_escapes(document):
