@@ -28,7 +28,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.message import ReadCommittedIter, json_adapter
 from gazette_aio.message.uuid import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
-from gazette_aio.spark.commit_records import Kind, Record, decode_line
+from gazette_aio.spark.sink.commit_records import Kind, Record, decode_line
 from gazette_aio.testing import create_journals, journal_spec
 
 if TYPE_CHECKING:

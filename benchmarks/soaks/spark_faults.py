@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from gazette_aio.client import JournalClient
-from gazette_aio.spark.appending import JournalAppends
-from gazette_aio.spark.commit_log import CommitLog
 from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.sink import GazetteStreamWriter
+from gazette_aio.spark.sink.appending import JournalAppends
+from gazette_aio.spark.sink.commit_log import CommitLog
+from gazette_aio.spark.sink.writers import GazetteStreamWriter
 from gazette_aio.spark.source import GazetteDataSource
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from benchmarks.spark.content import ROW_BYTES
-from gazette_aio.spark import publishing, summaries
 from gazette_aio.spark.options import SinkOptions, SourceOptions
-from gazette_aio.spark.sink import GazetteWriter
+from gazette_aio.spark.planning import summaries
+from gazette_aio.spark.sink import publishing
+from gazette_aio.spark.sink.writers import GazetteWriter
 from gazette_aio.spark.source import GazetteDataSource, GazetteReader
 from gazette_aio.spark.types import default_schema, parse_schema
 

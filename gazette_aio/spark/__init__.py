@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gazette_aio.spark.committed_rows import read_committed
-    from gazette_aio.spark.committing import recover_sink
-    from gazette_aio.spark.progress_lag import lag
     from gazette_aio.spark.registration import register
+    from gazette_aio.spark.sink.committing import recover_sink
     from gazette_aio.spark.source import GazetteDataSource
+    from gazette_aio.spark.streaming.lag import lag
 
 __all__ = ["GazetteDataSource", "lag", "read_committed", "recover_sink", "register"]
 
 _MODULES = {
     "GazetteDataSource": "gazette_aio.spark.source",
-    "lag": "gazette_aio.spark.progress_lag",
+    "lag": "gazette_aio.spark.streaming.lag",
     "read_committed": "gazette_aio.spark.committed_rows",
-    "recover_sink": "gazette_aio.spark.committing",
+    "recover_sink": "gazette_aio.spark.sink.committing",
     "register": "gazette_aio.spark.registration",
 }
 

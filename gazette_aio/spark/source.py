@@ -17,12 +17,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from gazette_aio.spark import bridge
-from gazette_aio.spark.batch import label_columns, plan_batch
 from gazette_aio.spark.connecting import spark_client
-from gazette_aio.spark.filters import Pushdown
 from gazette_aio.spark.options import SinkOptions, SourceOptions, check_options
-from gazette_aio.spark.reading import read_partition
-from gazette_aio.spark.sampling import sample_schema
+from gazette_aio.spark.planning.batch import label_columns, plan_batch
+from gazette_aio.spark.planning.filters import Pushdown
+from gazette_aio.spark.planning.sampling import sample_schema
+from gazette_aio.spark.reading.partitions import read_partition
 from gazette_aio.spark.types import default_schema, parse_schema, schema_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Filter,
     )
 
-    from gazette_aio.spark.planning import Partition
+    from gazette_aio.spark.planning.tasks import Partition
 
 _logger = logging.getLogger(__name__)
 
@@ -102,14 +102,14 @@ class GazetteDataSource(DataSource):
         self, schema: StructType
     ) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        from gazette_aio.spark.stream_source import stream_reader  # noqa: PLC0415
+        from gazette_aio.spark.streaming.source import stream_reader  # noqa: PLC0415
 
         options = SourceOptions.parse(self.options, streaming=True)
         return stream_reader(options, parse_schema(schema.json()))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's.
         """Return the writer of a batch."""
-        from gazette_aio.spark.sink import GazetteWriter  # noqa: PLC0415
+        from gazette_aio.spark.sink.writers import GazetteWriter  # noqa: PLC0415
 
         options = SinkOptions.parse(self.options, streaming=False)
         return GazetteWriter(schema, options, overwrite)
@@ -120,7 +120,7 @@ class GazetteDataSource(DataSource):
         overwrite: bool,  # noqa: FBT001 - Likewise.
     ) -> DataSourceStreamWriter:
         """Return the writer of a stream, or of one batch of it."""
-        from gazette_aio.spark.sink import GazetteStreamWriter  # noqa: PLC0415
+        from gazette_aio.spark.sink.writers import GazetteStreamWriter  # noqa: PLC0415
 
         options = SinkOptions.parse(self.options, streaming=True)
         return GazetteStreamWriter(schema, options, overwrite)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyarrow import Schema
 
-    from gazette_aio.spark.option_values import PartitionColumn
+    from gazette_aio.spark.options.values import PartitionColumn
 
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """Name of the column of the texts of bad records, unless an option names another."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.source import GazetteDataSource
-from gazette_aio.spark.stream_source import LegacyGazetteStreamReader
+from gazette_aio.spark.streaming.source import LegacyGazetteStreamReader
 from gazette_aio.spark.types import parse_schema
 
 if TYPE_CHECKING:

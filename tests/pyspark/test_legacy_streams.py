@@ -14,7 +14,7 @@ import pyspark.sql.datasource
 import pytest
 
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.stream_source import LegacyGazetteStreamReader, stream_reader
+from gazette_aio.spark.streaming.source import LegacyGazetteStreamReader, stream_reader
 from tests.pyspark.journals import Producer
 from tests.pyspark.probes_streams import LegacySource
 from tests.pyspark.streams import documents, rows_of, runs, until

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from benchmarks.soaks.spark import run_points
 from gazette_aio.client import connect
 from gazette_aio.message import protobuf_adapter
-from gazette_aio.spark.commit_records import Kind, decode_line, encode_record
-from gazette_aio.spark.committing import recover_sink
-from gazette_aio.spark.row_batches import arrow_batches
+from gazette_aio.spark.sink.commit_records import Kind, decode_line, encode_record
+from gazette_aio.spark.sink.committing import recover_sink
+from gazette_aio.spark.sink.row_batches import arrow_batches
 from gazette_aio.spark.types import parse_schema
 from tests.pyspark.journals import PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount

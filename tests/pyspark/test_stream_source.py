@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.progress_lag import lag
-from gazette_aio.spark.stream_source import stream_reader
+from gazette_aio.spark.streaming.lag import lag
+from gazette_aio.spark.streaming.source import stream_reader
 from tests.pyspark.journals import Producer
 from tests.pyspark.streams import documents, offsets_of, rows_of, runs, until
 

@@ -12,9 +12,9 @@ from gazette_aio.message import build_uuid
 from gazette_aio.message.framing import FIXED_FRAME_WORD
 from gazette_aio.message.ranges import RangeState, advance, plan_splits, summarize
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning import All, CommittedFrom, CommittedSplitOf, Task
-from gazette_aio.spark.records import RowLayout
-from gazette_aio.spark.row_engines import rows_of
+from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf, Task
+from gazette_aio.spark.reading.engines import rows_of
+from gazette_aio.spark.rows.records import RowLayout
 from gazette_aio.spark.types import RESERVED
 from tests.message.columnar import sequencing
 from tests.message.columnar.sequencing import JOURNAL, envelope

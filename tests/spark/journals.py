@@ -21,7 +21,7 @@ from gazette_aio.message.uuid import (
     get_producer_id,
     parse_uuid,
 )
-from gazette_aio.spark.commit_records import SinkKey, TaskMessage, ack_template
+from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, ack_template
 
 NDJSON = "application/x-ndjson"
 KEY = SinkKey("query", "sink")

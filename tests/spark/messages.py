@@ -16,11 +16,11 @@ from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.uuid import build_uuid, clock_from_ns
 from gazette_aio.protocol.errors import FramingError
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.records import RowDecoder, RowLayout
+from gazette_aio.spark.rows.records import RowDecoder, RowLayout
 from gazette_aio.spark.types import parse_schema
 
 if TYPE_CHECKING:
-    from gazette_aio.spark.journal_ranges import Labels
+    from gazette_aio.spark.planning.journal_ranges import Labels
 
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"

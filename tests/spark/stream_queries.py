@@ -8,10 +8,10 @@ import pyarrow as pa
 
 import gazette_aio.protocol as pb
 from gazette_aio.spark import bridge
-from gazette_aio.spark.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.reading import read_task
-from gazette_aio.spark.stream_planner import StreamPlanner
+from gazette_aio.spark.reading.partitions import read_task
+from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
+from gazette_aio.spark.streaming.planner import StreamPlanner
 from gazette_aio.testing import create_journals, journal_spec
 from tests.pyspark.journals import Producer
 

@@ -17,33 +17,27 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message import ReadCommittedIter, csv_adapter, json_adapter, protobuf_adapter
 from gazette_aio.message.mapping import content_type_of, modulo_mapping, rendezvous_mapping
-from gazette_aio.spark import (
-    answers,
-    bridge,
-    commit_log,
-    commit_rules,
-    committing,
-    publishing,
-)
-from gazette_aio.spark.appending import JournalAppends
-from gazette_aio.spark.commit_log import CommitLog
-from gazette_aio.spark.commit_records import (
+from gazette_aio.spark import bridge
+from gazette_aio.spark.options import SinkOptions
+from gazette_aio.spark.sink import answers, commit_log, commit_rules, committing, publishing
+from gazette_aio.spark.sink.appending import JournalAppends
+from gazette_aio.spark.sink.commit_log import CommitLog
+from gazette_aio.spark.sink.commit_records import (
     Kind,
     Record,
     SinkKey,
     commit_record,
     encode_record,
 )
-from gazette_aio.spark.committing import (
+from gazette_aio.spark.sink.committing import (
     abort_batch,
     commit_batch,
     plan_sink,
     recover_batches,
     sink_name,
 )
-from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.publishing import publish_rows
-from gazette_aio.spark.sink_rows import classify_rows
+from gazette_aio.spark.sink.publishing import publish_rows
+from gazette_aio.spark.sink.rows import classify_rows
 from gazette_aio.testing import create_journals, journal_spec
 
 LOG = "commits/of-query"

@@ -11,11 +11,11 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, ProducerID
-from gazette_aio.spark import batch
-from gazette_aio.spark.batch import label_columns, plan_batch
-from gazette_aio.spark.filters import MAX_SKEW_SECONDS, Pushdown
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning import OPEN_BYTES, All, CommittedFrom, CommittedSplitOf
+from gazette_aio.spark.planning import batch
+from gazette_aio.spark.planning.batch import label_columns, plan_batch
+from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.planning.tasks import OPEN_BYTES, All, CommittedFrom, CommittedSplitOf
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line

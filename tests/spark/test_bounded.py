@@ -16,8 +16,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
-from gazette_aio.spark import bounded
-from gazette_aio.spark.bounded import BoundedReader, first_offset_of, head_of, map_bounded
+from gazette_aio.spark.reading import bounded
+from gazette_aio.spark.reading.bounded import BoundedReader, first_offset_of, head_of, map_bounded
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fake_fragments import FakeFragments, http_error

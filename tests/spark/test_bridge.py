@@ -18,7 +18,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.spark import bridge
-from gazette_aio.spark.bounded import BoundedReader
+from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.support import JOURNAL, listing, until
 from tests.client.test_direct_reads import CONTENT, Serving

@@ -14,9 +14,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message.uuid import ACK_TXN, ProducerID
-from gazette_aio.spark import answers, commit_tail
-from gazette_aio.spark.commit_log import CommitLog
-from gazette_aio.spark.commit_records import (
+from gazette_aio.spark.sink import answers, commit_tail
+from gazette_aio.spark.sink.commit_log import CommitLog
+from gazette_aio.spark.sink.commit_records import (
     HEADER,
     Kind,
     SinkKey,
@@ -24,7 +24,7 @@ from gazette_aio.spark.commit_records import (
     decode_line,
     encode_record,
 )
-from gazette_aio.spark.producers import ProducerPool
+from gazette_aio.spark.sink.producers import ProducerPool
 from tests.spark.journals import JOURNALS, KEY, LOG, Journals, committed, line, publish
 
 ONCE = RetryPolicy(max_attempts=1)

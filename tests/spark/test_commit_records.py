@@ -15,8 +15,8 @@ from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.uuid import ACK_TXN, ProducerID, build_uuid
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError, ValidationError
-from gazette_aio.spark import commit_records, commit_rules
-from gazette_aio.spark.commit_records import (
+from gazette_aio.spark.sink import commit_records, commit_rules
+from gazette_aio.spark.sink.commit_records import (
     HEADER,
     AckTemplate,
     Kind,
@@ -31,7 +31,7 @@ from gazette_aio.spark.commit_records import (
     decode_lines,
     encode_record,
 )
-from gazette_aio.spark.commit_rules import (
+from gazette_aio.spark.sink.commit_rules import (
     Acknowledge,
     Append,
     CommitState,

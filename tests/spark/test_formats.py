@@ -15,7 +15,7 @@ from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import CSVFraming, FixedFraming, NDJSONFraming
 from gazette_aio.message.uuid import ZERO_UUID, get_clock
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
-from gazette_aio.spark.formats import format_of, isolation_of, uuid_field
+from gazette_aio.spark.rows.formats import format_of, isolation_of, uuid_field
 from tests.spark.messages import (
     CSV,
     FIXED,

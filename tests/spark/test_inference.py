@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gazette_aio.message.framing import FixedFraming
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.inference import infer_schema
+from gazette_aio.spark.rows.inference import infer_schema
 from gazette_aio.spark.types import parse_schema, schema_json
 from tests.spark.messages import (
     CSV,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.spark.journal_ranges import FragmentInfo, JournalInfo, plan_ranges
-from gazette_aio.spark.listing import list_journals
 from gazette_aio.spark.options import SourceOptions
+from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo, plan_ranges
+from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.testing import create_journals, journal_spec
 
 NDJSON = "application/x-ndjson"

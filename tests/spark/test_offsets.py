@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gazette_aio.message.ranges import ProducerBounds, RangeState
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, ValidationError
-from gazette_aio.spark.journal_ranges import FragmentInfo, JournalInfo
-from gazette_aio.spark.offsets import Offsets, batch_ranges, begin_of, settle
-from gazette_aio.spark.progress import (
+from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
+from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, settle
+from gazette_aio.spark.streaming.progress import (
     Loss,
     Target,
     available_now,

@@ -11,7 +11,6 @@ from hypothesis import given
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.option_table import SINK, SOURCE
 from gazette_aio.spark.options import (
     Connection,
     PartitionColumn,
@@ -20,6 +19,7 @@ from gazette_aio.spark.options import (
     SourceOptions,
     check_options,
 )
+from gazette_aio.spark.options.table import SINK, SOURCE
 
 BASE = {"brokers": "http://localhost:8080", "prefix": "a/"}
 

@@ -22,8 +22,8 @@ from gazette_aio.message.ranges import CommittedSplit, RangeState, summarize
 from gazette_aio.message.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags, ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.filters import MAX_SKEW_SECONDS, Pushdown
-from gazette_aio.spark.journal_ranges import (
+from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.planning.journal_ranges import (
     FragmentInfo,
     JournalInfo,
     JournalRange,
@@ -34,7 +34,7 @@ from gazette_aio.spark.journal_ranges import (
     skip_older,
     split_range,
 )
-from gazette_aio.spark.planning import (
+from gazette_aio.spark.planning.tasks import (
     OPEN_BYTES,
     CommittedFrom,
     CommittedSplitOf,

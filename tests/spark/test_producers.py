@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from gazette_aio.message.uuid import ProducerID
-from gazette_aio.spark import producers
-from gazette_aio.spark.commit_records import SinkKey
-from gazette_aio.spark.commit_rules import Plan, Use
-from gazette_aio.spark.producers import PROCESS_POOL, ProducerPool
+from gazette_aio.spark.sink import producers
+from gazette_aio.spark.sink.commit_records import SinkKey
+from gazette_aio.spark.sink.commit_rules import Plan, Use
+from gazette_aio.spark.sink.producers import PROCESS_POOL, ProducerPool
 from tests.spark.journals import KEY
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.spark.offsets import Offsets
-from gazette_aio.spark.progress_lag import lag
+from gazette_aio.spark.streaming.lag import lag
+from gazette_aio.spark.streaming.offsets import Offsets
 
 
 def source(end, latest):

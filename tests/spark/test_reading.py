@@ -11,7 +11,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing import FIXED_FRAME_WORD
-from gazette_aio.spark import row_outputs
+from gazette_aio.spark.reading import outputs as row_outputs
 from tests.message.columnar import sequencing
 from tests.spark.histories import History, Run, options, random_log
 

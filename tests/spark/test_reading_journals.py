@@ -17,12 +17,19 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
-from gazette_aio.spark import bridge, reading, row_engines
-from gazette_aio.spark.journal_ranges import FragmentInfo, JournalInfo, JournalRange, split_range
+from gazette_aio.spark import bridge
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning import plan_committed_tasks, plan_split_tasks, plan_tasks
-from gazette_aio.spark.reading import read_partition, read_task
-from gazette_aio.spark.summaries import summarize_splits
+from gazette_aio.spark.planning.journal_ranges import (
+    FragmentInfo,
+    JournalInfo,
+    JournalRange,
+    split_range,
+)
+from gazette_aio.spark.planning.summaries import summarize_splits
+from gazette_aio.spark.planning.tasks import plan_committed_tasks, plan_split_tasks, plan_tasks
+from gazette_aio.spark.reading import engines as row_engines
+from gazette_aio.spark.reading import partitions as reading
+from gazette_aio.spark.reading.partitions import read_partition, read_task
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
 from tests.cancellation import cancel_at_every_await
 from tests.message.columnar import sequencing

@@ -20,7 +20,7 @@ from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import FixedFraming
 from gazette_aio.message.uuid import build_uuid, clock_as_ns, get_clock
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
-from gazette_aio.spark.records import RowDecoder, RowLayout
+from gazette_aio.spark.rows.records import RowDecoder, RowLayout
 from gazette_aio.spark.types import RESERVED, default_schema
 from tests import golden
 from tests.spark.messages import (

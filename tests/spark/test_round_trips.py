@@ -10,7 +10,7 @@ import pytest
 
 from gazette_aio.message.uuid import OUTSIDE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.sink_rows import RowEncoder, classify_rows
+from gazette_aio.spark.sink.rows import RowEncoder, classify_rows
 from tests.spark.messages import CSV, NDJSON, Journal, spark_schema
 
 UTC = dt.UTC

@@ -8,9 +8,10 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, ProducerID, build_uuid
-from gazette_aio.spark import bridge, sampling
+from gazette_aio.spark import bridge
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.sampling import sample_schema
+from gazette_aio.spark.planning import sampling
+from gazette_aio.spark.planning.sampling import sample_schema
 from gazette_aio.testing import create_journals, journal_spec
 
 NDJSON, CSV = "application/x-ndjson", "text/csv"

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gazette_aio.protocol.errors import DataLossError
-from gazette_aio.spark import stream_listing, stream_planner
-from gazette_aio.spark.legacy_planner import LegacyStreamPlanner
+from gazette_aio.spark.streaming import listing as stream_listing
+from gazette_aio.spark.streaming import planner as stream_planner
+from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from tests.spark.stream_queries import World
 
 
@@ -78,7 +79,7 @@ async def test_journals_which_are_gone(world, fails, caplog):
         return
     await query.drain()
     assert [r["id"] for r in query.rows if r["_journal"] == "test/a"] == [0, 4]
-    said = [r for r in caplog.records if r.name == "gazette_aio.spark.stream_planner"]
+    said = [r for r in caplog.records if r.name == "gazette_aio.spark.streaming.planner"]
     assert [r.journal for r in said] == ["test/b"], "it's told of once"
     # What was read of it isn't lost.
     await world.delete("a")

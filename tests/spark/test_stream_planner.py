@@ -12,10 +12,12 @@ import pytest
 
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
-from gazette_aio.spark import bridge, stream_listing, tail
-from gazette_aio.spark.legacy_planner import LegacyStreamPlanner
-from gazette_aio.spark.planning import CommittedFrom
-from gazette_aio.spark.stream_planner import StreamPlanner
+from gazette_aio.spark import bridge
+from gazette_aio.spark.planning.tasks import CommittedFrom
+from gazette_aio.spark.streaming import listing as stream_listing
+from gazette_aio.spark.streaming import tail
+from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
+from gazette_aio.spark.streaming.planner import StreamPlanner
 from tests.pyspark.journals import Producer
 from tests.spark.stream_queries import SCHEMA, World
 
@@ -303,7 +305,7 @@ async def test_available_now_takes_what_is_gone_for_done(world, caplog):
     await world.delete("b")
     await query.drain(max_bytes=1)
     assert query.ids == [0, 1, 2]
-    said = [r for r in caplog.records if r.name == "gazette_aio.spark.stream_planner"]
+    said = [r for r in caplog.records if r.name == "gazette_aio.spark.streaming.planner"]
     assert [r.journal for r in said] == ["test/b"], "it's told of once"
 
 

@@ -12,11 +12,11 @@ from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.envelope import Envelope
 from gazette_aio.message.ranges import RangeState, advance, plan_splits, summarize
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID
-from gazette_aio.spark import summaries
-from gazette_aio.spark.journal_ranges import JournalRange, split_range
-from gazette_aio.spark.listing import list_journals
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.summaries import summarize_splits
+from gazette_aio.spark.planning import summaries
+from gazette_aio.spark.planning.journal_ranges import JournalRange, split_range
+from gazette_aio.spark.planning.listing import list_journals
+from gazette_aio.spark.planning.summaries import summarize_splits
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line
 

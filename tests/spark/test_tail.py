@@ -15,9 +15,9 @@ from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.ranges import RangeState, advance
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_aio.protocol.errors import DataLossError
-from gazette_aio.spark import tail as tail_module
-from gazette_aio.spark.journal_ranges import FragmentInfo, JournalInfo, JournalRange
-from gazette_aio.spark.tail import Move, Tail
+from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo, JournalRange
+from gazette_aio.spark.streaming import tail as tail_module
+from gazette_aio.spark.streaming.tail import Move, Tail
 
 NDJSON = "application/x-ndjson"
 FIXED = "application/x-protobuf-fixed"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.option_values import PartitionColumn
+from gazette_aio.spark.options.values import PartitionColumn
 from gazette_aio.spark.types import (
     RESERVED,
     classify,

@@ -1,0 +1,292 @@
+"""Options of the source and the sink of Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark.options.table import (
+    CONNECTION,
+    MESSAGES,
+    SELECTION,
+    SINK,
+    SOURCE,
+    fields_of,
+    parse_options,
+    refuse,
+    refuse_table,
+    refuse_together,
+)
+from gazette_aio.spark.options.values import PartitionColumn
+from gazette_aio.spark.types import CORRUPT_COLUMN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gazette_aio.spark.planning.journal_ranges import Positions
+
+__all__ = [
+    "Connection",
+    "PartitionColumn",
+    "Selection",
+    "SinkOptions",
+    "SourceOptions",
+    "check_options",
+]
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Check what can be checked while it's not known whether they're a source's or a sink's.
+
+    Args:
+        options: Texts by names in any case. What Spark itself adds is passed over.
+
+    Raises:
+        ConfigurationError: An option is unknown or malformed, or brokers or journals aren't clear.
+    """
+    given = parse_options(options)
+    _connection(given)
+    _selection(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How to reach brokers and fragment files."""
+
+    brokers: tuple[str, ...]
+    """URLs."""
+    token: str | None = field(default=None, repr=False)
+    token_provider: str | None = None
+    """`module:callable` which returns a token."""
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    file_root: str | None = None
+    """Directory of `file://` stores."""
+
+
+def _connection(given: Mapping[str, Any]) -> Connection:
+    if "brokers" not in given:
+        raise ConfigurationError(
+            "option 'brokers' is missing: expected URLs of brokers, separated by commas, such as"
+            " http://localhost:8080"
+        )
+    refuse_together(given, "token", "tokenProvider")
+    if ("tls.certFile" in given) != ("tls.keyFile" in given):
+        raise ConfigurationError("options 'tls.certFile' and 'tls.keyFile' must be given together")
+    if not any(broker.lower().startswith("https:") for broker in given["brokers"]):
+        for name in ("tls.caFile", "tls.certFile"):
+            refuse(given, name, "needs a broker of an https:// URL")
+    return Connection(**fields_of(given, CONNECTION))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Journals, told in one of three ways; or in none, where rows or another option name them."""
+
+    selector: str | None = None
+    journals: tuple[str, ...] = ()
+    prefix: str | None = None
+    """What names begin with."""
+
+    def __bool__(self) -> bool:
+        return self.selector is not None or bool(self.journals) or self.prefix is not None
+
+    def label_selector(self) -> pb.LabelSelector:
+        """Return the selector of these journals."""
+        assert self
+        if self.selector is not None:
+            return pb.parse_label_selector(self.selector)
+        if self.prefix is not None:
+            labels = [pb.Label(name="name", value=self.prefix, prefix=True)]
+        else:
+            labels = [pb.Label(name="name", value=name) for name in sorted(self.journals)]
+        return pb.LabelSelector(include=pb.LabelSet(labels=labels))
+
+
+def _selection(given: Mapping[str, Any]) -> Selection:
+    refuse_together(given, "selector", "journals", "prefix", "journal")
+    return Selection(**fields_of(given, SELECTION))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Options of a source. Sizes are in bytes, and times in seconds unless they say otherwise."""
+
+    connection: Connection
+    selection: Selection
+    isolation: Literal["read-committed", "read-uncommitted"] | None = None
+    """None: read-committed if messages have UUIDs."""
+    include_acks: bool = False
+    uuid: str | None = None
+    """Where UUIDs are: names separated by dots, the index of a column, or a field."""
+    format: Literal["raw", "ndjson", "csv", "protobuf-fixed"] | None = None
+    """None: by the content type of each journal."""
+    mode: Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"] = "PERMISSIVE"
+    """What becomes of bad records. Of streams, `parse()` lets it be FAILFAST."""
+    corrupt_column: str = CORRUPT_COLUMN
+    message_type: str | None = None
+    """`module:Class` of protobuf messages."""
+    infer_schema: bool = False
+    starting: Positions = "earliest"
+    """Of streams, `parse()` lets it be the latest, unless they begin at a time."""
+    ending: Positions = "latest"
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    fail_on_data_loss: bool = True
+    max_bytes_per_trigger: int | None = None
+    max_rows_per_trigger: int | None = None
+    max_split_bytes: int = 128 << 20
+    min_partitions: int | None = None
+    partition_columns: tuple[PartitionColumn, ...] = ()
+    io: Literal["auto", "broker", "direct"] = "auto"
+    fetch_timeout: float = 120.0
+    batch_rows: int = 10_000
+    batch_bytes: int = 4 << 20
+    producer_horizon: float = 24 * 3600.0
+    pushdown: bool = False
+    """Whether filters which Spark hands over choose what's read: for frames of one query only."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """Return the options of a source.
+
+        Args:
+            options: Texts by names in any case. What Spark itself adds is passed over.
+            streaming: Whether it's the source of a stream.
+
+        Raises:
+            ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
+        """
+        given = parse_options(options)
+        refuse_table(given, SINK, "sinks")
+        connection, selection = _connection(given), _selection(given)
+        if not selection:
+            raise ConfigurationError("one of the options selector, journals and prefix is missing")
+        _check_extent(given, streaming=streaming)
+        _check_messages(given)
+        if given.get("io") == "broker":
+            refuse(given, "fileRoot", "has no use if everything is read from brokers")
+        defaults: dict[str, Any] = {}
+        if streaming:
+            starting = "earliest" if "startingTimestamp" in given else "latest"
+            defaults = {"mode": "FAILFAST", "starting": starting}
+        fields = defaults | fields_of(given, MESSAGES) | fields_of(given, SOURCE)
+        return cls(connection=connection, selection=selection, **fields)
+
+
+def _check_extent(given: Mapping[str, Any], *, streaming: bool) -> None:
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp"):
+            refuse(given, name, "is for batches only: streams have no end")
+    else:
+        for name in ("maxBytesPerTrigger", "maxRowsPerTrigger"):
+            refuse(given, name, "is for streams only")
+    refuse_together(given, "startingOffsets", "startingTimestamp")
+    refuse_together(given, "endingOffsets", "endingTimestamp")
+    refuse_together(given, "maxBytesPerTrigger", "maxRowsPerTrigger")
+    is_raw = given.get("format") == "raw"
+    if given.get("isolation", is_raw and "read-uncommitted") == "read-uncommitted":
+        refuse(given, "maxRowsPerTrigger", "needs read-committed isolation")
+    _check_offsets(given)
+    begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
+    if begin is not None and end is not None and begin > end:
+        raise ConfigurationError("option 'endingTimestamp' is before 'startingTimestamp'")
+
+
+def _check_offsets(given: Mapping[str, Any]) -> None:
+    begins, ends = _by_journal(given, "startingOffsets"), _by_journal(given, "endingOffsets")
+    if journals := given.get("journals"):
+        for option, offsets in (("startingOffsets", begins), ("endingOffsets", ends)):
+            if stray := sorted(offsets.keys() - set(journals)):
+                raise ConfigurationError(
+                    f"option {option!r} has {stray[0]!r}, which isn't among 'journals'"
+                )
+    for journal, end in ends.items():
+        if 0 <= end < begins.get(journal, end):
+            raise ConfigurationError(
+                f"option 'endingOffsets' of {journal!r} is before 'startingOffsets'"
+            )
+
+
+def _by_journal(given: Mapping[str, Any], name: str) -> Mapping[str, int]:
+    positions: Positions = given.get(name, "latest")
+    return {} if isinstance(positions, str) else positions
+
+
+def _check_messages(given: Mapping[str, Any]) -> None:
+    if given.get("includeAcks") and given.get("isolation") != "read-uncommitted":
+        raise ConfigurationError("option 'includeAcks' needs isolation=read-uncommitted")
+    form = given.get("format")
+    if form not in (None, "protobuf-fixed"):
+        refuse(given, "messageType", f"has no use for messages of format {form}")
+    if form == "raw" and given.get("inferSchema"):
+        raise ConfigurationError("option 'inferSchema' has no use for messages of format raw")
+    corrupt: str = given.get("columnNameOfCorruptRecord", CORRUPT_COLUMN)
+    if corrupt.lower() in [column.name.lower() for column in given.get("partitionColumns", ())]:
+        raise ConfigurationError(f"option 'partitionColumns': {corrupt!r} is of bad records")
+    uuid: str | None = given.get("uuid")
+    if uuid is not None and form == "csv" and not uuid.isdecimal():
+        raise ConfigurationError("option 'uuid' must be the index of a column for format csv")
+    if uuid is not None and form == "protobuf-fixed" and not uuid.isidentifier():
+        raise ConfigurationError("option 'uuid' must be a field's name for format protobuf-fixed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Options of a sink."""
+
+    connection: Connection
+    selection: Selection
+    """Journals among which a mapping chooses; none, if `journal` or the rows name them."""
+    journal: str | None = None
+    mapping: Literal["modulo", "rendezvous", "random"] | None = None
+    """None: modulo if rows have keys, else random."""
+    exactly_once: bool | None = None
+    """False: at least once. Of options with a commit journal, `parse()` lets it be true. None: what
+    a job publishes is committed behind its end, without a record of that."""
+    commit_journal: str | None = None
+    sink_id: str | None = None
+    txn_id: str | None = None
+    uuid: str | None = None
+    """Where UUIDs are: names separated by dots, the index of a column, or a field."""
+    ack_template: str | None = None
+    """JSON object of what acknowledgements hold besides their UUIDs."""
+    message_type: str | None = None
+    """`module:Class` of protobuf messages."""
+    on_missing_journal: Literal["fail", "ignore"] = "fail"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+        """Return the options of a sink.
+
+        Args:
+            options: Texts by names in any case. What Spark itself adds is passed over.
+            streaming: Whether it's the sink of a stream.
+
+        Raises:
+            ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
+        """
+        given = parse_options(options)
+        refuse_table(given, SOURCE, "sources")
+        connection, selection = _connection(given), _selection(given)
+        commit_journal = given.get("commitJournal")
+        if commit_journal is None:
+            if given.get("exactlyOnce"):
+                raise ConfigurationError("option 'exactlyOnce' needs 'commitJournal'")
+            refuse(given, "txnId", "needs 'commitJournal'")
+        elif commit_journal == given.get("journal") or commit_journal in selection.journals:
+            raise ConfigurationError(
+                f"option 'commitJournal': {commit_journal!r} can't be published to as well"
+            )
+        if given.get("exactlyOnce") is False:
+            refuse(given, "txnId", "contradicts exactlyOnce=false")
+        if streaming:
+            refuse(given, "txnId", "is for batches only: those of streams have their numbers")
+        if not selection:
+            refuse(given, "mapping", "needs one of selector, journals and prefix")
+        fields: dict[str, Any] = {"exactly_once": commit_journal is not None or None}
+        fields |= fields_of(given, MESSAGES) | fields_of(given, SINK)
+        return cls(connection=connection, selection=selection, **fields)

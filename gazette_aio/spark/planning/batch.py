@@ -1,0 +1,174 @@
+"""The plan of a batch: from options and filters to partitions, by asking brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.planning.journal_ranges import (
+    check_names,
+    content_bytes,
+    plan_ranges,
+    skip_older,
+    split_range,
+)
+from gazette_aio.spark.planning.listing import list_journals
+from gazette_aio.spark.planning.summaries import summarize_splits
+from gazette_aio.spark.planning.tasks import (
+    OPEN_BYTES,
+    pack,
+    plan_committed_tasks,
+    plan_split_tasks,
+    plan_tasks,
+)
+from gazette_aio.spark.rows.formats import isolation_of
+from gazette_aio.spark.rows.records import RowDecoder, RowLayout
+from gazette_aio.spark.types import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyarrow import Schema
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange, Split
+    from gazette_aio.spark.planning.tasks import Partition
+
+_logger = logging.getLogger(__name__)
+
+SMALL_BYTES: Final = 8 << 20
+"""Bytes which are read in about the time that a task of Spark costs anyway, some 35 ms."""
+
+
+async def plan_batch(
+    client: JournalClient,
+    options: SourceOptions,
+    schema: Schema,
+    pushdown: Pushdown | None = None,
+    *,
+    cores: int = 1,
+) -> list[Partition]:
+    """Return the partitions of a batch. There are none if there's nothing to read.
+
+    Args:
+        client: Client to use.
+        options: What's read.
+        schema: Exact Arrow schema of the rows.
+        pushdown: Which rows are needed; all of them by default.
+        cores: Partitions to make at least, of what's not too small for so many.
+
+    Cancellation: safe.
+
+    Raises:
+        ConfigurationError: Journals aren't there, or can't be read as options and schema say.
+        DataLossError: Content of journals whose commits are planned is lost.
+        GazetteError: As `list_journals()`.
+    """
+    pushdown = Pushdown({}) if pushdown is None else pushdown
+    journals = await _list(client, options, pushdown)
+    layout = RowLayout(options, schema)
+    await asyncio.to_thread(check_journals, layout, journals)
+    plain, committed = _plan_ranges(options, journals, pushdown)
+    ranges = [*plain, *committed]
+    total = sum(map(content_bytes, ranges))
+    least = options.min_partitions
+    if least is None:
+        least = min(cores, (total + OPEN_BYTES * len(ranges)) // SMALL_BYTES)
+    limit = max(min(options.max_split_bytes, total // max(least, 1)), 1)
+    labels = {column.label for column in layout.columns.labels}
+    tasks = plan_tasks(plain, max_split_bytes=_finer(limit), labels=labels)
+    whole, cut = _cut(committed, limit)
+    tasks += plan_committed_tasks(whole, labels=labels)
+    if cut:
+        size = sum(split.size for splits in cut for split in splits)
+        _logger.info("summarizing %d bytes of %d journals", size, len(cut))
+    summaries = iter(await summarize_splits(client, list(chain(*cut)), options))
+    for splits in cut:
+        found = list(islice(summaries, len(splits)))
+        bounds = (pushdown.begin, pushdown.end)
+        tasks += plan_split_tasks(splits, found, bounds=bounds, labels=labels)
+    return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=least)
+
+
+def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
+    """Return the label of each column of strings which holds labels, for `Pushdown`."""
+    columns = classify(
+        schema,
+        partition_columns=options.partition_columns,
+        corrupt_column=options.corrupt_column,
+    )
+    return {column.name: column.label for column in columns.labels if not column.is_array}
+
+
+def check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
+    """Check that rows of the schema can be made of all journals.
+
+    Raises:
+        ConfigurationError: They can't.
+    """
+    for journal in journals:
+        RowDecoder(layout, journal.name, journal.labels, journal.content_type)
+
+
+async def _list(
+    client: JournalClient, options: SourceOptions, pushdown: Pushdown
+) -> list[JournalInfo]:
+    names: set[str] = set()
+
+    def wanted(journal: JournalInfo) -> bool:
+        names.add(journal.name)
+        return pushdown.matches(journal)
+
+    begin_mod_time = 0
+    if options.starting == "earliest" and options.ending == "latest":
+        begin_mod_time = max(_begin_mod_time(options), pushdown.begin_mod_time)
+    journals = await list_journals(
+        client, options, fragments=True, wanted=wanted, begin_mod_time=begin_mod_time
+    )
+    check_names(options.starting, names, "startingOffsets")
+    check_names(options.ending, names, "endingOffsets")
+    return journals
+
+
+def _begin_mod_time(options: SourceOptions) -> int:
+    """Return before when fragments were persisted which hold no row, in seconds; or 0."""
+    return max((options.starting_timestamp_ms or 0) // 1000 - MAX_SKEW_SECONDS, 0)
+
+
+def _plan_ranges(
+    options: SourceOptions, journals: Sequence[JournalInfo], pushdown: Pushdown
+) -> tuple[list[JournalRange], list[JournalRange]]:
+    """Return the ranges whose messages are read as they are, and those of committed ones."""
+    mod_time = _begin_mod_time(options)
+    plain: list[JournalRange] = []
+    committed: list[JournalRange] = []
+    for whole in plan_ranges(journals, options.starting, options.ending):
+        is_committed = isolation_of(options, whole.journal.content_type) == "read-committed"
+        recent = skip_older(whole, mod_time) if mod_time else whole
+        planned = pushdown.clip(recent, committed=is_committed)
+        if planned.begin < planned.end:
+            (committed if is_committed else plain).append(planned)
+    return plain, committed
+
+
+def _finer(limit: int) -> int:
+    """Return the size of splits of which partitions of about that size are packed."""
+    return max(limit // 2, min(limit, SMALL_BYTES))
+
+
+def _cut(
+    ranges: Sequence[JournalRange], limit: int
+) -> tuple[list[JournalRange], list[list[Split]]]:
+    """Return the ranges which one task each reads, and the splits of each of the others."""
+    whole: list[JournalRange] = []
+    cut: list[list[Split]] = []
+    for planned in ranges:
+        if len(split_range(planned, limit)) > 1:
+            cut.append(split_range(planned, _finer(limit)))
+        else:
+            whole.append(planned)
+    return whole, cut

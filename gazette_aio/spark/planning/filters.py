@@ -1,0 +1,229 @@
+"""Filters of a query: which journals, and which of their bytes, can hold its rows.
+
+Filters are those of `pyspark.sql.datasource`, all of which hold of every row. They're told by the
+names of their classes and attributes, so none of it takes Spark.
+
+Filters of a journal's name and labels are decided for whole journals, and are handled: no row need
+be checked again. Those of offsets and times only narrow what's read, and aren't handled.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeGuard, cast
+
+from gazette_aio.spark.planning.journal_ranges import find_cuts, skip_older
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
+
+MAX_SKEW_SECONDS: Final = 300
+"""By how much a producer's clock may be ahead of that of a fragment store."""
+
+_JOURNAL: Final = "_journal"
+_OFFSETS: Final = ("_begin", "_end")
+_TIMESTAMP: Final = "_timestamp"
+_END: Final = 1 << 63
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "EqualTo": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "StringStartsWith": str.startswith,
+    "StringEndsWith": str.endswith,
+    "StringContains": operator.contains,
+}
+_LOWER_BOUNDS: Final = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual")
+
+Filter: TypeAlias = Any
+"""A filter of `pyspark.sql.datasource`, or what looks like one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushdown:
+    """What filters of a query say of journals and their bytes.
+
+    Args:
+        columns: Label of each column of strings which holds labels. It's of the first value of the
+            label in the order of its values, and null without one.
+        decided: Filters which are decided for whole journals.
+        unhandled: Filters which have to be checked of each row.
+        begin: Rows which begin before aren't needed.
+        end: Rows which begin there or behind aren't needed.
+        timestamp: Rows with an earlier `_timestamp` aren't needed: seconds since 1970.
+    """
+
+    columns: Mapping[str, str]
+    decided: tuple[Filter, ...] = ()
+    unhandled: tuple[Filter, ...] = ()
+    begin: int = 0
+    end: int = _END
+    timestamp: int = 0
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter], columns: Mapping[str, str]) -> Self:
+        """Return what filters say. Unknown ones are unhandled.
+
+        Args:
+            filters: All of them hold of each row which is wanted.
+            columns: Label of each column of strings which holds labels.
+        """
+        decided: list[Filter] = []
+        unhandled: list[Filter] = []
+        begin, end, timestamp = 0, _END, 0
+        for item in filters:
+            if _is_decidable(item, {_JOURNAL, *columns}):
+                decided.append(item)
+                continue
+            if _kind(item) == "IsNotNull" and _column(item) in _OFFSETS:
+                # Offsets are never null.
+                continue
+            unhandled.append(item)
+            low, high = _offset_bounds(item)
+            begin, end = max(begin, low), min(end, high)
+            timestamp = max(timestamp, _timestamp_bound(item))
+        return cls(columns, tuple(decided), tuple(unhandled), begin, end, timestamp)
+
+    @property
+    def begin_mod_time(self) -> int:
+        """Fragments which were persisted before hold no row: seconds since 1970, or 0."""
+        return max(self.timestamp - MAX_SKEW_SECONDS, 0)
+
+    def matches(self, journal: JournalInfo) -> bool:
+        """Return whether rows of a journal are wanted. Only its name and labels have to be known.
+
+        A journal which isn't wanted holds no row of which all handled filters are true.
+        """
+        labels = dict(journal.labels)
+        values: dict[str, str | None] = {
+            column: min(labels.get(label, ()), default=None)
+            for column, label in self.columns.items()
+        }
+        values[_JOURNAL] = journal.name
+        return all(_evaluate(item, values) for item in self.decided)
+
+    def clip(self, planned: JournalRange, *, committed: bool) -> JournalRange:
+        """Return the part of a range which holds the rows wanted. It may be empty.
+
+        Args:
+            planned: The range.
+            committed: Whether messages are sequenced. That takes the messages around them, so the
+                range isn't clipped by offsets: leave out splits instead.
+        """
+        _, begin, end = planned
+        if not committed:
+            begin = max(begin, self.begin)
+            end = max(min(end, self.end), begin)
+            if not planned.journal.is_divisible:
+                cuts = find_cuts(planned)
+                begin = max((cut for cut in cuts if cut <= begin), default=planned.begin)
+                end = min((cut for cut in cuts if cut >= end), default=planned.end)
+            begin = min(begin, planned.end)
+            end = min(end, planned.end)
+        clipped = planned._replace(begin=begin, end=end)
+        return skip_older(clipped, self.begin_mod_time) if self.begin_mod_time else clipped
+
+
+def _kind(item: Filter) -> str:
+    return type(item).__name__
+
+
+def _column(item: Filter) -> str:
+    """Return the column of a filter, or an empty name if it isn't of one."""
+    match getattr(item, "attribute", None):
+        case (str(name),) | [str(name)]:
+            return name
+        case _:
+            return ""
+
+
+def _is_decidable(item: Filter, columns: set[str]) -> bool:
+    """Return whether a filter is known, and of strings which a journal's rows have in common."""
+    kind = _kind(item)
+    if kind == "Not":
+        return _is_decidable(item.child, columns)
+    if _column(item) not in columns:
+        return False
+    if kind in ("IsNull", "IsNotNull"):
+        return True
+    value = getattr(item, "value", None)
+    if kind == "In":
+        return _is_list(value) and all(one is None or isinstance(one, str) for one in value)
+    if kind == "EqualNullSafe":
+        return value is None or isinstance(value, str)
+    return kind in _COMPARISONS and isinstance(value, str)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, (list, tuple))
+
+
+def _evaluate(item: Filter, values: Mapping[str, str | None]) -> bool | None:
+    """Return whether a filter is true, or None if that's unknown because of nulls."""
+    kind = _kind(item)
+    if kind == "Not":
+        holds = _evaluate(item.child, values)
+        return None if holds is None else not holds
+    value = values[_column(item)]
+    match kind:
+        case "IsNull":
+            return value is None
+        case "IsNotNull":
+            return value is not None
+        case "EqualNullSafe":
+            return bool(value == item.value)
+        case "In":
+            if value is None:
+                return None if item.value else False
+            return value in item.value or (None if None in item.value else False)
+        case _:
+            return None if value is None else _COMPARISONS[kind](value, item.value)
+
+
+def _values(item: Filter) -> list[Any]:
+    value = getattr(item, "value", None)
+    if _kind(item) == "In":
+        return [one for one in value if one is not None] if _is_list(value) else []
+    return [value]
+
+
+def _offset_bounds(item: Filter) -> tuple[int, int]:
+    """Return between which offsets the rows begin of which a filter is true."""
+    kind, column = _kind(item), _column(item)
+    values = _values(item)
+    if column not in _OFFSETS or not values or not all(type(value) is int for value in values):
+        return 0, _END
+    lowest, highest = min(cast("list[int]", values)), max(cast("list[int]", values))
+    is_begin = column == "_begin"
+    match kind:
+        case "EqualTo" | "EqualNullSafe" | "In":
+            low, high = lowest, highest
+        case "GreaterThan":
+            low, high = lowest + 1, _END
+        case "GreaterThanOrEqual":
+            low, high = lowest, _END
+        case "LessThan":
+            low, high = 0, highest - 1
+        case "LessThanOrEqual":
+            low, high = 0, highest
+        case _:
+            return 0, _END
+    # A row begins before it ends, and how long before isn't known.
+    return (max(low, 0), max(high + 1, 0)) if is_begin else (0, max(high, 0))
+
+
+def _timestamp_bound(item: Filter) -> int:
+    """Return seconds since 1970 before which a filter isn't true of any row."""
+    if _column(item) != _TIMESTAMP or _kind(item) not in (*_LOWER_BOUNDS, "In"):
+        return 0
+    # Times without a zone are of a session which isn't known.
+    values = [value for value in _values(item) if isinstance(value, datetime) and value.tzinfo]
+    if not values or len(values) != len(_values(item)):
+        return 0
+    return max(int(min(values).timestamp()), 0)

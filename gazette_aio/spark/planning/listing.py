@@ -1,0 +1,157 @@
+"""The journals which options select, as they're planned with.
+
+A listing is one RPC, and one more of each journal. If fragments are wanted, that lists them: a
+broker's fragments end where its write head is, so nothing else is asked for. Otherwise it's a probe
+of the head.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import iter_fragments, iter_journals
+from gazette_aio.protocol.well_known import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_CSV,
+    CONTENT_TYPE_JSON_LINES,
+    CONTENT_TYPE_PROTO_FIXED,
+)
+from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
+from gazette_aio.spark.reading.bounded import head_of, map_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.spark.options import Selection, SourceOptions
+    from gazette_aio.spark.planning.journal_ranges import Labels
+
+LISTINGS_AT_ONCE: Final = 64
+"""Journals of which fragments are listed, or heads are probed, at the same time."""
+
+_MOST_NAMED: Final = 5
+# An option knows better than a label. Where journals can be cut depends on it.
+_CONTENT_TYPES: Final = {
+    "ndjson": CONTENT_TYPE_JSON_LINES,
+    "csv": CONTENT_TYPE_CSV,
+    "protobuf-fixed": CONTENT_TYPE_PROTO_FIXED,
+}
+
+
+async def list_journals(
+    client: JournalClient,
+    options: SourceOptions,
+    *,
+    fragments: bool,
+    wanted: Callable[[JournalInfo], bool] | None = None,
+    allow_none: bool = False,
+    begin_mod_time: int = 0,
+) -> list[JournalInfo]:
+    """Return the journals which options select, ordered by name.
+
+    Their content type is that of the option `format`, if it names one, or else of their label.
+    Journals which are suspended are at the offset where they'll go on, and have no content.
+
+    Args:
+        client: Client to use.
+        options: They select the journals.
+        fragments: Whether to list fragments as well.
+        wanted: Returns whether a journal is wanted, of which head and fragments aren't known yet.
+            Others are left out, and cost nothing.
+        allow_none: Whether it's no error if there are no such journals, or not all of them.
+        begin_mod_time: Fragments which were persisted before aren't listed: seconds since 1970. A
+            journal then seems to begin behind them.
+
+    Cancellation: safe.
+
+    Raises:
+        ConfigurationError: There's no such journal, or not each which options name.
+        BrokerStatusError: A broker refused, as it does journals which can't be read.
+        TransportError: An RPC failed, or no broker answers.
+    """
+    listed: dict[str, JournalInfo] = {}
+    request = options.selection.label_selector()
+    content_type = _CONTENT_TYPES.get(options.format or "")
+    async with aclosing(iter_journals(client, request)) as journals:
+        async for journal in journals:
+            listed[journal.spec.name] = _info_of(journal, content_type)
+    if not allow_none:
+        _check_found(options.selection, listed)
+
+    async def look(info: JournalInfo) -> JournalInfo | None:
+        if info.fragments is not None:
+            return info
+        try:
+            if not fragments:
+                return replace(info, head=await head_of(client, info.name))
+            return await _with_fragments(client, info, begin_mod_time)
+        except (pb.JournalNotFoundError, pb.SuspendedError):
+            # It was deleted or suspended a moment ago. A new listing tells.
+            selector = pb.LabelSelector(include=pb.label_set("name", info.name))
+            found = (await client.list(selector)).journals
+            if not found and not allow_none:
+                _check_found(options.selection, listed.keys() - {info.name})
+            if not found:
+                return None
+            if (again := _info_of(found[0], content_type)).fragments is None:
+                raise
+            return again
+
+    chosen = [info for info in listed.values() if wanted is None or wanted(info)]
+    looked = await map_bounded(look, chosen, limit=LISTINGS_AT_ONCE)
+    return [info for info in looked if info is not None]
+
+
+async def _with_fragments(
+    client: JournalClient, info: JournalInfo, begin_mod_time: int
+) -> JournalInfo:
+    request = pb.FragmentsRequest(journal=info.name, begin_mod_time=begin_mod_time)
+    async with aclosing(iter_fragments(client, request)) as listed:
+        found = tuple(
+            [
+                FragmentInfo(each.spec.begin, each.spec.end, each.spec.mod_time)
+                async for each in listed
+            ]
+        )
+    if begin_mod_time and not found:
+        return replace(info, head=await head_of(client, info.name), fragments=())
+    head = max((fragment.end for fragment in found), default=0)
+    return replace(info, head=head, fragments=found)
+
+
+def _info_of(journal: pb.ListResponse.Journal, content_type: str | None) -> JournalInfo:
+    """Return a journal whose head isn't known yet, unless it's suspended.
+
+    Its content type is that of its label by default.
+    """
+    spec = journal.spec
+    labels: dict[str, list[str]] = {}
+    for label in spec.labels.labels:
+        labels.setdefault(label.name, []).append(label.value)
+    found: Labels = tuple((name, tuple(sorted(values))) for name, values in sorted(labels.items()))
+    is_suspended = spec.suspend.level == pb.JournalSpec.Suspend.FULL
+    return JournalInfo(
+        spec.name,
+        spec.suspend.offset if is_suspended else 0,
+        content_type or labels.get(CONTENT_TYPE, [""])[0],
+        found,
+        journal.create_revision,
+        () if is_suspended else None,
+    )
+
+
+def _check_found(selection: Selection, names: set[str] | dict[str, JournalInfo]) -> None:
+    """Raise ConfigurationError unless all journals which are named, or any, are there."""
+    if missing := [repr(name) for name in selection.journals if name not in names]:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise pb.ConfigurationError(
+            f"JOURNAL_NOT_FOUND: option 'journals': there's no {', '.join(missing[:_MOST_NAMED])}"
+            f"{more}"
+        )
+    if not names:
+        option = "selector" if selection.selector is not None else "prefix"
+        value = selection.selector if selection.selector is not None else selection.prefix
+        raise pb.ConfigurationError(f"JOURNAL_NOT_FOUND: {option} {value!r} matches no journal")

@@ -1,0 +1,225 @@
+"""The tasks of a job, and how they are packed into partitions.
+
+A listing of journals becomes ranges, ranges are split, and splits are packed into partitions:
+
+    plan_ranges() → plan_tasks() → pack()                    messages as they are
+    plan_ranges() → plan_committed_tasks() → pack()          committed ones, a task per journal
+    plan_ranges() → split_range() → summaries of the splits
+                  → plan_split_tasks() → pack()              committed ones, in splits
+
+All of it is pure, and takes time proportional to the number of journals, fragments and tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from gazette_aio.message.ranges import RangeState, SplitPlan, plan_splits
+from gazette_aio.spark.planning.journal_ranges import content_bytes, split_range
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from gazette_aio.message.ranges import RangeSummary
+    from gazette_aio.spark.planning.journal_ranges import JournalRange, Labels, Split
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+OPEN_BYTES = 1 << 20
+"""Bytes which are read in about the time that it takes to open a range."""
+
+_UNLIMITED = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Deliver every message of the range."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedFrom:
+    """Deliver what is committed by the messages of the range.
+
+    Args:
+        state: JSON of the `RangeState` at the range's begin. Its offset may be before that, with
+            no messages in between.
+    """
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedSplitOf:
+    """Deliver those messages of the range which are committed, be it behind the range.
+
+    Args:
+        plan: By which it's decided, as `CommittedSplit` takes it.
+    """
+
+    plan: SplitPlan
+
+
+Kind: TypeAlias = All | CommittedFrom | CommittedSplitOf
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A range to read. It pickles, and is small.
+
+    Args:
+        journal: Name of the journal.
+        begin: Begin of the range.
+        end: End of the range. The record which holds the byte before it may go on behind it.
+        content_type: Content type of the journal.
+        labels: Labels of the journal which the rows need.
+        head: Write head of the journal, as of planning. No record goes on behind it.
+        kind: Which messages are delivered.
+        size: Bytes to read, holes apart.
+        is_aligned: Whether it's known that a record begins at `begin`. Otherwise, a record of
+            newline delimited JSON is looked for from the byte before.
+    """
+
+    journal: str
+    begin: int
+    end: int
+    content_type: str
+    labels: Labels
+    head: int
+    kind: Kind
+    size: int
+    is_aligned: bool
+
+    @property
+    def weight(self) -> int:
+        """What it costs to read, in bytes."""
+        return self.size + OPEN_BYTES
+
+
+Partition: TypeAlias = tuple[Task, ...]
+"""What one task of Spark reads, one after the other."""
+
+
+def plan_tasks(
+    ranges: Sequence[JournalRange],
+    *,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_partitions: int = 0,
+    labels: Collection[str] | None = None,
+) -> list[Task]:
+    """Return the tasks which deliver every message of ranges.
+
+    Args:
+        ranges: The ranges.
+        max_split_bytes: Limit of the bytes of a task, where a journal can be cut.
+        min_partitions: Lowers that limit, so that there are as many tasks.
+        labels: Names of the labels which rows need. All of them by default.
+    """
+    limit = max_split_bytes
+    if min_partitions:
+        limit = min(limit, sum(map(content_bytes, ranges)) // min_partitions)
+    return [
+        _task(split, All(), labels)
+        for planned in ranges
+        for split in split_range(planned, max(limit, 1), anywhere=planned.journal.is_divisible)
+    ]
+
+
+def plan_committed_tasks(
+    ranges: Iterable[JournalRange],
+    states: Mapping[str, RangeState] | None = None,
+    *,
+    labels: Collection[str] | None = None,
+) -> list[Task]:
+    """Return a task of each range, which delivers what is committed within it.
+
+    Args:
+        ranges: The ranges, one of a journal at most.
+        states: States of producers where ranges begin, by journal. None are known by default.
+        labels: Names of the labels which rows need. All of them by default.
+    """
+    states = states or {}
+    tasks: list[Task] = []
+    for planned in ranges:
+        state = states.get(planned.journal.name) or RangeState(planned.begin)
+        kind = CommittedFrom(json.dumps(state.to_json(), separators=(",", ":")))
+        tasks += [_task(split, kind, labels) for split in split_range(planned, _UNLIMITED)]
+    return tasks
+
+
+def plan_split_tasks(
+    splits: Sequence[Split],
+    summaries: Sequence[RangeSummary],
+    *,
+    bounds: tuple[int, int] | None = None,
+    labels: Collection[str] | None = None,
+) -> list[Task]:
+    """Return the tasks of the splits of a range, of which no producers are known at its begin.
+
+    Args:
+        splits: All splits of one range, from `split_range()` without `anywhere`.
+        summaries: Summary of each.
+        bounds: Leave out splits which hold nothing of `[begin, end)`.
+        labels: Names of the labels which rows need. All of them by default.
+
+    Raises:
+        ValidationError: If the summaries aren't in the order of their offsets.
+    """
+    low, high = bounds or (0, _UNLIMITED)
+    plan = plan_splits(RangeState(splits[0].begin if splits else 0), summaries)
+    return [
+        _task(split, CommittedSplitOf(planned), labels)
+        for split, planned in zip(splits, plan.splits, strict=True)
+        if split.begin < high and split.end > low
+    ]
+
+
+def pack(
+    tasks: Iterable[Task],
+    *,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_partitions: int = 0,
+) -> list[Partition]:
+    """Return tasks in partitions of about equal weights, largest first.
+
+    Args:
+        tasks: The tasks.
+        max_split_bytes: Limit of the weight of a partition of several tasks.
+        min_partitions: Number of partitions to make at least, if there are as many tasks.
+    """
+    ordered = sorted(tasks, key=lambda task: (-task.weight, task.journal, task.begin))
+    limit = max(max_split_bytes, OPEN_BYTES)
+    # Larger ones have a partition of their own.
+    total = sum(min(task.weight, limit) for task in ordered)
+    least = max(-(-total // limit), min_partitions)
+    bins: list[list[Task]] = [[] for _ in range(min(least, len(ordered)))]
+    loads = [(0, at) for at in range(len(bins))]
+    for task in ordered:
+        load, at = loads[0]
+        if load and load + task.weight > limit:
+            at = len(bins)
+            bins.append([])
+            heapq.heappush(loads, (task.weight, at))
+        else:
+            heapq.heapreplace(loads, (load + task.weight, at))
+        bins[at].append(task)
+    return [tuple(bins[at]) for _, at in sorted(loads, key=lambda load: (-load[0], load[1]))]
+
+
+def _task(split: Split, kind: Kind, labels: Collection[str] | None) -> Task:
+    journal, begin, end, size, is_aligned = split
+    kept = journal.labels
+    if labels is not None:
+        kept = tuple(label for label in kept if label[0] in labels)
+    return Task(
+        journal.name,
+        begin,
+        end,
+        journal.content_type,
+        kept,
+        max(journal.head, end),
+        kind,
+        size,
+        is_aligned,
+    )

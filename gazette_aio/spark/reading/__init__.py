@@ -1,0 +1,1 @@
+"""Reading what was planned: every byte of a range, and the rows of a task."""

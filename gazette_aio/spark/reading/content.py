@@ -1,0 +1,155 @@
+"""The content of a range, cut at records and read ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from gazette_aio.client.owner import Owner
+from gazette_aio.protocol.errors import ConfigurationError, DataLossError
+from gazette_aio.spark.reading.bounded import BoundedReader
+from gazette_aio.spark.reading.engines import STEP_BYTES
+
+if TYPE_CHECKING:
+    from gazette_aio.client import JournalClient
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.reading.record_bounds import RecordBounds
+
+_SLACK_BYTES: Final = 64 << 10
+"""Bytes behind a range which are asked for with it, as its last record may go on there."""
+
+Pieces: TypeAlias = list[tuple[int, bytes]]
+"""Consecutive content, but for gaps: offsets, and the bytes there, which aren't empty."""
+
+
+class RangeContent(Owner):
+    """Reads the records of a range, a step ahead of who takes them.
+
+    Args:
+        client: Client to use.
+        journal: Name of the journal.
+        bounds: Which content it is.
+        options: How it's fetched, and whether lost content is an error.
+        step_bytes: Content to be handed out at once, more or less.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        bounds: RecordBounds,
+        options: SourceOptions,
+        *,
+        step_bytes: int = STEP_BYTES,
+    ) -> None:
+        self._client = client
+        self.journal = journal
+        """The journal read."""
+        self._bounds = bounds
+        self._options = options
+        self._step_bytes = step_bytes
+        self._gaps: list[tuple[int, int]] = []
+        end = min(bounds.end + _SLACK_BYTES, bounds.limit)
+        self._reader = self._reader_of(bounds.begin, end)
+        self._ahead: asyncio.Task[Pieces] | None = None
+        self.is_closed = False
+        """Whether reading was ended."""
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Ranges which were lost and skipped, as (begin, end) pairs."""
+        return tuple(self._gaps)
+
+    def begin(self) -> None:
+        """Begin to read ahead, unless that was done."""
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._collect())
+
+    async def take(self) -> Pieces:
+        """Return the content which follows, or nothing at the end.
+
+        Cancellation: poisons — close it.
+
+        Raises:
+            ConfigurationError: Files are to be fetched from their store, but can't be.
+            GazetteError: As `BoundedReader`.
+        """
+        self.begin()
+        assert self._ahead is not None
+        pieces = await self._ahead
+        if pieces:
+            self._ahead = None
+            self.begin()
+        return pieces
+
+    async def _collect(self) -> Pieces:
+        bounds, pieces, size = self._bounds, Pieces(), 0
+        while size < self._step_bytes and not bounds.is_done:
+            try:
+                offset, chunk = await anext(self._reader)
+            except DataLossError as error:
+                if error.missing != ((bounds.begin, bounds.start),):
+                    raise
+                # It's only the byte before the range, whose first fragment begins with a record.
+                await self._reader.aclose()
+                self._reader = self._reader_of(bounds.start, self._reader.end)
+                continue
+            except StopAsyncIteration:
+                if self._reader.end >= bounds.limit:
+                    break
+                # The last record is longer than what was asked for.
+                await self._reader.aclose()
+                self._reader = self._reader_of(self._reader.end, bounds.limit)
+                continue
+            if self._options.io == "direct" and not self._reader.is_direct:
+                raise ConfigurationError(
+                    f"option 'io' is direct, but files of journal {self.journal} can't be fetched"
+                    " from their store: set 'fileRoot' to where that's mounted, or use io=auto"
+                )
+            offset, chunk = bounds.clip(offset, chunk)
+            if chunk:
+                pieces.append((offset, chunk))
+                size += len(chunk)
+        return pieces
+
+    def _reader_of(self, begin: int, end: int) -> BoundedReader:
+        options, gaps = self._options, self._gaps
+
+        def on_gap(begin: int, end: int) -> None:
+            gaps.append((begin, end))
+
+        return BoundedReader(
+            self._client,
+            self.journal,
+            begin,
+            max(begin, end),
+            direct=options.io != "broker",
+            fetch_timeout=options.fetch_timeout,
+            fail_on_data_loss=options.fail_on_data_loss,
+            on_gap=on_gap,
+        )
+
+    async def aclose(self) -> None:
+        """End reading. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        self.is_closed = True
+        ahead, self._ahead = self._ahead, None
+        try:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait((ahead,))
+                if not ahead.cancelled():
+                    ahead.exception()  # Nobody asked for it.
+        finally:
+            await self._reader.aclose()
+
+    def __del__(self) -> None:
+        if getattr(self, "_ahead", None) is not None and not self.is_closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"at {self._reader.offset}"
+        return f"<RangeContent of {self.journal} up to {self._bounds.end}, {state}>"

@@ -1,0 +1,231 @@
+"""Rows in place of the records which an engine of record batches makes of messages."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.outputs import DONE, Output, RecordOptions
+from gazette_aio.protocol.errors import FramingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pyarrow import RecordBatch
+
+    from gazette_aio.message.adapters import Adapter
+    from gazette_aio.message.columnar.columns import Indices, UuidColumns
+    from gazette_aio.message.columnar.outputs import Progress
+    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.reading.content import Pieces
+    from gazette_aio.spark.rows.records import RowDecoder
+
+MAX_FRAME_BYTES: Final = 128 << 20
+"""Largest message of a source."""
+
+_MAX_CORRUPT_BYTES: Final = 1 << 20
+"""Most bytes of one corrupt record which aren't a frame."""
+
+_GARBAGE_KINDS: Final = ("desync", "too_large")
+
+
+class _Garbage(NamedTuple):
+    """Bytes which are no frame."""
+
+    error: FramingError
+    begin: int
+    end: int
+    content: bytes
+
+
+class RowOutputs:
+    """Makes rows of messages and of what isn't one, in the order of the content.
+
+    Garbage is one record from where it begins to the next frame, however content is cut in chunks,
+    unless it's longer than 1 MiB.
+
+    Args:
+        decoder: Makes the rows.
+        adapter: Adapter of the messages.
+        options: Options of the source, which have the sizes of batches.
+        step_bytes: Content which is worked on at once.
+        torn_at: Where content may end within a record which is a bad one then. Elsewhere it's no
+            record yet, or its rest was lost.
+    """
+
+    def __init__(
+        self,
+        decoder: RowDecoder,
+        adapter: Adapter[Any],
+        options: SourceOptions,
+        step_bytes: int,
+        *,
+        torn_at: int = -1,
+    ) -> None:
+        self.options = RecordOptions(
+            adapter=adapter,
+            documents=None,
+            acks=False,
+            skip_errors=options.mode == "DROPMALFORMED",
+            strict_uuid=False,
+            max_frame_bytes=MAX_FRAME_BYTES,
+            batch_bytes=step_bytes,
+        )
+        """What the engine is to be made with."""
+        self.told_from = 0
+        """Offset before which what isn't a message is passed over."""
+        self.told_through = 0
+        """Offset behind the last which wasn't."""
+        self._decoder = decoder
+        self._batch_rows = options.batch_rows
+        self._batch_bytes = options.batch_bytes
+        self._torn_at = torn_at
+        self._garbage: _Garbage | None = None
+        self._window: deque[tuple[int, bytes]] = deque()
+
+    @property
+    def journal(self) -> str:
+        """Name of the journal."""
+        return self._decoder.journal
+
+    @property
+    def skipped(self) -> int:
+        """Number of bad records which were dropped."""
+        return self._decoder.skipped
+
+    def see(self, pieces: Pieces, offset: int) -> None:
+        """Take note of content, of which nothing before `offset` will be asked for again."""
+        window = self._window
+        while window and window[0][0] + len(window[0][1]) <= offset:
+            window.popleft()
+        window.extend(pieces)
+
+    def restart(self, told_from: int) -> None:
+        """Begin anew with content, and pass over what isn't a message before an offset."""
+        self.told_from = told_from
+        self._garbage = None
+        self._window.clear()
+
+    def make(
+        self,
+        columns: UuidColumns,
+        payloads: Payloads,
+        indices: Indices,
+        progress: Callable[[int], Progress],  # noqa: ARG002 - tasks have no checkpoints.
+        final: Progress,  # noqa: ARG002
+    ) -> list[Output]:
+        """Return rows of messages, behind those of garbage before."""
+        return [Output(batch, DONE) for batch in self.rows(columns, payloads, indices)]
+
+    def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
+        """Return rows of messages, behind those of garbage before."""
+        batches = self.flush()
+        if columns.rows:
+            batches += self._decoder.rows(columns, payloads, indices)
+        return batches
+
+    def refuse(
+        self,
+        error: Exception,
+        content: bytes | None,
+        begin: int,
+        end: int,
+        kind: str,
+        *,
+        cls: type[FramingError] = FramingError,  # noqa: ARG002 - the decoder raises its own.
+    ) -> list[Output]:
+        """Return rows of what isn't a message."""
+        if kind == "unexpected_eof":
+            end = self._window[-1][0] + len(self._window[-1][1]) if self._window else begin
+            if end != self._torn_at:
+                return []
+        if begin < self.told_from:
+            return []
+        self.told_through = max(end, begin + 1)
+        if content is None:
+            content = self._content(begin, min(end, begin + _MAX_CORRUPT_BYTES))
+            if kind == "decode":
+                content = content.removesuffix(b"\n").removesuffix(b"\r")  # Of a CSV record.
+        garbage = self._garbage
+        if (
+            kind in ("desync", "unexpected_eof")
+            and garbage is not None
+            and garbage.end == begin
+            and len(garbage.content) + len(content) <= _MAX_CORRUPT_BYTES
+        ):
+            self._garbage = garbage._replace(end=end, content=garbage.content + content)
+            return []
+        batches = self.flush()
+        failed = FramingError(str(error), journal=self.journal, begin=begin, end=end, kind=kind)
+        if kind in _GARBAGE_KINDS:
+            self._garbage = _Garbage(failed, begin, end, content)
+        else:
+            batches += self._decoder.bad(failed, content, begin, end)
+        return [Output(batch, DONE) for batch in batches]
+
+    def flush(self) -> list[RecordBatch]:
+        """Return the row of garbage, if it's what came last."""
+        garbage, self._garbage = self._garbage, None
+        if garbage is None:
+            return []
+        error, begin, end, content = garbage
+        return self._decoder.bad(error, content, begin, end)
+
+    def merging(self) -> MergedBatches:
+        """Return what puts batches together up to the sizes of the options."""
+        return MergedBatches(self._batch_rows, self._batch_bytes)
+
+    def _content(self, begin: int, end: int) -> bytes:
+        """Return what's at hand of `[begin, end)`."""
+        return b"".join(
+            chunk[max(begin - offset, 0) : end - offset]
+            for offset, chunk in self._window
+            if offset < end and offset + len(chunk) > begin
+        )
+
+
+class MergedBatches:
+    """Puts small batches together, as many would be slow to hand on.
+
+    Args:
+        max_rows: Limit of the rows of batches which are put together.
+        max_bytes: Limit of their bytes.
+    """
+
+    def __init__(self, max_rows: int, max_bytes: int) -> None:
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._done: list[RecordBatch] = []
+        self._group: list[RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it's time to hand them on."""
+        is_half = 2 * self._rows > self._max_rows or 2 * self._bytes > self._max_bytes
+        return is_half or bool(self._done)
+
+    def add(self, batch: RecordBatch) -> None:
+        """Add a batch."""
+        rows, size = batch.num_rows, batch.nbytes
+        if self._rows + rows > self._max_rows or self._bytes + size > self._max_bytes:
+            self._close()
+        self._group.append(batch)
+        self._rows += rows
+        self._bytes += size
+
+    def batches(self) -> list[RecordBatch]:
+        """Return what was added."""
+        self._close()
+        return self._done
+
+    def _close(self) -> None:
+        group, self._group = self._group, []
+        self._rows = self._bytes = 0
+        if len(group) > 1:
+            group = pa.Table.from_batches(group).combine_chunks().to_batches()
+        self._done += group

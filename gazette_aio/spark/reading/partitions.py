@@ -1,0 +1,224 @@
+r"""The rows of tasks, read by the processes which Spark has for that.
+
+Content is fetched a step ahead, by the event loop; and split, sequenced and decoded in a thread, a
+step at a time. Rows are handed out as they're made. So a task takes some tens of MiB, and up to
+64 MiB more for messages which may commit.
+
+A record is of the task whose range holds its first byte. What's at the write head without the end
+of a record isn't a row yet: it's of who reads once it's complete. Where a range of another framing
+than newline delimited JSON ends within a record, that's a bad one. Of content which is lost, and
+passed over by `failOnDataLoss=false`, the rest of a record is dropped as well.
+
+Rows of bad records have their place among the others, but for messages of transactions, which come
+as they commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import AsyncExitStack, aclosing
+from typing import TYPE_CHECKING, Final, Self
+
+from gazette_aio.client.owner import Owner
+from gazette_aio.client.threads import in_thread
+from gazette_aio.protocol.errors import DataLossError, SequencerStateError
+from gazette_aio.spark import bridge
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.reading.content import RangeContent
+from gazette_aio.spark.reading.engines import rows_of
+from gazette_aio.spark.reading.record_bounds import RecordBounds
+from gazette_aio.spark.rows.records import RowLayout
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator
+
+    from pyarrow import RecordBatch, Schema
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.planning.tasks import Partition, Task
+    from gazette_aio.spark.reading.engines import TaskRows
+
+_logger = logging.getLogger(__name__)
+
+_OPEN_TASKS: Final = 4
+"""Tasks of a partition which are open at a time: small ones take longer to open than to read."""
+
+
+def read_partition(
+    partition: Partition, options: SourceOptions, schema: Schema
+) -> Iterator[RecordBatch]:
+    """Yield the rows of tasks, one after the other, to code which isn't asynchronous.
+
+    Nothing happens before the first batch is asked for. Who leaves it early closes or drops it,
+    which ends all that's under way.
+
+    Args:
+        partition: The tasks.
+        options: Options of the source.
+        schema: Exact Arrow schema of the rows.
+
+    Raises:
+        GazetteError: As `read_task()`.
+    """
+    return bridge.iterate(lambda: _read_tasks(partition, options, schema))
+
+
+async def read_task(
+    task: Task, options: SourceOptions, schema: Schema
+) -> AsyncGenerator[RecordBatch]:
+    """Yield the rows of a task. Close the generator if it's left early.
+
+    Args:
+        task: What to read.
+        options: Options of the source.
+        schema: Exact Arrow schema of the rows.
+
+    Cancellation: aborts — what's under way ends before it's raised.
+
+    Raises:
+        ConfigurationError: Rows of the schema can't be made of the journal's messages.
+        FramingError: A record is bad, and the mode is FAILFAST.
+        DataLossError: Content is lost.
+        GazetteError: The journal can't be read.
+    """
+    async with aclosing(_read_tasks((task,), options, schema)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _read_tasks(
+    tasks: Iterable[Task], options: SourceOptions, schema: Schema
+) -> AsyncGenerator[RecordBatch]:
+    client = await spark_client(options.connection)
+    layout = await in_thread(RowLayout, options, schema)
+    waiting = deque(tasks)
+    opened: deque[TaskReader] = deque()
+    try:
+        while waiting or opened:
+            while waiting and len(opened) < _OPEN_TASKS:
+                opened.append(await TaskReader.open(client, waiting.popleft(), options, layout))
+            reader = opened[0]
+            while batches := await reader.batches():
+                for batch in batches:
+                    yield batch
+            await reader.aclose()
+            opened.popleft()
+    finally:
+        async with AsyncExitStack() as closing:  # All of them, even if it's cancelled meanwhile.
+            for reader in opened:
+                closing.push_async_callback(reader.aclose)
+
+
+class TaskReader(Owner):
+    """Reads the rows of a task.
+
+    Args:
+        client: Client to use.
+        task: What to read.
+        options: Options of the source.
+        rows: Makes the rows of it.
+    """
+
+    def __init__(
+        self, client: JournalClient, task: Task, options: SourceOptions, rows: TaskRows
+    ) -> None:
+        self._client = client
+        self._task = task
+        self._options = options
+        self._decoder = rows.decoder
+        self._engine = rows.engine
+        self._content = RangeContent(client, task.journal, rows.bounds, options)
+        self._again: RangeContent | None = None
+        self._lost: tuple[tuple[int, int], ...] = ()  # Of what was read again.
+        self._has_ended = False
+
+    @classmethod
+    async def open(
+        cls, client: JournalClient, task: Task, options: SourceOptions, layout: RowLayout
+    ) -> Self:
+        """Return a reader which has begun to read ahead.
+
+        Cancellation: safe.
+
+        Raises:
+            ConfigurationError: Rows can't be made of the journal's messages.
+        """
+        # A module of protobuf messages may be imported for it.
+        rows = await in_thread(rows_of, task, layout)
+        reader = cls(client, task, options, rows)
+        reader._content.begin()
+        return reader
+
+    async def batches(self) -> list[RecordBatch]:
+        """Return the next rows, or none at the end.
+
+        Cancellation: poisons — close it.
+
+        Raises:
+            FramingError: A record is bad, and the mode is FAILFAST.
+            DataLossError: Content is lost.
+            GazetteError: The journal can't be read.
+        """
+        engine = self._engine
+        while True:
+            try:
+                batches = await in_thread(engine.work)
+            except SequencerStateError as error:
+                self._check_loss(error)
+                raise
+            if batches is not None:
+                if batches:
+                    return batches
+            elif not await self._feed():
+                return engine.finish()
+
+    async def _feed(self) -> bool:
+        """Feed content, or its end, and return False if there's none left."""
+        if (wanted := self._engine.wanted()) is not None:
+            begin, end = wanted
+            bounds = RecordBounds(begin, end, end, lines=False, is_aligned=True)
+            self._again = RangeContent(self._client, self._task.journal, bounds, self._options)
+        content = self._again or self._content
+        if pieces := await content.take():
+            # It may look for what begins and ends in there.
+            await in_thread(self._engine.feed, pieces)
+        elif self._again is not None:
+            await self._again.aclose()
+            self._lost += self._again.gaps
+            self._again = None
+            self._engine.end()
+        elif self._has_ended:
+            return False
+        else:
+            self._has_ended = True
+            self._engine.end()
+        return True
+
+    def _check_loss(self, error: SequencerStateError) -> None:
+        """Raise DataLossError if what was planned with isn't there any more."""
+        gaps = self._content.gaps + self._lost
+        if self._again is not None:
+            gaps += self._again.gaps
+        if gaps:
+            journal, (begin, end) = self._task.journal, gaps[0]
+            text = f"lost [{begin}, {end}) of journal {journal}, since it was planned with"
+            raise DataLossError(text, journal=journal, offset=begin, missing=gaps) from error
+
+    async def aclose(self) -> None:
+        """End reading. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        if (skipped := self._decoder.skipped) and not self._content.is_closed:
+            extra = {"journal": self._task.journal, "records": skipped}
+            _logger.warning("dropped %d bad records", skipped, extra=extra)
+        try:
+            if self._again is not None:
+                await self._again.aclose()
+        finally:
+            await self._content.aclose()
+
+    def __repr__(self) -> str:
+        return f"<TaskReader of {self._content!r}>"

@@ -1,0 +1,1 @@
+"""Rows of Spark, made of messages."""

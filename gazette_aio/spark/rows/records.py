@@ -1,0 +1,398 @@
+"""Rows of messages, as record batches of exactly the schema which Spark expects.
+
+Only columns of the schema are made. Those which tell of a message are of its UUID: of messages
+without one, whose clock is zero, they're null. `_uuid` is made of the producer, clock and flags, as
+all UUIDs of version 1 are; `_clock` has 16 hexadecimal digits, whose order is that of clocks; and
+`_producer` has 12.
+
+Columns of labels repeat what the journal has: the first of several values in order, or all of them
+if the column is an array; and null where the journal has no such label.
+
+What isn't a record is bad: bytes which are no frame, a frame whose UUID can't be read, a document
+which columns can't take, and a message without a value of a column that is NOT NULL. The mode says
+what becomes of it:
+
+- FAILFAST: an error which names the journal and offsets.
+- DROPMALFORMED: nothing. It's counted.
+- PERMISSIVE: a row in its place. What's known of the message is there, its document's columns are
+  null, and the column of bad records has its text, in which bytes that aren't UTF-8 are replaced.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.documents import DocumentDecoder
+from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
+from gazette_aio.message.columnar.records import timestamps
+from gazette_aio.message.columnar.texts import clock_texts, producer_texts, uuid_texts
+from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
+from gazette_aio.protocol.errors import ConfigurationError, FramingError
+from gazette_aio.spark.rows.formats import Format, format_of
+from gazette_aio.spark.types import RESERVED, classify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyarrow import RecordBatch, Schema
+
+    from gazette_aio.message.columnar.columns import Indices, UuidColumns
+    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.planning.journal_ranges import Labels
+
+_OF_UUIDS: Final = ("_uuid", "_timestamp", "_producer", "_clock", "_flags")
+_OF_BAD_FRAMES: Final = ("_journal", "_begin", "_end")
+_ACK: Final = np.uint16(ACK_TXN)
+_NO_CLOCK: Final = np.uint64(0)
+_MAX_ROWS: Final = 1 << 20  # Of texts of 1 KiB, such as labels: their offsets have 32 bits.
+_MAX_TEXT: Final = 500  # Of an error.
+
+
+class RowLayout:
+    """What rows are made of, by a source's options and schema.
+
+    Args:
+        options: Options of the source.
+        schema: Exact Arrow schema of Spark's.
+
+    Raises:
+        ConfigurationError: Rows of the schema can't be made of any message of the format.
+    """
+
+    def __init__(self, options: SourceOptions, schema: Schema) -> None:
+        self.options = options
+        labels, corrupt = options.partition_columns, options.corrupt_column
+        self.columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
+        self.schema = schema
+        fields = list[Any](schema)
+        self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
+        """Columns of UUIDs which are NOT NULL."""
+        self.start_clock = _clock_of(options.starting_timestamp_ms)
+        """First clock of rows, if not all are."""
+        self.stop_clock = _clock_of(options.ending_timestamp_ms)
+        """Clock behind the last one of rows, if not all are."""
+        self._check_nullability()
+        self._formats: dict[str, Format] = {}
+        self._decoders: dict[str, DocumentDecoder | None] = {}
+        if options.format is not None:
+            self.decoder_of("")
+
+    def _check_nullability(self) -> None:
+        options, columns = self.options, self.columns
+        documents: list[str] = columns.documents.names
+        for field in list[Any](self.schema):
+            if field.nullable or field.name in _OF_BAD_FRAMES:
+                continue
+            name = field.name
+            if options.mode == "PERMISSIVE" and (name in documents or name in RESERVED):
+                raise ConfigurationError(
+                    f"column {name!r} is NOT NULL, but mode=PERMISSIVE makes nulls of bad records:"
+                    " let it be nullable, or use mode=DROPMALFORMED or mode=FAILFAST"
+                )
+            if options.include_acks and name in documents:
+                raise ConfigurationError(
+                    f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
+                    " includes, have no value of it"
+                )
+
+    def format_of(self, content_type: str) -> Format:
+        """Return the format of journals of a content type.
+
+        Raises:
+            ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+        """
+        found = self._formats.get(content_type)
+        if found is None:
+            found = self._formats[content_type] = format_of(self.options, content_type)
+        return found
+
+    def decoder_of(self, content_type: str) -> DocumentDecoder | None:
+        """Return the decoder of documents of a content type; or None if no column is of them.
+
+        Raises:
+            ConfigurationError: Messages can't be decoded to columns of the schema.
+        """
+        if content_type not in self._decoders:
+            self._decoders[content_type] = self._new_decoder(content_type)
+        return self._decoders[content_type]
+
+    def _new_decoder(self, content_type: str) -> DocumentDecoder | None:
+        documents = self.columns.documents
+        found = self.format_of(content_type)
+        if not len(documents):
+            return None
+        first = documents.names[0]
+        if found.kind == "raw" and self.options.format is None:
+            raise ConfigurationError(
+                f"column {first!r}: messages of content type {content_type!r} have no columns:"
+                " name their format by the option 'format'"
+            )
+        if found.kind == "raw":
+            raise ConfigurationError(f"column {first!r}: messages of format raw have no columns")
+        if found.kind == "protobuf-fixed" and self.options.message_type is None:
+            raise ConfigurationError(
+                f"column {first!r}: columns of protobuf messages need the option 'messageType'"
+            )
+        return DocumentDecoder(found.adapter, documents)
+
+
+def _clock_of(unix_ms: int | None) -> np.uint64 | None:
+    """Return the clock of a time, or the last one if it's beyond."""
+    if unix_ms is None:
+        return None
+    return np.uint64(min((unix_ms * 10_000 + UNIX_EPOCH_TICKS) << 4, MASK_64))
+
+
+class RowDecoder:
+    """Makes rows of the messages of one journal.
+
+    Args:
+        layout: What rows are made of.
+        journal: Name of the journal.
+        labels: Its labels.
+        content_type: Its content type; or empty, if it has none.
+
+    Raises:
+        ConfigurationError: Rows can't be made of its messages, or it lacks the label of a column
+            which is NOT NULL.
+    """
+
+    def __init__(self, layout: RowLayout, journal: str, labels: Labels, content_type: str) -> None:
+        self.journal = journal
+        self.skipped = 0
+        """Number of bad records which were dropped."""
+        self._layout = layout
+        self._mode = layout.options.mode
+        self._documents = layout.decoder_of(content_type)
+        self._batch_rows = min(layout.options.batch_rows, _MAX_ROWS)
+        self._batch_bytes = min(layout.options.batch_bytes, MAX_TAKE_BYTES)
+        self._constants = self._find_constants(dict(labels))
+        names = set(layout.columns.reserved)
+        self._uuid_names = [name for name in _OF_UUIDS if name in names]
+        self._place_names = names & {"_begin", "_end"}
+        self._has_values = "_value" in names
+
+    def __repr__(self) -> str:
+        return f"<RowDecoder of {self.journal}, {self.skipped} records skipped>"
+
+    def _find_constants(self, labels: Mapping[str, tuple[str, ...]]) -> dict[str, _Constant]:
+        columns = self._layout.columns
+        fields = {field.name: field for field in list[Any](self._layout.schema)}
+        constants: dict[str, _Constant] = {}
+        if "_journal" in columns.reserved:
+            constants["_journal"] = _Constant(self.journal, pa.string())
+        for name, label, is_array in columns.labels:
+            field = fields[name]
+            values = sorted(labels.get(label, ()))
+            if not values and not field.nullable:
+                raise ConfigurationError(
+                    f"column {name!r} is NOT NULL, but journal {self.journal} has no label {label}"
+                )
+            value = None if not values else values if is_array else values[0]
+            constants[name] = _Constant(value, field.type)
+        return constants
+
+    def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
+        """Return batches of messages, in order.
+
+        Acknowledgements are left out, unless options include them. So are messages of clocks which
+        are before the starting timestamp, or not before the ending one; those without a clock stay.
+
+        Args:
+            columns: UUIDs and places of the messages.
+            payloads: Holds their bytes.
+            indices: At which indices of it.
+
+        Raises:
+            FramingError: A record is bad, and the mode is FAILFAST.
+        """
+        wanted = self._wanted(columns)
+        if wanted is not None:
+            columns, indices = columns.take(wanted), indices[wanted]
+        batches = [
+            self._make(columns.slice(begin, end), payloads, indices[begin:end])
+            for begin, end in self._cut(columns)
+        ]
+        return [batch for batch in batches if batch.num_rows]
+
+    def bad(
+        self, error: FramingError, content: bytes | None, begin: int, end: int
+    ) -> list[RecordBatch]:
+        """Return what becomes of bytes `[begin, end)` of the journal which are no message.
+
+        Args:
+            error: What's wrong with them.
+            content: The bytes, or those of a frame without its framing; or None if they're gone.
+            begin: Offset of the first one.
+            end: Offset behind the last one.
+
+        Raises:
+            FramingError: The mode is FAILFAST.
+        """
+        if self._mode == "FAILFAST":
+            raise self._failure(error, begin, end, error.kind) from error
+        if self._mode == "DROPMALFORMED":
+            self.skipped += 1
+            return []
+        values: dict[str, Any] = {"_begin": begin, "_end": end, "_value": content}
+        if content is not None:
+            values[self._layout.options.corrupt_column] = content.decode("utf-8", "replace")
+        row = self._bad_row | {
+            name: pa.array([value], self._bad_row[name].type)
+            for name, value in values.items()
+            if name in self._bad_row
+        }
+        return [pa.RecordBatch.from_arrays(list(row.values()), schema=self._layout.schema)]
+
+    @cached_property
+    def _bad_row(self) -> dict[str, Any]:
+        """Columns of one row of which nothing is known but the journal."""
+        return {
+            field.name: constant.rows(1)
+            if (constant := self._constants.get(field.name)) is not None
+            else pa.nulls(1, field.type)
+            for field in list[Any](self._layout.schema)
+        }
+
+    def _wanted(self, columns: UuidColumns) -> Indices | None:
+        """Return the indices of messages which become rows, or None for all."""
+        clock, layout = columns.clock, self._layout
+        wanted = np.ones(columns.rows, np.bool_)
+        if layout.start_clock is not None:
+            wanted &= (clock >= layout.start_clock) | (clock == _NO_CLOCK)
+        if layout.stop_clock is not None:
+            wanted &= clock < layout.stop_clock
+        if not layout.options.include_acks:
+            wanted &= columns.flags != _ACK
+        return None if wanted.all() else np.flatnonzero(wanted)
+
+    def _cut(self, columns: UuidColumns) -> Iterator[tuple[int, int]]:
+        """Cut messages in runs of the rows and bytes of a batch, or of one which is larger."""
+        ends = np.cumsum(columns.end - columns.begin)
+        begin = 0
+        while begin < columns.rows:
+            base = int(ends[begin - 1]) if begin else 0
+            fit = int(np.searchsorted(ends, base + self._batch_bytes, "right"))
+            end = min(max(fit, begin + 1), begin + self._batch_rows)
+            yield begin, end
+            begin = end
+
+    def _make(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> RecordBatch:
+        has_uuid = columns.clock != _NO_CLOCK
+        batch, at, errors = self._decode(columns, payloads, indices)
+        if self._layout.required and not has_uuid.all():
+            name = self._layout.required[0]
+            for row in np.flatnonzero(~has_uuid).tolist():
+                text = f"column {name!r} is NOT NULL, but the message has no UUID"
+                errors.setdefault(row, ValueError(text))
+        corrupt = self._layout.columns.corrupt
+        texts: Any = None
+        if errors and self._mode == "FAILFAST":
+            row = min(errors)
+            begin, end = int(columns.begin[row]), int(columns.end[row])
+            raise self._failure(errors[row], begin, end, "decode") from errors[row]
+        if errors and self._mode == "DROPMALFORMED":
+            self.skipped += len(errors)
+            kept = np.delete(np.arange(columns.rows), list(errors))
+            columns, indices, has_uuid = columns.take(kept), indices[kept], has_uuid[kept]
+            at = kept if at is None else at[kept]
+        elif errors and corrupt is not None:
+            texts = _texts_at(sorted(errors), payloads, indices)
+        arrays = {name: constant.rows(columns.rows) for name, constant in self._constants.items()}
+        for name in self._place_names:
+            arrays[name] = pa.array(columns.begin if name == "_begin" else columns.end)
+        if self._uuid_names:
+            arrays |= self._of_uuids(columns, has_uuid)
+        if self._has_values:
+            arrays["_value"] = payloads.take(indices)
+        if corrupt is not None:
+            arrays[corrupt] = pa.nulls(columns.rows, pa.string()) if texts is None else texts
+        if batch is not None:
+            if at is not None:
+                batch = batch.take(pa.array(at, mask=at < 0))
+            arrays |= zip(batch.schema.names, batch.columns, strict=True)
+        schema = self._layout.schema
+        found = [arrays[name] for name in schema.names]
+        made: RecordBatch = pa.RecordBatch.from_arrays(found, schema=schema)
+        return made
+
+    def _decode(
+        self, columns: UuidColumns, payloads: Payloads, indices: Indices
+    ) -> tuple[Any, Indices | None, dict[int, Exception]]:
+        """Decode documents.
+
+        Returns:
+            Documents, if any column is of them; at which of its rows that of each message is, which
+            is -1 if it has none, or None if all have one in order; and errors of those which are
+            bad, by their row.
+        """
+        if self._documents is None:
+            return None, None, {}
+        messages = None
+        if self._layout.options.include_acks and (columns.flags == _ACK).any():
+            messages = np.flatnonzero(columns.flags != _ACK)
+        rows = indices if messages is None else indices[messages]
+        batch, good, bad = self._documents.decode(payloads, rows)
+        if messages is None:
+            if good is None:
+                return batch, None, {}
+            messages = np.arange(columns.rows)
+        at = np.full(columns.rows, -1, np.int64)
+        at[messages if good is None else messages[good]] = np.arange(batch.num_rows)
+        return batch, at, {int(messages[position]): error for position, error in bad}
+
+    def _of_uuids(self, columns: UuidColumns, has_uuid: Any) -> dict[str, Any]:
+        validity = None
+        if not has_uuid.all():
+            validity = pa.py_buffer(np.packbits(has_uuid, bitorder="little"))
+        arrays: dict[str, Any] = {}
+        for name in self._uuid_names:
+            match name:
+                case "_uuid":
+                    arrays[name] = uuid_texts(columns, validity)
+                case "_timestamp":
+                    arrays[name] = timestamps(columns.clock, validity)
+                case "_producer":
+                    arrays[name] = producer_texts(columns.producer, validity)
+                case "_clock":
+                    arrays[name] = clock_texts(columns.clock, validity)
+                case _:
+                    arrays[name] = pa.array(
+                        columns.flags.astype(np.int32), mask=None if validity is None else ~has_uuid
+                    )
+        return arrays
+
+    def _failure(self, error: Exception, begin: int, end: int, kind: str) -> FramingError:
+        reason = " ".join(str(error).split())[:_MAX_TEXT]
+        text = (
+            f"bad record of journal {self.journal} at bytes [{begin}, {end}): {reason}"
+            " (mode=PERMISSIVE and mode=DROPMALFORMED pass over bad records)"
+        )
+        return FramingError(text, journal=self.journal, begin=begin, end=end, kind=kind)
+
+
+class _Constant:
+    """A column which has the same value everywhere."""
+
+    def __init__(self, value: object, kind: Any) -> None:
+        self._scalar = pa.scalar(value, kind)
+        self._array = pa.repeat(self._scalar, 1)
+
+    def rows(self, count: int) -> Any:
+        """Return the column of a number of rows."""
+        if len(self._array) < count:
+            self._array = pa.repeat(self._scalar, count)
+        return self._array.slice(0, count)
+
+
+def _texts_at(rows: list[int], payloads: Payloads, indices: Indices) -> Any:
+    """Return the texts of some messages, and nulls in place of the others."""
+    texts: list[str | None] = [None] * len(indices)
+    for row, content in zip(rows, payloads.take_list(indices[np.array(rows)]), strict=True):
+        texts[row] = content.decode("utf-8", "replace")
+    return pa.array(texts, pa.string())

@@ -1,0 +1,1 @@
+"""Publishing what Spark hands over, and deciding on it exactly once."""

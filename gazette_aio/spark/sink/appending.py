@@ -1,0 +1,197 @@
+"""Appends of a task to many journals, within bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.owner import Owner
+from gazette_aio.spark.sink.answers import answered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gazette_aio.client import JournalClient, RetryPolicy
+
+_logger = logging.getLogger(__name__)
+
+APPEND_BYTES: Final = 4 << 20
+"""Content of a journal which is worth an append."""
+MEMORY_BYTES: Final = 64 << 20
+"""Most content which is kept until it's appended."""
+APPENDS_AT_ONCE: Final = 16
+ROLL_BACK_SECONDS: Final = 5.0
+
+
+class JournalAppends(Owner):
+    """Appends what one producer publishes.
+
+    Content of a journal is gathered until an append is worth while, or memory runs short. Journals
+    are appended to at the same time; one by one append after the other, in the order of `put()`.
+
+    Invariant: an append which fails is repeated with the very same bytes, ahead of any later ones.
+    Readers drop the repeated messages by their clocks then.
+
+    Args:
+        client: Client to use.
+        retry_policy: Which failures to retry, and for how long.
+        append_bytes: Content of a journal which is worth an append.
+        memory_bytes: Most content which is kept. One `put()` may exceed it by itself.
+        at_once: Most appends at a time.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        retry_policy: RetryPolicy,
+        *,
+        append_bytes: int = APPEND_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        at_once: int = APPENDS_AT_ONCE,
+    ) -> None:
+        self._client = client
+        self._policy = retry_policy
+        self._append_bytes = append_bytes
+        self._memory_bytes = memory_bytes
+        self._at_once = at_once
+        self._parts: dict[str, list[bytes]] = {}
+        self._sizes: dict[str, int] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._kept_bytes = 0
+        self._error: BaseException | None = None
+        self._is_flushing = False
+
+    async def put(self, journal: str, content: bytes) -> None:
+        """Have content appended, as a whole and behind what was put before.
+
+        It waits while too much is kept.
+
+        Cancellation: safe — it isn't taken.
+
+        Raises:
+            GazetteError: An append failed.
+        """
+        self._check()
+        while self._kept_bytes and self._kept_bytes + len(content) > self._memory_bytes:
+            self._start(least=1)
+            await self._wait()
+        self._parts.setdefault(journal, []).append(content)
+        self._sizes[journal] = self._sizes.get(journal, 0) + len(content)
+        self._kept_bytes += len(content)
+        self._start(least=self._append_bytes)
+
+    async def flush(self) -> None:
+        """Wait until all content is appended.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: An append failed.
+        """
+        self._is_flushing = True
+        try:
+            self._check()
+            while self._kept_bytes:
+                self._start(least=1)
+                await self._wait()
+        finally:
+            self._is_flushing = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """Content which isn't appended yet."""
+        return self._kept_bytes
+
+    def _start(self, *, least: int) -> None:
+        """Start appends of journals which have so much content, those with the most of it first."""
+        if len(self._running) >= self._at_once:
+            return
+        waiting = [
+            journal
+            for journal, size in self._sizes.items()
+            if size >= least and journal not in self._running
+        ]
+        waiting.sort(key=self._sizes.__getitem__, reverse=True)
+        for journal in waiting[: self._at_once - len(self._running)]:
+            task = asyncio.create_task(self._append(journal))
+            self._running[journal] = task
+            task.add_done_callback(self._ended)
+
+    async def _append(self, journal: str) -> None:
+        content = self._parts.pop(journal)
+        size = self._sizes.pop(journal)
+        append = self._client.append(journal, *content, retry_policy=self._policy)
+        await answered(append, f"an append to {journal}", journal)
+        self._kept_bytes -= size
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        for journal, running in self._running.items():
+            if running is task:
+                del self._running[journal]
+                break
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+        elif self._error is None and not task.cancelled():
+            self._start(least=1 if self._is_flushing else self._append_bytes)
+
+    async def _wait(self) -> None:
+        await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+        # Their callbacks come first, as they were added before.
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def aclose(self) -> None:
+        """End appends which are under way, and drop the rest. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        self._error = self._error or RuntimeError("it's closed")
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._parts.clear()
+        self._sizes.clear()
+        self._kept_bytes = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<JournalAppends with {self._kept_bytes} bytes of {len(self._sizes)} journals and"
+            f" {len(self._running)} appends>"
+        )
+
+
+async def roll_back(
+    client: JournalClient, frames: Mapping[str, bytes], seconds: float = ROLL_BACK_SECONDS
+) -> None:
+    """Append acknowledgements which roll messages back, as far as that's soon done.
+
+    Readers hold pending messages back for a day otherwise, and are none the worse for it.
+
+    Args:
+        client: Client to use.
+        frames: Acknowledgements by journal.
+        seconds: Seconds within which it's done, or given up.
+
+    Cancellation: aborts — messages remain pending.
+    """
+
+    async def append(journal: str, frame: bytes) -> None:
+        async with slots:
+            try:
+                await client.append(journal, frame)
+            except pb.GazetteError as error:
+                _logger.warning("messages remain pending: %s", error, extra={"journal": journal})
+
+    slots = asyncio.Semaphore(APPENDS_AT_ONCE)
+    try:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            for journal, frame in frames.items():
+                group.create_task(append(journal, frame))
+    except TimeoutError:
+        _logger.warning("messages remain pending: there was no time to roll all of them back")

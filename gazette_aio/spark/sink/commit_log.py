@@ -1,0 +1,334 @@
+"""The commit journal of Spark sinks, as drivers read and append to it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import logging
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.retry import RetryPolicy
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark.sink import commit_rules as rules
+from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink.appending import roll_back
+from gazette_aio.spark.sink.commit_records import commit_record, encode_record, roll_backs
+from gazette_aio.spark.sink.commit_tail import CommitTail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.client.retry import Failure
+    from gazette_aio.spark.sink.commit_records import Record, SinkKey, TaskMessage
+    from gazette_aio.spark.sink.commit_rules import Plan, SinkState
+
+S = TypeVar("S")
+OnMissingJournal = Literal["fail", "ignore"]
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_RETRY: Final = RetryPolicy(max_elapsed=120.0)
+_MOST_FAILURES: Final = 3
+"""Failed appends of one decision, not counting those which others came before."""
+_MOST_PRODUCERS: Final = 4096
+"""Producers of the queries of one sink, beyond which those of further queries aren't used again."""
+_CONCURRENCY: Final = 32
+"""Journals which are acknowledged at a time."""
+
+
+class CommitLog:
+    """Decides batches of a sink by a commit journal, and appends their acknowledgements.
+
+    Any number of drivers may use the journal at the same time, for the same sink or others. Its
+    methods may be called by concurrent tasks of one event loop. It holds nothing but memory: a
+    driver which crashed, or whose call failed or was cancelled, goes on with the same object or a
+    new one.
+
+    Args:
+        client: Client to use. It's not closed.
+        journal: The commit journal, which nothing else appends to. Its content must be retained for
+            longer than any outage of a driver.
+        key: The sink; None for all of them.
+        run: Run of the query, noted for people.
+        on_missing_journal: Whether acknowledgements of a journal which is gone fail, or are left.
+        retry_policy: Which failures to retry, and for how long. By default for two minutes.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        key: SinkKey | None = None,
+        *,
+        run: str = "",
+        on_missing_journal: OnMissingJournal = "fail",
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        self.journal = journal
+        self._client = client
+        self._key = key
+        self._run = run
+        self._ignores_missing = on_missing_journal == "ignore"
+        self._policy = retry_policy or DEFAULT_RETRY
+        self._state = rules.CommitState(key)
+        self._tail = CommitTail(client, journal, self._policy, self._state.fold)
+        self._lock = asyncio.Lock()
+
+    async def refresh(self) -> SinkState:
+        """Read on to the head of the journal, and return what its records come to for the sink.
+
+        Cancellation: safe — reading goes on from where it was.
+
+        Raises:
+            DataLossError: Records are missing which weren't read yet.
+            StoreError: The journal has records which this release doesn't understand.
+            ConfigurationError: There's no sink.
+            GazetteError: An RPC failed.
+        """
+        async with self._lock:
+            await self._tail.refresh()
+            return self._state.of(self._own_key())
+
+    async def plan(self) -> Plan:
+        """Return what tasks of the next batch have to know, as of now.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: As `refresh()`.
+        """
+        return (await self.refresh()).plan(self._own_key())
+
+    def of_sink(self, key: SinkKey, *, run: str = "") -> CommitLog:
+        """Return the log of one of all sinks, which shares what was read with this one."""
+        log = copy.copy(self)
+        log._key, log._run = key, run
+        return log
+
+    async def plans(self, sink: str) -> dict[SinkKey, Plan]:
+        """Return what tasks of the next batches of a sink have to know, for its latest queries.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: As `refresh()`.
+        """
+        async with self._lock:
+            await self._tail.refresh()
+            # The latest queries are at the end. One whose records can't be read stops itself only.
+            keys = [
+                key
+                for key in self._state
+                if key.sink == sink and not key.is_of_one_batch and not self._state.refuses(key)
+            ]
+            plans: dict[SinkKey, Plan] = {}
+            count = 0
+            for key in reversed(keys):
+                plan = self._state.of(key).plan(key)
+                count += len(plan.clean)
+                if plans and count > _MOST_PRODUCERS:
+                    break
+                plans[key] = plan
+            return plans
+
+    async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> Record | None:
+        """Commit a batch, or finish what another call has begun, and return only when it's done.
+
+        Args:
+            batch: Number of the batch.
+            messages: What its tasks reported.
+
+        Returns:
+            The record which decided the batch, whose acknowledgements are now appended; or None if
+            nothing had to be appended.
+
+        Cancellation: aborts — the batch may be decided. Call again, with any messages of the batch.
+
+        Raises:
+            FencedError: A producer was retired by another driver. The batch isn't decided by these
+                messages, and must be published again.
+            ValidationError: The messages aren't those of one batch.
+            GazetteError: As `refresh()`, or acknowledgements failed. Call again.
+        """
+        key, nonce = self._own_key(), _new_nonce()
+        proposal = commit_record(key, batch, messages, run=self._run, nonce=nonce)
+        step = await self._agree(
+            key, partial(rules.decide, batch=batch, proposal=proposal, nonce=nonce)
+        )
+        match step:
+            case rules.Acknowledge(record):
+                await self.acknowledge(record)
+                return record
+            case rules.Refuse(producers):
+                names = ", ".join(sorted(producer.hex() for producer in producers))
+                raise pb.FencedError(
+                    f"batch {batch} has messages of producers which were retired meanwhile: {names}"
+                )
+            case _:
+                return None
+
+    async def acknowledge(self, record: Record) -> None:
+        """Append the acknowledgements of a record, which must have been decided upon.
+
+        Producers are retired if there may be further copies of their acknowledgements under way.
+
+        Cancellation: aborts — some may be appended; `decide()` the batch again.
+
+        Raises:
+            GazetteError: An append failed; all others were tried as well.
+        """
+        repeated: set[str] = set()
+        slots = asyncio.Semaphore(_CONCURRENCY)
+
+        async def append(journal: str, frames: bytes) -> pb.GazetteError | None:
+            policy = self._noting(repeated, journal)
+            async with slots:
+                try:
+                    append = self._client.append(journal, frames, retry_policy=policy)
+                    await answered(append, f"an acknowledgement in {journal}", journal)
+                except pb.JournalNotFoundError as error:
+                    if not self._ignores_missing:
+                        return error
+                    _logger.warning(
+                        "batch %d can't be acknowledged in %s, which is gone",
+                        record.batch,
+                        journal,
+                        extra={"journal": journal},
+                    )
+                except pb.GazetteError as error:
+                    repeated.add(journal)  # It may be appended still.
+                    return error
+            return None
+
+        async with asyncio.TaskGroup() as group:
+            appends = [
+                group.create_task(append(journal, frames))
+                for journal, frames in record.acknowledgements().items()
+            ]
+        # Invariant: a producer is retired before its batch returns, and so before its next use.
+        if producers := record.producers_of(repeated):
+            nonce = _new_nonce()
+            retire = partial(rules.retire, record=record, producers=producers, nonce=nonce)
+            await self._agree(record.key, retire)
+        for task in appends:
+            if (error := task.result()) is not None:
+                raise error
+
+    async def abort(self, batch: int, messages: Iterable[TaskMessage | None]) -> None:
+        """Give up a batch and roll its messages back, unless it's decided. Never fails.
+
+        Args:
+            batch: Number of the batch.
+            messages: What its tasks reported; None for those which failed.
+
+        Cancellation: aborts — messages may remain which never commit.
+        """
+        try:
+            known = [message for message in messages if message is not None and message.journals]
+            key, nonce = self._own_key(), _new_nonce()
+            decision = partial(rules.abort, key=key, batch=batch, messages=known, nonce=nonce)
+            if not known or isinstance(await self._agree(key, decision), rules.Return):
+                return
+            await roll_back(self._client, roll_backs(known))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
+            _logger.warning(
+                "messages of batch %d remain pending: %s",
+                batch,
+                error,
+                extra={"journal": self.journal, "batch": batch},
+            )
+
+    async def recover(self) -> list[Record]:
+        """Finish the latest batches which were decided, and may not be acknowledged completely.
+
+        It's for sinks whose drivers are gone. One which still runs has to publish the batch at hand
+        once more.
+
+        Returns:
+            The records whose acknowledgements were appended.
+
+        Cancellation: aborts — call again.
+
+        Raises:
+            GazetteError: As `decide()`. Other sinks were finished nevertheless.
+        """
+        async with self._lock:
+            await self._tail.refresh()
+        recovered: list[Record] = []
+        failure: pb.GazetteError | None = None
+        for key in self._state:
+            try:
+                if (record := await self._recover(key)) is not None:
+                    recovered.append(record)
+            except pb.GazetteError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return recovered
+
+    async def _recover(self, key: SinkKey) -> Record | None:
+        nonce = _new_nonce()
+        last = self._state.of(key).last
+        if last is None:
+            return None
+        decision = partial(rules.decide, batch=last.batch, proposal=None, nonce=nonce)
+        step = await self._agree(key, decision)
+        if not isinstance(step, rules.Acknowledge):
+            return None
+        await self.acknowledge(step.record)
+        await self._agree(key, partial(rules.finish, record=step.record, nonce=nonce))
+        return step.record
+
+    async def _agree(self, key: SinkKey, decide: Callable[[SinkState], rules.Append | S]) -> S:
+        """Append the records which a decision asks for, and return what it comes to."""
+        failures = 0
+        async with self._lock:
+            await self._tail.refresh()
+            while True:
+                step = decide(self._state.of(key))
+                if not isinstance(step, rules.Append):
+                    return step
+                try:
+                    await self._tail.append(encode_record(step.record))
+                except pb.GazetteError as error:
+                    # Race: another driver's record came first, or this one has been appended by an
+                    # earlier attempt, or is about to be. What's there tells.
+                    offset = self._tail.offset
+                    await self._tail.refresh()
+                    if isinstance(error, pb.WrongAppendOffsetError) and self._tail.offset > offset:
+                        continue
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        raise
+                    _logger.warning(
+                        "an append to the commit journal failed: %s",
+                        error,
+                        extra={"journal": self.journal, "attempt": failures},
+                    )
+
+    def _own_key(self) -> SinkKey:
+        if self._key is None:
+            raise ConfigurationError("a CommitLog of all sinks is of none: see of_sink()")
+        return self._key
+
+    def _noting(self, repeated: set[str], journal: str) -> RetryPolicy:
+        """Return the policy, and have it note a journal whose first attempt fails."""
+        on_error = self._policy.on_error
+
+        def note(failure: Failure) -> bool | None:
+            repeated.add(journal)
+            return None if on_error is None else on_error(failure)
+
+        return dataclasses.replace(self._policy, on_error=note)
+
+    def __repr__(self) -> str:
+        return f"<CommitLog of {self._tail!r}, {self._state!r}>"
+
+
+def _new_nonce() -> str:
+    return secrets.token_hex(8)

@@ -1,0 +1,199 @@
+"""The lines of a commit journal: read up to its head, and appended right behind what was read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.listing import get_journal
+from gazette_aio.spark.reading.bounded import is_old
+from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink.commit_records import HEADER, MAX_LINE_BYTES, decode_lines
+from gazette_aio.spark.sink.commit_rules import RECENT_RECORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client import JournalClient, RetryReader
+    from gazette_aio.client.retry import RetryPolicy
+    from gazette_aio.spark.sink.commit_records import Record, Refused
+
+_logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 128 << 10
+_DECODE_BYTES: Final = 1 << 20
+"""Content which is decoded at a time: of most of it, nothing has to be but the outlines."""
+_THREAD_BYTES: Final = 32 << 10
+"""Length of lines which take longer to decode than the event loop may be held."""
+_LISTINGS: Final = 1.25
+"""Intervals of listings of the store to wait for content which isn't there."""
+_POLL_SECONDS: Final = 1.0
+
+
+class CommitTail:
+    """Follows a commit journal. Its methods are called one at a time.
+
+    Args:
+        client: Client to use.
+        journal: The commit journal.
+        policy: Which failures to retry.
+        fold: Called with each record, in their order, including those which are appended.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        policy: RetryPolicy,
+        fold: Callable[[Record | Refused], None],
+    ) -> None:
+        self.journal = journal
+        self.offset = 0
+        """Offset which was read through."""
+        self._client = client
+        self._policy = policy
+        self._fold = fold
+        self._rest = b""  # What's before the offset, and behind the last newline.
+
+    async def refresh(self) -> None:
+        """Read all records up to the head of the journal, which gets a header if it's empty.
+
+        The first ones may have expired. Unless what follows them is old, it's awaited that the
+        brokers list the store once more, which takes minutes by default.
+
+        Cancellation: safe — reading goes on from where it was.
+
+        Raises:
+            DataLossError: Records are missing behind those which were read.
+            OffsetNotYetAvailableError: The same, but they may appear still.
+            StoreError: A line is too long for a record.
+            GazetteError: An RPC failed.
+        """
+        response = await self._append(self.journal)
+        if (head := response.commit.end) == 0:
+            # Wire: an append at offset zero isn't compared. Further headers do no harm.
+            response = await self._append(self.journal, HEADER)
+            head = response.commit.end
+        if head < self.offset:
+            self._lost(head, "was replaced by another one")
+        if head > self.offset:
+            await self._read(head)
+
+    async def append(self, line: bytes) -> None:
+        """Append a line if nothing was appended behind what was read.
+
+        Cancellation: aborts — it may be appended. `refresh()` tells, unless it's yet to arrive.
+
+        Raises:
+            WrongAppendOffsetError: Something was, which may be this line by an earlier attempt.
+            GazetteError: The append failed. It may be appended nevertheless, even later on.
+        """
+        # Whoever left a line open didn't append a record. It mustn't swallow this one.
+        content = b"\n" + line if self._rest else line
+        request = pb.AppendRequest(journal=self.journal, offset=self.offset)
+        await self._append(request, content)
+        await self._take(content)
+
+    async def _append(self, request: pb.AppendRequest | str, *content: bytes) -> pb.AppendResponse:
+        append = self._client.append(request, *content, retry_policy=self._policy)
+        return await answered(append, f"an append to commit journal {self.journal}", self.journal)
+
+    async def _read(self, head: int) -> None:
+        request = pb.ReadRequest(journal=self.journal, offset=self.offset, end_offset=head)
+        deadline: float | None = None
+        async with self._client.read(request, retry_policy=self._policy) as reader:
+            while self.offset < head:
+                try:
+                    await self._read_some(reader, head)
+                except (pb.OffsetJumpError, pb.OffsetNotYetAvailableError) as error:
+                    begin, has_expired = await self._next_begin(head)
+                    if deadline is None:
+                        deadline = 0.0 if has_expired else await self._deadline()
+                    remaining = deadline - asyncio.get_running_loop().time()
+                    # Race: a broker which took the journal over may not have learned yet of the
+                    # fragment which the one before persisted. A decision might be in it.
+                    if remaining > 0 and not has_expired:
+                        await asyncio.sleep(min(_POLL_SECONDS, remaining))
+                    elif self.offset == 0 < begin:
+                        self._skip(begin)
+                    elif isinstance(error, pb.OffsetJumpError):
+                        self._lost(min(error.offset, head), "lost records")
+                    else:
+                        raise
+                    await reader.seek(self.offset)
+
+    async def _read_some(self, reader: RetryReader, head: int) -> None:
+        content = bytearray()
+        what = f"a read of commit journal {self.journal} at {self.offset}"
+        try:
+            while len(content) < min(head - self.offset, _DECODE_BYTES):
+                content += await answered(reader.read(_READ_BYTES), what, self.journal)
+        except pb.GazetteError:
+            if not content:
+                raise
+            # What came before counts. The next read raises it once more.
+            await reader.seek(self.offset + len(content))
+        await self._take(bytes(content))
+
+    async def _deadline(self) -> float:
+        """Return when the broker is to know of all fragments of the journal."""
+        get = get_journal(self._client, self.journal)
+        spec = (await answered(get, f"a listing of {self.journal}", self.journal)).spec
+        seconds = _LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
+        _logger.warning(
+            "waiting up to %.0f s for records of the commit journal",
+            seconds,
+            extra={"journal": self.journal, "offset": self.offset},
+        )
+        return asyncio.get_running_loop().time() + seconds
+
+    async def _next_begin(self, head: int) -> tuple[int, bool]:
+        """Return where content goes on, and whether what's before has expired for sure."""
+        list_fragments = self._client.list_fragments(self.journal)
+        what = f"a listing of fragments of {self.journal}"
+        listing = await answered(list_fragments, what, self.journal)
+        behind = [entry.spec for entry in listing.fragments if entry.spec.end > self.offset]
+        first = min(behind, key=lambda fragment: fragment.begin, default=None)
+        if first is None or first.begin <= self.offset:
+            return head if first is None else self.offset, False
+        return min(first.begin, head), is_old(first)
+
+    def _skip(self, offset: int) -> None:
+        """Go on behind the first content, which has expired."""
+        extra = {"journal": self.journal, "offset": offset}
+        _logger.warning("records of the commit journal have expired", extra=extra)
+        self.offset = offset
+
+    def _lost(self, offset: int, what: str) -> None:
+        first, last = sorted((offset, self.offset))
+        raise pb.DataLossError(
+            f"commit journal {self.journal} {what}: [{first}, {last})",
+            journal=self.journal,
+            offset=first,
+            missing=((first, last),),
+        )
+
+    async def _take(self, data: bytes) -> None:
+        """Fold the lines which the next content completes."""
+        if b"\n" in data:
+            *lines, rest = (self._rest + data).split(b"\n")
+        else:
+            lines, rest = [], self._rest + data
+        if len(rest) > MAX_LINE_BYTES:
+            raise pb.StoreError(
+                f"commit journal {self.journal} has a line of more than {MAX_LINE_BYTES} bytes"
+            )
+        if lines and len(data) + len(self._rest) > _THREAD_BYTES:
+            records = await asyncio.to_thread(decode_lines, lines, RECENT_RECORDS)
+        else:
+            records = decode_lines(lines, RECENT_RECORDS)
+        # Invariant: cancelled or not, what counts as read was folded.
+        self._rest = rest
+        self.offset += len(data)
+        for record in records:
+            self._fold(record)
+
+    def __repr__(self) -> str:
+        return f"<CommitTail of {self.journal!r} at {self.offset}>"

@@ -1,0 +1,255 @@
+"""What the driver of a sink does: it plans, commits, aborts and recovers batches."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark import bridge
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.options import SinkOptions
+from gazette_aio.spark.reading.bounded import map_bounded
+from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink.appending import roll_back
+from gazette_aio.spark.sink.commit_log import CommitLog
+from gazette_aio.spark.sink.commit_records import commit_record, roll_backs
+from gazette_aio.spark.sink.publishing import RETRY, SinkPlan, list_targets
+from gazette_aio.spark.sink.routing import check_routing
+from gazette_aio.spark.sink.rows import check_target
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.spark.sink.commit_records import Record, TaskMessage
+    from gazette_aio.spark.sink.rows import SinkColumns
+
+_logger = logging.getLogger(__name__)
+
+TARGETS_SECONDS: Final = 10.0
+"""Seconds for which a listing of journals is taken to be current."""
+
+
+def sink_name(options: SinkOptions) -> str:
+    """Return what tells the sinks of a query apart: the option, or else a hash of the targets.
+
+    Brokers aren't part of it: a query which is restarted may reach the same ones by other names.
+    """
+    if options.sink_id is not None:
+        return options.sink_id
+    selection = options.selection
+    journals = sorted(selection.journals)
+    targets = json.dumps([options.journal, selection.selector, journals, selection.prefix])
+    return hashlib.sha256(targets.encode()).hexdigest()[:16]
+
+
+async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
+    """Return what tasks of the next batch have to know, as of now.
+
+    Args:
+        options: Options of the sink.
+        columns: What the columns of rows are.
+
+    Cancellation: safe.
+
+    Raises:
+        ConfigurationError: There are no such journals, or rows can't be published to them.
+        GazetteError: An RPC failed, or the commit journal can't be read.
+    """
+    check_routing(options, columns)
+    client = await spark_client(options.connection)
+    targets = await _targets(client, options)
+    for content_type in {content_type for _, content_type in targets}:
+        check_target(content_type, options)
+    if options.commit_journal in dict(targets):
+        raise ConfigurationError(
+            f"option 'commitJournal': {options.commit_journal!r} is selected to be published to"
+        )
+    plan = SinkPlan(options, columns, targets)
+    if options.exactly_once:
+        async with _log_of(client, options) as log:
+            plan.plans.update(await log.plans(sink_name(options)))
+    return plan
+
+
+async def commit_batch(
+    options: SinkOptions, messages: Sequence[TaskMessage], batch: int, *, run: str = ""
+) -> Record | None:
+    """Commit what tasks have published, and return only when it's done.
+
+    Args:
+        options: Options of the sink.
+        messages: What all tasks reported.
+        batch: Number of the batch.
+        run: Run of the query, for people.
+
+    Returns:
+        The record which committed the batch, be it one of another attempt.
+
+    Cancellation: aborts — the batch may be committed. Call again, with any messages of the batch.
+
+    Raises:
+        FencedError: The batch has to be published again, by other producers.
+        GazetteError: An RPC failed.
+    """
+    if options.exactly_once is False or not messages:
+        return None
+    key = messages[0].key
+    client = await spark_client(options.connection)
+    if options.exactly_once:
+        async with _log_of(client, options) as log:
+            return await log.of_sink(key, run=run).decide(batch, messages)
+    record = commit_record(key, batch, messages, run=run)
+    if record is not None:
+        await _acknowledge(client, options, record)
+    return record
+
+
+async def abort_batch(
+    options: SinkOptions, messages: Sequence[TaskMessage | None], batch: int
+) -> None:
+    """Roll back what tasks have published, unless it's committed already. It never fails.
+
+    Cancellation: aborts — messages may remain which never commit.
+    """
+    known = [message for message in messages if message is not None and message.journals]
+    if options.exactly_once is False or not known:
+        return
+    try:
+        client = await spark_client(options.connection)
+        if options.exactly_once:
+            async with _log_of(client, options) as log:
+                await log.of_sink(known[0].key).abort(batch, known)
+            return
+        await roll_back(client, roll_backs(known))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
+        _logger.warning("messages of batch %d remain pending: %s", batch, error)
+
+
+async def recover_batches(
+    options: Mapping[str, str],
+    commit_journal: str,
+    *,
+    on_missing_journal: Literal["fail", "ignore"] = "fail",
+) -> list[Record]:
+    """As `recover_sink()`, for those who have an event loop.
+
+    Cancellation: aborts — call again.
+    """
+    given = {**options, "commitJournal": commit_journal}
+    parsed = SinkOptions.parse(given, streaming=False)
+    client = await spark_client(parsed.connection)
+    log = CommitLog(client, commit_journal, on_missing_journal=on_missing_journal)
+    return await log.recover()
+
+
+def recover_sink(
+    brokers: str | Mapping[str, str],
+    commit_journal: str,
+    *,
+    on_missing_journal: Literal["fail", "ignore"] = "fail",
+) -> list[Record]:
+    """Finish batches which were decided, and whose drivers died amid the acknowledgements.
+
+    It needs no Spark. A query which is restarted does it by itself: this is for those which aren't.
+    A driver which still runs has to publish the batch at hand once more.
+
+    Args:
+        brokers: URLs of brokers, or options of a sink which tell how to reach them.
+        commit_journal: The commit journal.
+        on_missing_journal: Whether journals which are gone are an error, or are left.
+
+    Returns:
+        The records whose acknowledgements were appended.
+
+    Raises:
+        ConfigurationError: An option is invalid.
+        GazetteError: An RPC failed, or the journal can't be read. Other sinks were finished.
+    """
+    options = {"brokers": brokers} if isinstance(brokers, str) else brokers
+    return bridge.run(
+        recover_batches(options, commit_journal, on_missing_journal=on_missing_journal)
+    )
+
+
+async def _acknowledge(client: JournalClient, options: SinkOptions, record: Record) -> None:
+    """Append acknowledgements of producers which aren't used again."""
+    frames = record.acknowledgements()
+
+    async def append(journal: str) -> None:
+        try:
+            append = client.append(journal, frames[journal], retry_policy=RETRY)
+            await answered(append, f"an acknowledgement in {journal}", journal)
+        except pb.JournalNotFoundError:
+            if options.on_missing_journal == "fail":
+                raise
+            _logger.warning("a batch can't be acknowledged in %s, which is gone", journal)
+
+    await map_bounded(append, frames)
+
+
+class _Kept:
+    """What a process keeps of a sink between batches, in the event loop of its client."""
+
+    def __init__(self) -> None:
+        self.log: CommitLog | None = None
+        self.targets: tuple[Target, ...] = ()
+        self.listed_at: float | None = None
+        self.lock = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        """Do nothing: it holds nothing but memory."""
+
+
+@asynccontextmanager
+async def _log_of(client: JournalClient, options: SinkOptions) -> AsyncGenerator[CommitLog]:
+    """Lend the log of a commit journal, which has read what it had read before."""
+    journal = options.commit_journal
+    assert journal is not None
+    kept = await bridge.client_of((client, journal, options.on_missing_journal), lambda _: _Kept())
+    if kept.log is None:
+        kept.log = CommitLog(client, journal, on_missing_journal=options.on_missing_journal)
+    try:
+        yield kept.log
+    except (pb.DataLossError, pb.StoreError):
+        # The journal may be another one by now, or be mended. Whoever tries again reads it all.
+        kept.log = None
+        raise
+
+
+async def _targets(client: JournalClient, options: SinkOptions) -> tuple[Target, ...]:
+    """Return the journals which options select, listed not long ago."""
+    selection = options.selection
+    if options.journal is not None:
+        selector = pb.LabelSelector(include=pb.label_set("name", options.journal))
+    elif selection:
+        selector = selection.label_selector()
+    else:
+        return ()
+    kept = await bridge.client_of((client, options.journal, selection), lambda _: _Kept())
+    async with kept.lock:
+        now = asyncio.get_running_loop().time()
+        if kept.listed_at is None or now - kept.listed_at > TARGETS_SECONDS:
+            kept.targets = tuple(await list_targets(client, selector))
+            _check_found(options, kept.targets)
+            kept.listed_at = now
+        return kept.targets
+
+
+def _check_found(options: SinkOptions, targets: Sequence[Target]) -> None:
+    names = [name for name, _ in targets]
+    expected = (options.journal,) if options.journal is not None else options.selection.journals
+    if missing := [name for name in expected if name not in names]:
+        raise ConfigurationError(f"JOURNAL_NOT_FOUND: there's no journal {missing[0]!r}")
+    if not names:
+        selection = options.selection
+        option = "selector" if selection.selector is not None else "prefix"
+        value: Any = selection.selector if selection.selector is not None else selection.prefix
+        raise ConfigurationError(f"JOURNAL_NOT_FOUND: {option} {value!r} matches no journal")

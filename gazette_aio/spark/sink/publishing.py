@@ -1,0 +1,236 @@
+"""What one task of a sink does: it publishes its rows, and reports them to the driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import RetryPolicy
+from gazette_aio.message.mapping import content_type_of
+from gazette_aio.message.uuid import CONTINUE_TXN, OUTSIDE_TXN, ProducerID, new_producer_id
+from gazette_aio.spark import bridge
+from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.references import import_object
+from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink.appending import JournalAppends, roll_back
+from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, roll_backs
+from gazette_aio.spark.sink.commit_rules import Plan
+from gazette_aio.spark.sink.producers import PROCESS_POOL, Lease
+from gazette_aio.spark.sink.routing import Router
+from gazette_aio.spark.sink.rows import RowEncoder, SinkColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+    from pyarrow import RecordBatch
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.spark.options import SinkOptions
+
+_logger = logging.getLogger(__name__)
+
+RETRY: Final = RetryPolicy(max_elapsed=120.0)
+_NOBODY: Final = ProducerID(bytes(6))
+_NAMES_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What the driver tells the tasks of a batch. It can be pickled."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    targets: tuple[Target, ...] = ()
+    """Journals which the options select."""
+    plans: dict[SinkKey, Plan] = field(default_factory=dict[SinkKey, Plan])
+    """Of exactly-once sinks, by query."""
+
+
+def publish_rows(
+    plan: SinkPlan,
+    key: SinkKey,
+    batch: int,
+    rows: Iterable[RecordBatch],
+    *,
+    memory_bytes: int | None = None,
+) -> TaskMessage:
+    """Publish the rows of a task, and return its report once all of them are appended.
+
+    Unless delivery is at least once, they're pending until the driver has them acknowledged. A
+    record batch is encoded as a whole before any of it is appended. If it fails, what is pending is
+    rolled back if that's soon done.
+
+    Args:
+        plan: What the driver has planned.
+        key: The sink.
+        batch: Number of its batch.
+        rows: The rows.
+        memory_bytes: Most content which is kept until it's appended; None for the usual.
+
+    Raises:
+        ConfigurationError: Rows can't be published to a journal.
+        ValidationError: A row can't be, such as one which isn't a JSON object.
+        GazetteError: An append failed.
+    """
+    task = _Task(plan, key, batch, memory_bytes)
+    try:
+        for each in rows:
+            if each.num_rows:
+                task.publish(each)
+        return task.finish()
+    except BaseException:
+        task.fail()
+        raise
+
+
+class _Task:
+    def __init__(self, plan: SinkPlan, key: SinkKey, batch: int, memory_bytes: int | None) -> None:
+        self._plan = plan
+        self._key = key
+        self._batch = batch
+        self._memory_bytes = memory_bytes
+        self._flags = OUTSIDE_TXN if plan.options.exactly_once is False else CONTINUE_TXN
+        self._router = Router(plan.options, plan.columns, plan.targets, _choose)
+        self._lease: Lease | None = None
+        self._encoder: RowEncoder | None = None
+        self._appends: JournalAppends | None = None
+        self._content_types: dict[str, str] = {}
+        """Of the journals which were published to."""
+        self._firsts: dict[str, int] = {}
+        """Clocks of their first messages."""
+        self._rows = 0
+
+    def publish(self, batch: RecordBatch) -> None:
+        """Encode rows, and hand them to the event loop to be appended."""
+        options = self._plan.options
+        if unknown := self._router.unknown(batch):
+            self._router.add(bridge.run(_find(options, unknown)))
+        rows_of = self._router.route(batch)
+        if self._lease is None:
+            self._lease = self._take()
+        if self._encoder is None:
+            message_type = options.message_type
+            found = import_object("messageType", message_type) if message_type else None
+            producer = self._lease.producer
+            self._encoder = RowEncoder(self._plan.columns, options, found, producer)
+        encoder, clock = self._encoder, self._lease.clock
+        frames: list[tuple[str, bytes]] = []
+        for target, parts in encoder.encode(batch, rows_of):
+            for part in parts:
+                first, data = encoder.stamp(target, part, clock, self._flags)
+                self._firsts.setdefault(target[0], first)
+                frames.append((target[0], data))
+        # Invariant: what's rolled back is all that may have been appended.
+        self._content_types.update(rows_of.keys())
+        self._rows += batch.num_rows
+        bridge.run(self._put(frames))
+
+    async def _put(self, frames: list[tuple[str, bytes]]) -> None:
+        if self._appends is None:
+            client = await spark_client(self._plan.options.connection)
+            bound = {} if self._memory_bytes is None else {"memory_bytes": self._memory_bytes}
+            self._appends = JournalAppends(client, RETRY, **bound)
+        for journal, data in frames:
+            await self._appends.put(journal, data)
+
+    def finish(self) -> TaskMessage:
+        """Wait for all appends, and return the report."""
+        if self._lease is None or self._encoder is None or self._appends is None:
+            return TaskMessage(self._key, self._batch, _NOBODY, 0, 0, ())
+        bridge.run(self._flush(self._appends))
+        lease = self._lease
+        ack = lease.clock.tick()
+        if self._flags == OUTSIDE_TXN:
+            _put_back(lease)
+            return TaskMessage(self._key, self._batch, lease.producer, ack, self._rows, ())
+        if self._plan.options.exactly_once:
+            lease.finish(ack)
+        return self._report(ack)
+
+    def _report(self, ack: int) -> TaskMessage:
+        assert self._lease is not None
+        assert self._encoder is not None
+        journals = tuple(
+            (journal, self._encoder.template(content_type))
+            for journal, content_type in self._content_types.items()
+        )
+        firsts = tuple(map(self._firsts.__getitem__, self._content_types))
+        producer = self._lease.producer
+        return TaskMessage(self._key, self._batch, producer, ack, self._rows, journals, firsts)
+
+    def fail(self) -> None:
+        """Stop appends, and roll back what was published."""
+        try:
+            bridge.run(self._fail())
+        except Exception as error:  # noqa: BLE001 - it must not hide the cause.
+            _logger.warning("messages of a task remain pending: %s", error)
+
+    async def _flush(self, appends: JournalAppends) -> None:
+        await appends.flush()
+        await appends.aclose()
+
+    async def _fail(self) -> None:
+        if self._appends is not None:
+            await self._appends.aclose()
+        if self._flags == OUTSIDE_TXN or self._lease is None or self._encoder is None:
+            return
+        if frames := roll_backs([self._report(0)]):
+            await roll_back(await spark_client(self._plan.options.connection), frames)
+
+    def _take(self) -> Lease:
+        if self._flags == OUTSIDE_TXN:
+            return _take_idle(self._key, self._batch)
+        plan = self._plan.plans.get(self._key) or Plan(self._key, -1, {})
+        return PROCESS_POOL.take(plan, self._batch)
+
+
+_idle: Final[dict[int, list[tuple[ProducerID, int]]]] = {}
+"""Producers of committed messages by process, and their last clocks. They have nothing pending."""
+
+
+def _take_idle(key: SinkKey, batch: int) -> Lease:
+    try:
+        producer, clock = _idle.setdefault(os.getpid(), []).pop()
+    except IndexError:
+        producer, clock = new_producer_id(), 0
+    return Lease(PROCESS_POOL, key, batch, producer, clock)
+
+
+def _put_back(lease: Lease) -> None:
+    _idle.setdefault(os.getpid(), []).append((lease.producer, lease.clock.value))
+
+
+async def _find(options: SinkOptions, names: list[str]) -> list[Target]:
+    """Return the journals which rows name."""
+    client = await spark_client(options.connection)
+    found: list[Target] = []
+    for begin in range(0, len(names), _NAMES_AT_ONCE):
+        labels = pb.LabelSet()
+        for name in sorted(names[begin : begin + _NAMES_AT_ONCE]):
+            labels.labels.add(name="name", value=name)
+        found += await list_targets(client, pb.LabelSelector(include=labels))
+    return found
+
+
+async def list_targets(client: JournalClient, selector: pb.LabelSelector) -> list[Target]:
+    """Return the journals of a selector with their content types, in the order of the listing.
+
+    Cancellation: safe.
+
+    Raises:
+        GazetteError: The listing failed.
+    """
+    listing = await answered(client.list(selector), "a listing of journals")
+    return [(each.spec.name, content_type_of(each.spec)) for each in listing.journals]
+
+
+def _choose(limit: int, count: int) -> NDArray[np.int64]:
+    # Race: one generator, which a fork copies, would choose the same in all workers.
+    return np.random.default_rng().integers(limit, size=count)

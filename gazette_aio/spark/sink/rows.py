@@ -1,0 +1,285 @@
+"""Rows of a sink, as messages: which columns hold what, and their encoding.
+
+| column | what it is |
+| --- | --- |
+| `_value`, or `value` of STRING or BINARY | the whole message |
+| `key` | what a mapping hashes |
+| `journal` | the journal of the row |
+| `_journal`, `_begin`, … | what a source tells of a message: left out |
+| others | members of the message, by name; fields of CSV, by position |
+
+The columns of sources are taken as they are, so that a journal is copied by loading and saving it.
+That's why `_journal` isn't where a row goes. UUIDs which messages have are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from gazette_aio.message.adapters import (
+    SplitMessages,
+    csv_adapter,
+    json_adapter,
+    protobuf_adapter,
+)
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.framing import framing_by_content_type
+from gazette_aio.message.publishing.routes import Route
+from gazette_aio.message.publishing.table_rows import TableRows
+from gazette_aio.message.uuid import OUTSIDE_TXN
+from gazette_aio.protocol.errors import ConfigurationError, GazetteError, ValidationError
+from gazette_aio.spark.sink.commit_records import AckTemplate, ack_template
+from gazette_aio.spark.types import CORRUPT_COLUMN, RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from pyarrow import RecordBatch, Schema
+
+    from gazette_aio.message.adapters import Adapter, JSONAdapter, ProtobufAdapter
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.message.publishing.encoding import Encoded
+    from gazette_aio.message.uuid import Clock, Flags, ProducerID
+    from gazette_aio.spark.options import SinkOptions
+
+NDJSON: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+PROTOBUF: Final = "application/x-protobuf-fixed"
+
+_VALUE: Final = "_value"
+_SLICE_ROWS: Final = 4096
+_ANY_CLOCK: Final = 1 << 60
+
+
+class SinkColumns(NamedTuple):
+    """Columns of rows by what they are."""
+
+    value: str | None
+    """The whole message."""
+    documents: tuple[str, ...]
+    """Or its members. May be empty."""
+    key: str | None
+    journal: str | None
+    corrupt: str | None
+    """Texts of records which a source couldn't decode: such rows are refused."""
+
+
+def classify_rows(schema: Schema) -> SinkColumns:
+    """Return what the columns of rows are. They're told by their exact names.
+
+    Raises:
+        ConfigurationError: There's nothing to publish, it's unclear what, or a type is wrong.
+    """
+    kinds: dict[str, Any] = dict(zip(schema.names, cast("Any", schema).types, strict=True))
+    names = [name for name in schema.names if name not in RESERVED or name == _VALUE]
+    for name in names:
+        if schema.names.count(name) > 1:
+            raise ConfigurationError(f"there's more than one column {name!r}")
+    special = {name: name for name in ("key", "journal", CORRUPT_COLUMN) if name in names}
+    documents = [name for name in names if name not in special]
+    value: str | None = None
+    if _VALUE in documents or ("value" in documents and _is_text(kinds["value"])):
+        value = _VALUE if _VALUE in documents else "value"
+        if others := [name for name in documents if name != value]:
+            raise ConfigurationError(
+                f"column {value!r} is the whole message, but there's {others[0]!r} as well: drop"
+                " it, or let to_json() or another column's name have them together"
+            )
+        documents = []
+        if not _is_text(kinds[value]):
+            raise ConfigurationError(f"column {value!r} must be STRING or BINARY")
+    elif not documents:
+        raise ConfigurationError(
+            "there's no column to publish: expected 'value', or columns of the message's members"
+        )
+    for name in special:
+        if not _is_text(kinds[name], binary=name == "key"):
+            expected = "STRING or BINARY" if name == "key" else "STRING"
+            raise ConfigurationError(f"column {name!r} must be {expected}")
+    return SinkColumns(
+        value,
+        tuple(documents),
+        special.get("key"),
+        special.get("journal"),
+        special.get(CORRUPT_COLUMN),
+    )
+
+
+def _is_text(kind: Any, *, binary: bool = True) -> bool:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    return binary and bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def check_target(content_type: str, options: SinkOptions) -> None:
+    """Raise ConfigurationError unless messages can be published to journals of a content type."""
+    if content_type == PROTOBUF:
+        if options.message_type is None:
+            raise ConfigurationError(f"journals of {PROTOBUF} need option 'messageType'")
+        return
+    if content_type not in (NDJSON, CSV):
+        raise ConfigurationError(
+            f"can't publish to journals of content type {content_type!r}: expected {NDJSON},"
+            f" {CSV} or {PROTOBUF}"
+        )
+    if content_type == CSV and options.ack_template is not None:
+        raise ConfigurationError("option 'ackTemplate' isn't for journals of CSV")
+    if content_type == CSV and not (options.uuid or "0").isdecimal():
+        raise ConfigurationError("option 'uuid' must be the index of a column for journals of CSV")
+
+
+class _Kind(NamedTuple):
+    """What's the same for all journals of a content type."""
+
+    adapter: Adapter[Any]
+    acknowledgement: Callable[[UUID], bytes]
+
+
+class RowEncoder:
+    """Encodes and stamps the rows of one task.
+
+    Args:
+        columns: What the columns of rows are.
+        options: Options of the sink.
+        message_type: Class of protobuf messages, if an option names one.
+        producer: ID to stamp messages with.
+    """
+
+    def __init__(
+        self, columns: SinkColumns, options: SinkOptions, message_type: Any, producer: ProducerID
+    ) -> None:
+        self._columns = columns
+        self._producer = producer
+        self._options = options
+        self._message_type = message_type
+        self._kinds: dict[str, _Kind] = {}
+        self._routes: dict[Target, Route[Any]] = {}
+        self._templates: dict[str, AckTemplate] = {}
+
+    def encode(
+        self, batch: RecordBatch, rows_of: dict[Target, range | list[int]]
+    ) -> list[tuple[Target, list[Encoded]]]:
+        """Return the rows of a batch encoded, by their targets.
+
+        Args:
+            batch: The rows.
+            rows_of: Indices of those of each target.
+
+        Raises:
+            ConfigurationError: Messages of a target can't be made of the columns.
+            ValidationError: A row can't be encoded, such as a value which isn't a JSON object.
+        """
+        self._refuse_corrupt(batch)
+        table = self._documents(batch)
+        tables: dict[str, TableRows] = {}
+        encoded: list[tuple[Target, list[Encoded]]] = []
+        for target, indices in rows_of.items():
+            content_type = target[1]
+            kind = self._kind(content_type)
+            rows = tables.get(content_type)
+            if rows is None:
+                rows = tables[content_type] = TableRows(table, kind.adapter)
+            route = self._route(target, kind.adapter)
+            parts: list[Encoded] = []
+            for begin in range(0, len(indices), _SLICE_ROWS):
+                some = indices[begin : begin + _SLICE_ROWS]
+                try:
+                    part = rows.encode(some)
+                    if not (route.framing_is_trusted and isinstance(part, SplitMessages)):
+                        # What a framing refuses has to be known before anything is published.
+                        route.stamp(part, _ANY_CLOCK, 0, OUTSIDE_TXN)
+                except GazetteError:
+                    raise
+                except Exception as error:
+                    # Classes of messages raise what they will.
+                    text = f"rows {some[0]} to {some[-1]}: {type(error).__name__}: {error}"
+                    raise ValidationError(text) from error
+                parts.append(part)
+            encoded.append((target, parts))
+        return encoded
+
+    def stamp(self, target: Target, part: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
+        """Return the first clock and the frames of encoded rows, for which the clock advances."""
+        route = self._routes[target]
+        clock.update()
+        count = len(part.rests if isinstance(part, SplitMessages) else part)
+        first = clock.value + clock.step
+        data = route.stamp(part, first, clock.step, flags)
+        clock.value += count * clock.step
+        return first, data
+
+    def template(self, content_type: str) -> AckTemplate:
+        """Return the form of acknowledgements of journals which rows were encoded for."""
+        template = self._templates.get(content_type)
+        if template is None:
+            acknowledgement = self._kind(content_type).acknowledgement
+            template = self._templates[content_type] = ack_template(acknowledgement, content_type)
+        return template
+
+    def _route(self, target: Target, adapter: Adapter[Any]) -> Route[Any]:
+        route = self._routes.get(target)
+        if route is None:
+            route = self._routes[target] = Route(target, adapter, self._producer)
+        return route
+
+    def _refuse_corrupt(self, batch: RecordBatch) -> None:
+        name = self._columns.corrupt
+        if name is not None and batch.column(name).null_count < batch.num_rows:
+            raise ValidationError(
+                f"rows have {name!r}, which their source couldn't decode: filter them out"
+            )
+
+    def _documents(self, batch: Any) -> Any:
+        columns = self._columns
+        if columns.value is not None:
+            return pa.table({_VALUE: batch.column(columns.value)})
+        return pa.Table.from_batches([batch.select(list(columns.documents))])
+
+    def _kind(self, content_type: str) -> _Kind:
+        kind = self._kinds.get(content_type)
+        if kind is None:
+            check_target(content_type, self._options)
+            framing_by_content_type(content_type)
+            kind = self._kinds[content_type] = self._make_kind(content_type)
+        return kind
+
+    def _make_kind(self, content_type: str) -> _Kind:
+        uuid, constants = self._options.uuid, self._options.ack_template
+        if content_type == CSV:
+            columns = None if self._columns.value else len(self._columns.documents) + 1
+            records = csv_adapter(columns=columns, uuid_column=int(uuid or 0))
+            return _Kind(records, records.acknowledgement)
+        if content_type == PROTOBUF:
+            messages = protobuf_adapter(self._message_type, uuid or "uuid")
+            return _Kind(messages, _protobuf_acknowledgement(messages, constants))
+        documents = json_adapter(dict) if uuid is None else json_adapter(dict, uuid_path=uuid)
+        return _Kind(documents, _json_acknowledgement(documents, constants))
+
+
+def _json_acknowledgement(
+    adapter: JSONAdapter[dict[str, Any]], constants: str | None
+) -> Callable[[UUID], bytes]:
+    if constants is None:
+        return adapter.acknowledgement
+    path = adapter.uuid_path
+    message: dict[str, Any] = json.loads(constants)
+    if len(path) > 1 and path[0] not in message:
+        inner: dict[str, Any] = {"ack": True}
+        for name in reversed(path[1:-1]):
+            inner = {name: inner}
+        message = {path[0]: inner, **message}
+    return lambda uuid: adapter.encode(message, uuid)
+
+
+def _protobuf_acknowledgement(
+    adapter: ProtobufAdapter[Any], constants: str | None
+) -> Callable[[UUID], bytes]:
+    if constants is None:
+        return adapter.acknowledgement
+    try:
+        message = adapter.message(json.loads(constants))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"option 'ackTemplate': {error}") from None
+    return lambda uuid: adapter.encode(message, uuid)

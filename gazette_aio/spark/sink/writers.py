@@ -1,0 +1,272 @@
+"""Writers of Spark, of batches and of streams.
+
+| call | where |
+| --- | --- |
+| the constructor of a batch's writer | a process which plans; it's pickled to all others |
+| the constructor of a stream's writer | the same, for every batch; and where it's committed |
+| `write()` | processes which execute |
+| `commit()`, `abort()` | a process which commits |
+
+So a stream's writer plans when it's pickled, which only the one for the tasks is; and what a commit
+knows of the batch is what its tasks report.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark import bridge
+from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage
+from gazette_aio.spark.sink.committing import (
+    abort_batch,
+    commit_batch,
+    plan_sink,
+    sink_name,
+)
+from gazette_aio.spark.sink.publishing import SinkPlan, publish_rows
+from gazette_aio.spark.sink.rows import classify_rows
+from gazette_aio.spark.types import parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyarrow import RecordBatch
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.types import StructType
+
+    from gazette_aio.spark.options import SinkOptions
+else:
+    # PySpark 4.0 hands rows to streams only.
+    DataSourceStreamArrowWriter = getattr(
+        datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
+    )
+
+_logger = logging.getLogger(__name__)
+
+_TAKES_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class SinkMessage(WriterCommitMessage):
+    """What a task reports to the driver."""
+
+    task: TaskMessage
+    run: str = ""
+    """Run of the query, for people."""
+
+
+class GazetteWriter(DataSourceArrowWriter):
+    """Publishes one batch.
+
+    It's visible as a whole, or not at all. With a commit journal, that's so even if the driver dies
+    meanwhile, and it's published once however often it's run: by the option `txnId`, or within
+    `foreachBatch` by query and batch.
+
+    Args:
+        schema: Schema of the rows.
+        options: Options of the sink.
+        overwrite: Whether what's there is to be replaced, which isn't possible.
+
+    Raises:
+        ConfigurationError: Rows can't be published as options and schema say.
+        GazetteError: Brokers can't tell.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions, overwrite: bool) -> None:  # noqa: FBT001 - Spark's.
+        _refuse_overwrite("mode('overwrite')", overwrite=overwrite)
+        columns = classify_rows(parse_schema(schema.json()))
+        self.options = options
+        self.plan: SinkPlan = bridge.run(plan_sink(options, columns))
+        self._nonce = secrets.token_hex(8)
+
+    def write(  # type: ignore[override]  # PySpark overrides it in the same way.
+        self, iterator: Iterator[RecordBatch]
+    ) -> SinkMessage:
+        """Publish the rows of a task. They stay pending until the batch is committed."""
+        name, transaction = sink_name(self.options), self.options.txn_id
+        properties = _Properties.current()
+        if transaction is not None:
+            key, batch = SinkKey.of_transaction(transaction, name), 0
+        elif properties.query is not None and properties.batch is not None:
+            key, batch = SinkKey(properties.query, name), properties.batch
+        else:
+            key, batch = SinkKey.of_run(self._nonce, name), 0
+        return SinkMessage(publish_rows(self.plan, key, batch, iterator), properties.run)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the batch.
+
+        Raises:
+            ConfigurationError: Another write of the same batch of a query has published it.
+            GazetteError: It may be committed, or not. To run it again is safe with a commit journal
+                and an identity.
+        """
+        found = _reports(messages)
+        if not found:
+            return
+        tasks, run = [message.task for message in found], found[0].run
+        batch = tasks[0].batch
+        record = bridge.run(commit_batch(self.options, tasks, batch, run=run))
+        own = {task.producer for task in tasks if task.journals}
+        if record is None or record.key.is_of_one_batch or not own or not _is_run(run):
+            return
+        # A run of a query comes to a batch once: it's not that the batch is run again. Of one which
+        # another run decided, only this process knows who came to it.
+        before, _committed[record.key] = _committed.get(record.key), (run, batch)
+        if own.isdisjoint(record.producers) and (record.run == run or before == (run, batch)):
+            raise ConfigurationError(
+                f"batch {batch} was published by this run of its query before: if it writes to"
+                " the same journals more than once, each write needs an option 'sinkId'"
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Roll back what was published, unless it's committed. Never fails."""
+        tasks = [message.task for message in _reports(messages)]
+        if tasks:
+            bridge.run(abort_batch(self.options, tasks, tasks[0].batch))
+
+
+def _is_run(text: str) -> bool:
+    """Whether a group of jobs is the run of a query, and not one which a user named."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+_committed: Final[dict[SinkKey, tuple[str, int]]] = {}
+"""Latest batches which writers of this process committed, and the runs of their queries."""
+
+
+class GazetteStreamWriter(DataSourceStreamArrowWriter):
+    """Publishes the batches of a stream, each exactly once with a commit journal.
+
+    Args:
+        schema: Schema of the rows.
+        options: Options of the sink.
+        overwrite: Whether a batch is to replace what's there, which isn't possible.
+
+    Raises:
+        ConfigurationError: Rows can't be published as options and schema say.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions, overwrite: bool) -> None:  # noqa: FBT001 - Spark's.
+        _refuse_overwrite("outputMode('complete')", overwrite=overwrite)
+        self.schema = schema
+        self.options = options
+        self._columns = classify_rows(parse_schema(schema.json()))
+        self._plan: SinkPlan | None = None
+
+    @property
+    def plan(self) -> SinkPlan:
+        """What the tasks of the batch have to know, as of the first time that it's asked for.
+
+        Raises:
+            ConfigurationError: Rows can't be published as options and schema say.
+            GazetteError: Brokers can't tell.
+        """
+        if self._plan is None:
+            _warn(self.options)
+            self._plan = bridge.run(plan_sink(self.options, self._columns))
+        return self._plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        assert self.plan is not None
+        return vars(self).copy()
+
+    def write(  # type: ignore[override]  # PySpark overrides it in the same way.
+        self, iterator: Iterator[RecordBatch]
+    ) -> SinkMessage:
+        """Publish the rows of a task. They stay pending until the batch is committed."""
+        if not _TAKES_ARROW:
+            from gazette_aio.spark.sink.row_batches import arrow_batches  # noqa: PLC0415
+
+            iterator = arrow_batches(iterator, self.schema)
+        properties = _Properties.current()
+        if properties.query is None or properties.batch is None:
+            raise ConfigurationError(
+                f"Spark doesn't tell {_QUERY} and {_BATCH}, without which batches aren't known"
+            )
+        key = SinkKey(properties.query, sink_name(self.options))
+        task = publish_rows(self.plan, key, properties.batch, iterator)
+        return SinkMessage(task, properties.run)
+
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
+        """Commit a batch, and return only when it's done.
+
+        Raises:
+            GazetteError: It may be committed, or not. Spark runs the batch again.
+        """
+        if found := _reports(messages):
+            tasks = [message.task for message in found]
+            bridge.run(commit_batch(self.options, tasks, batchId, run=found[0].run))
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
+        """Roll back what was published, unless it's committed. Never fails."""
+        tasks = [message.task for message in _reports(messages)]
+        if tasks:
+            bridge.run(abort_batch(self.options, tasks, batchId))
+
+
+@dataclass(frozen=True)
+class _Properties:
+    """What Spark tells a task of its query."""
+
+    query: str | None
+    batch: int | None
+    run: str
+
+    @classmethod
+    def current(cls) -> _Properties:
+        context = TaskContext.get()
+        if context is None:
+            return cls(None, None, "")
+        batch = context.getLocalProperty(_BATCH)
+        return cls(
+            context.getLocalProperty(_QUERY),
+            None if batch is None else int(batch),
+            context.getLocalProperty(_RUN) or "",
+        )
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
+    """Return the reports of the tasks which didn't fail."""
+    return [message for message in messages if isinstance(message, SinkMessage)]
+
+
+def _refuse_overwrite(what: str, *, overwrite: bool) -> None:
+    if overwrite:
+        instead = "mode('append')" if what.startswith("mode") else "outputMode('append')"
+        raise ConfigurationError(
+            f"{what} isn't possible: journals are appended to only; use {instead}"
+        )
+
+
+_warned: Final[set[SinkOptions]] = set()
+
+
+def _warn(options: SinkOptions) -> None:
+    if options.exactly_once is None and options not in _warned:
+        _warned.add(options)
+        _logger.warning(
+            "without option 'commitJournal', a batch of the stream may be visible in part, and be"
+            " published twice, if its driver dies meanwhile"
+        )

@@ -1,0 +1,1 @@
+"""Streams: positions of queries, how far their batches go, and what Spark asks of a source."""

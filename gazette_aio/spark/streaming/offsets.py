@@ -1,0 +1,272 @@
+"""Positions of a streaming query, as Spark keeps them in its checkpoint.
+
+    {"base": {JOURNAL: OFFSET, ...},     of the end of the first batch: where that begins
+     "c": {JOURNAL: REVISION, ...},      at which journals were created, where that's known
+     "init": true,                       of the begin of the first batch
+     "j": {JOURNAL: OFFSET, ...},        up to which journals are read
+     "s": {JOURNAL: STATE, ...},         of producers, as `RangeState.to_json()` has it
+     "v": 1}
+
+Theory of operation. Spark asks for the begin of the first batch, but writes only the ends of
+batches to its checkpoint. If that batch is planned again after a crash, it's given another begin.
+So its end says where it begins, and `begin_of()` prefers that. As this makes the two texts differ,
+Spark runs the first batch at once, even if there's nothing to read, and the begin is kept.
+
+Spark compares texts. Equal positions give equal JSON, key by key, and where nothing is new
+`settle()` returns the very object which Spark gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
+
+from gazette_aio.message.columnar.states import is_offset
+from gazette_aio.message.ranges import RangeState, prune
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from gazette_aio.spark.planning.journal_ranges import EARLIEST, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from gazette_aio.spark.planning.journal_ranges import JournalInfo, Positions
+
+VERSION: Final = 1
+
+_KEYS: Final = {"base", "c", "init", "j", "s", "v"}
+
+_TextT = TypeVar("_TextT", str, Mapping[str, Any])
+
+
+class BatchRange(NamedTuple):
+    """What a batch reads of a journal."""
+
+    journal: str
+    begin: int
+    end: int
+    revision: int
+    """Revision at which the journal was created; or 0 if that isn't known."""
+    is_new: bool
+    """Whether it was found while the query ran: it's read from its first byte, wherever that is."""
+    state: RangeState | None
+    """State of producers where it begins, if messages are sequenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Positions of a query in journals.
+
+    Args:
+        journals: Offset up to which each journal was read.
+        revisions: Revisions at which journals were created, of those where it's known.
+        states: States of producers at these offsets; or None if messages aren't sequenced. Journals
+            of which no producer is known may be missing.
+        base: Offsets at which the first batch begins, if this is its end.
+        is_initial: Whether the first batch begins here.
+    """
+
+    journals: dict[str, int] = field(default_factory=dict[str, int])
+    revisions: dict[str, int] = field(default_factory=dict[str, int])
+    states: dict[str, RangeState] | None = None
+    base: dict[str, int] | None = None
+    is_initial: bool = False
+
+    @classmethod
+    def initial(
+        cls, journals: Iterable[JournalInfo], starting: Positions, *, committed: bool
+    ) -> Self:
+        """Return where a new query begins.
+
+        Args:
+            journals: Its journals.
+            starting: Value of the option.
+            committed: Whether messages are sequenced.
+
+        Raises:
+            ConfigurationError: If an offset is out of bounds.
+        """
+        listed = list(journals)
+        return cls(
+            {one.name: resolve(one, starting, "startingOffsets", EARLIEST) for one in listed},
+            {one.name: one.create_revision for one in listed if one.create_revision},
+            {} if committed else None,
+            is_initial=True,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON. Equal positions give equal texts, as all keys are in order."""
+        found: dict[str, Any] = {}
+        if self.base is not None:
+            found["base"] = _sorted(self.base)
+        if self.revisions:
+            found["c"] = _sorted(self.revisions)
+        if self.is_initial:
+            found["init"] = True
+        found["j"] = _sorted(self.journals)
+        if self.states is not None:
+            found["s"] = {
+                name: state.to_json()
+                for name, state in sorted(self.states.items())
+                if state.producers
+            }
+        found["v"] = VERSION
+        return found
+
+    def to_text(self) -> str:
+        """Return `to_json()` as Spark writes it."""
+        return json.dumps(self.to_json())
+
+    @classmethod
+    def parse(cls, value: str | Mapping[str, Any]) -> Self:
+        """Return what `to_json()` or `to_text()` returned.
+
+        Raises:
+            ValidationError: If it isn't such JSON, or is of a version which isn't known.
+        """
+        try:
+            top = cast("object", json.loads(value)) if isinstance(value, str) else value
+            if not isinstance(top, Mapping):
+                raise TypeError("it isn't an object")
+            return cls._parse(cast("Mapping[str, Any]", top))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValidationError(f"not offsets of a query: {error}") from error
+
+    @classmethod
+    def _parse(cls, top: Mapping[str, Any]) -> Self:
+        version = top.get("v")
+        if type(version) is not int or version != VERSION:
+            raise ValueError(f"version {version!r:.40} isn't known")
+        if not top.keys() <= _KEYS:
+            raise ValueError(f"{min(top.keys() - _KEYS)!r:.40} isn't known")
+        journals = _parse_numbers(top.get("j"), "j")
+        revisions = _parse_numbers(top.get("c", {}), "c")
+        base = _parse_numbers(top["base"], "base") if "base" in top else None
+        is_initial = "init" in top
+        if is_initial and (top["init"] is not True or base is not None):
+            raise ValueError("'init' contradicts the others")
+        states = _parse_states(top["s"], journals) if "s" in top else None
+        if not (revisions.keys() | (base or {}).keys()) <= journals.keys():
+            raise ValueError("a journal isn't in 'j'")
+        return cls(journals, revisions, states, base, is_initial)
+
+    def sequence(self, *, committed: bool) -> Self:
+        """Return this for a query which does or doesn't sequence messages.
+
+        Raises:
+            ConfigurationError: If it does, and states of producers were needed but aren't there.
+        """
+        if not committed:
+            return replace(self, states=None)
+        if self.states is None:
+            if any(self.journals.values()) and not self.is_initial:
+                raise ConfigurationError(
+                    "isolation can't be changed to read-committed: the checkpoint has no states of "
+                    "producers, so start with a new one"
+                )
+            return replace(self, states={})
+        return self
+
+    def end_at(self, states: Mapping[str, RangeState], horizon: timedelta | int) -> Self:
+        """Return this as the end of a batch of which messages were sequenced up to `states`.
+
+        Args:
+            states: State of each journal which was sequenced, at the offset where the batch ends.
+            horizon: Producers are forgotten as by `prune()`: nanoseconds, or a timedelta.
+        """
+        pruned = {name: prune(state, horizon) for name, state in states.items()}
+        return replace(
+            self,
+            journals={**self.journals, **{name: state.offset for name, state in pruned.items()}},
+            states={**(self.states or {}), **pruned},
+        )
+
+
+def settle(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, Any]:
+    """Return the end of a batch for Spark, which is `given` if nothing is new.
+
+    Args:
+        start: Where the batch begins.
+        end: Where it ends.
+        given: What Spark gave for `start`, and was parsed.
+    """
+    found = end.to_json()
+    if start.is_initial:
+        return found
+    return given if found == replace(start, base=None).to_json() else found
+
+
+def begin_of(start: Offsets, end: Offsets) -> Offsets:
+    """Return where a batch begins, given what Spark takes for its begin and its end."""
+    if not start.is_initial or end.base is None:
+        return start
+    kept = {name: end.revisions[name] for name in end.base if name in end.revisions}
+    return replace(start, journals=end.base, revisions=kept)
+
+
+def batch_ranges(start: Offsets, end: Offsets) -> list[BatchRange]:
+    """Return what a batch reads, in the order of journals' names.
+
+    Journals which `start` doesn't know, or which were created anew, are read from their first byte.
+
+    Args:
+        start: Where the batch begins, as Spark has it.
+        end: Where it ends.
+    """
+    start = begin_of(start, end)
+    ranges: list[BatchRange] = []
+    for name, offset in sorted(end.journals.items()):
+        revision = end.revisions.get(name, 0)
+        is_new = name not in start.journals or is_recreated(start, name, revision, offset)
+        begin = 0 if is_new else start.journals[name]
+        if begin >= offset:
+            continue
+        state = None
+        if end.states is not None:
+            known = None if is_new else (start.states or {}).get(name)
+            state = known or RangeState(begin)
+        ranges.append(BatchRange(name, begin, offset, revision, is_new, state))
+    return ranges
+
+
+def is_recreated(offsets: Offsets, name: str, revision: int, head: int) -> bool:
+    """Return whether a known journal isn't the one which was read up to `offsets`.
+
+    Args:
+        offsets: The positions, which have the journal.
+        name: Name of the journal.
+        revision: Revision at which it was created; or 0 if that isn't known.
+        head: Its write head, or where a batch ends.
+    """
+    known = offsets.revisions.get(name, 0)
+    if known and revision:
+        return known != revision
+    return head < offsets.journals[name]
+
+
+def _sorted(numbers: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(numbers.items()))
+
+
+def _parse_numbers(value: object, key: str) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"'{key}' isn't an object")
+    numbers = cast("Mapping[object, object]", value)
+    for name, number in numbers.items():
+        if not (isinstance(name, str) and name and is_offset(number)):
+            raise ValueError(f"'{key}' has no number of {name!r:.200}")
+    return cast("dict[str, int]", dict(numbers))
+
+
+def _parse_states(value: object, journals: Mapping[str, int]) -> dict[str, RangeState]:
+    if not isinstance(value, Mapping):
+        raise TypeError("'s' isn't an object")
+    states: dict[str, RangeState] = {}
+    for name, entry in cast("Mapping[str, object]", value).items():
+        state = RangeState.from_json(entry)
+        if state.offset > journals.get(name, -1):
+            raise ValueError(f"'s' is ahead of {name!r:.200}")
+        states[name] = state
+    return states
