@@ -161,14 +161,14 @@ class GazetteReader(DataSourceReader):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         return await plan_batch(client, self.options, self.schema, self._pushdown, cores=cores)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition.
 
         Raises:
             GazetteError: Journals can't be read, content is lost, or is malformed.
         """
-        tasks: Partition | None = partition.value
-        # Of no partitions at all, Spark makes one of None.
+        tasks: Partition | None = None if partition is None else partition.value
+        # Of no partitions at all, Spark makes one of None, and PySpark before 4.2 hands over None.
         return read_partition(tasks or (), self.options, self.schema)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("httpx", reason="what the pages of the guides need isn't there")
 from tests.docs.test_blocks import SPARK_PAGE, check_page, endpoint, surroundings
 
 __all__ = ["endpoint", "surroundings"]

@@ -86,13 +86,13 @@ class BaseStreamReader(DataSourceStreamReader):
         planned = bridge.run(self._planner.partitions(start, end))
         return [InputPartition(partition) for partition in planned]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition.
 
         Raises:
             GazetteError: Journals can't be read, content is lost, or is malformed.
         """
-        tasks: Partition | None = partition.value
+        tasks: Partition | None = None if partition is None else partition.value
         return read_partition(tasks or (), self.options, self.schema)
 
     def commit(self, end: Mapping[str, Any]) -> None:
