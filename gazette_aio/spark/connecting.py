@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from gazette_aio.client.auth import Auth
     from gazette_aio.spark.options import Connection
 
+_logger = logging.getLogger(__name__)
+
 _HEAD_START: Final = 1.0
 """Seconds for which a broker may take to answer before the next one is tried as well."""
 
@@ -29,6 +33,9 @@ async def spark_client(connection: Connection) -> JournalClient:
     It belongs to the bridge, by which it's closed. Of several brokers, it's that of one which
     answers: the first of them in order, if it's connected, or does so in time. Who asks again once
     that broker is gone gets the client of another.
+
+    A file root which isn't a directory of this machine is done without, and logged: files of
+    fragments then come through brokers.
 
     A token provider is imported in this process, and called for every RPC: in a thread, unless it's
     async. It keeps tokens itself, if to get one takes long.
@@ -49,6 +56,12 @@ async def spark_client(connection: Connection) -> JournalClient:
         provider = connection.token_provider
         # Modules may be large, and on a slow disk.
         auth = _token_source(await asyncio.to_thread(import_object, "tokenProvider", provider))
+    root = connection.file_root
+    # It may be mounted on some executors only, and later on. Of a file which isn't found there,
+    # nobody can tell whether it's gone.
+    if root is not None and not await asyncio.to_thread(os.path.isdir, root):
+        _logger.warning("option 'fileRoot' isn't a directory here: %s", root)
+        connection = replace(connection, file_root=None)
     clients = [
         await bridge.client_of(
             replace(connection, brokers=(broker,)), lambda each: _connect(each, auth)

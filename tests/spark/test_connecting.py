@@ -41,6 +41,16 @@ async def test_a_single_broker_is_not_waited_for():
     assert client.rpc.dispatcher.state == "idle"
 
 
+async def test_a_file_root_which_is_not_mounted_is_done_without(gazette_broker, tmp_path, caplog):
+    brokers, root = (gazette_broker.endpoint,), tmp_path / "mount"
+    with_root = Connection(brokers=brokers, file_root=str(root))
+    without = await spark_client(Connection(brokers=brokers))
+    assert await spark_client(with_root) is without
+    assert str(root) in caplog.text
+    root.mkdir()
+    assert await spark_client(with_root) is not without
+
+
 async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
     """Another one takes over once it's gone."""
     monkeypatch.setattr(connecting, "_HEAD_START", 0.01)
