@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -194,6 +195,16 @@ def test_initial_offsets_are_the_same_twice(position):
     expected = {"earliest": (10, 10, 10), "latest": (50, 50, 50)}
     expected = expected[position] if isinstance(position, str) else (20, 50, 10)
     assert tuple(first.to_json()["j"].values()) == expected
+
+
+def test_where_journals_end_is_no_position():
+    start = Offsets({"a": 1, "b": 2}, heads={"a": 5, "b": 2})
+    assert start.to_json()["h"] == {"a": 5}, "others are read up to there"
+    assert Offsets.parse(start.to_text()).heads == {"a": 5}
+    given = start.to_json()
+    assert settle(start, replace(start, heads={"a": 7, "b": 9}), given) is given
+    further = replace(start, journals={"a": 7, "b": 2}, heads={"a": 7, "b": 9})
+    assert settle(start, further, given) == {"h": {"b": 9}, "j": {"a": 7, "b": 2}, "v": 1}
 
 
 def test_the_first_batch_begins_at_its_anchor():

@@ -86,6 +86,36 @@ async def test_journals_which_are_gone(world, fails, caplog):
     assert not await query.trigger()
 
 
+@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
+async def test_a_query_started_again_knows_what_it_has_not_read_of_a_journal_which_is_gone(
+    world, isolation, caplog
+):
+    await world.create("a", "b")
+    await world.publish("a", [0])
+    await world.publish("b", [1, 2, 3])
+    options = {"startingOffsets": "earliest", "isolation": isolation}
+    query = world.query(**options)
+    await query.trigger(max_bytes=1)
+    unread = [query.end["j"]["test/b"], await world.head("b")]
+    await world.delete("b")
+    for _ in range(2):
+        query.restart()
+        with pytest.raises(DataLossError) as raised:
+            await query.trigger()
+        assert [*raised.value.missing[0]] == unread
+    changed = {"brokers": world.broker.endpoint, "prefix": "test/", "failOnDataLoss": "false"}
+    query.restart(**changed, **options)
+    await query.drain()
+    await query.trigger()
+    assert caplog.text.count("test/b is gone") == 1
+    await world.publish("a", [4])
+    assert await query.trigger()
+    assert "h" not in query.end
+    query.restart()
+    await query.drain()
+    assert [r["id"] for r in query.rows if r["_journal"] == "test/a"] == [0, 4]
+
+
 async def test_a_planned_batch_of_a_journal_which_is_gone(world):
     await world.create("a")
     await world.publish("a", [0])

@@ -2,6 +2,7 @@
 
     {"base": {JOURNAL: OFFSET, ...},     of the end of the first batch: where that begins
      "c": {JOURNAL: REVISION, ...},      at which journals were created, where that's known
+     "h": {JOURNAL: OFFSET, ...},        where journals ended that weren't read up to there
      "init": true,                       of the begin of the first batch
      "j": {JOURNAL: OFFSET, ...},        up to which journals are read
      "s": {JOURNAL: STATE, ...},         of producers, as `RangeState.to_json()` has it
@@ -13,7 +14,8 @@ So its end says where it begins, and `begin_of()` prefers that. As this makes th
 Spark runs the first batch at once, even if there's nothing to read, and the begin is kept.
 
 Spark compares texts. Equal positions give equal JSON, key by key, and where nothing is new
-`settle()` returns the very object which Spark gave.
+`settle()` returns the very object which Spark gave. Where journals end isn't a position: it's kept
+so that a query which is started again knows what it has yet to read of a journal that is gone.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 
-_KEYS: Final = {"base", "c", "init", "j", "s", "v"}
+_KEYS: Final = {"base", "c", "h", "init", "j", "s", "v"}
 
 _TextT = TypeVar("_TextT", str, Mapping[str, Any])
 
@@ -66,6 +68,8 @@ class Offsets:
             of which no producer is known may be missing.
         base: Offsets at which the first batch begins, if this is its end.
         is_initial: Whether the first batch begins here.
+        heads: Write heads of journals, as they were known then. Those which were read up to there
+            don't count.
     """
 
     journals: dict[str, int] = field(default_factory=dict[str, int])
@@ -73,6 +77,7 @@ class Offsets:
     states: dict[str, RangeState] | None = None
     base: dict[str, int] | None = None
     is_initial: bool = False
+    heads: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def initial(
@@ -103,6 +108,10 @@ class Offsets:
             found["base"] = _sorted(self.base)
         if self.revisions:
             found["c"] = _sorted(self.revisions)
+        if unread := {
+            name: head for name, head in self.heads.items() if head > self.journals.get(name, head)
+        }:
+            found["h"] = _sorted(unread)
         if self.is_initial:
             found["init"] = True
         found["j"] = _sorted(self.journals)
@@ -143,14 +152,15 @@ class Offsets:
             raise ValueError(f"{min(top.keys() - _KEYS)!r:.40} isn't known")
         journals = _parse_numbers(top.get("j"), "j")
         revisions = _parse_numbers(top.get("c", {}), "c")
+        heads = _parse_numbers(top.get("h", {}), "h")
         base = _parse_numbers(top["base"], "base") if "base" in top else None
         is_initial = "init" in top
         if is_initial and (top["init"] is not True or base is not None):
             raise ValueError("'init' contradicts the others")
         states = _parse_states(top["s"], journals) if "s" in top else None
-        if not (revisions.keys() | (base or {}).keys()) <= journals.keys():
+        if not (revisions.keys() | heads.keys() | (base or {}).keys()) <= journals.keys():
             raise ValueError("a journal isn't in 'j'")
-        return cls(journals, revisions, states, base, is_initial)
+        return cls(journals, revisions, states, base, is_initial, heads)
 
     def sequence(self, *, committed: bool) -> Self:
         """Return this for a query which does or doesn't sequence messages.
@@ -195,7 +205,8 @@ def settle(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, An
     found = end.to_json()
     if start.is_initial:
         return found
-    return given if found == replace(start, base=None).to_json() else found
+    begins = replace(start, base=None, heads={}).to_json()
+    return given if replace(end, heads={}).to_json() == begins else found
 
 
 def begin_of(start: Offsets, end: Offsets) -> Offsets:

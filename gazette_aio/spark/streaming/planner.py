@@ -91,6 +91,7 @@ class StreamPlanner:
         self._journals: dict[str, JournalInfo] | None = None
         self._targets: dict[str, Target] | None = None
         self._seen: dict[str, int] = {}
+        self._lost: set[str] = set()  # Journals which are gone, and of which that was told.
         self._planned: _Planned | None = None
         self._ahead: asyncio.Task[None] | None = None
 
@@ -161,12 +162,18 @@ class StreamPlanner:
         await self._listing.add_fragments(
             start, journals, self._targets, cuts=max_bytes is not None
         )
+        known = {name: head for name, head in start.heads.items() if name not in self._lost}
         end, losses = plan_batch(
-            start, journals.values(), max_bytes=max_bytes, targets=self._targets, seen=self._seen
+            start,
+            journals.values(),
+            max_bytes=max_bytes,
+            targets=self._targets,
+            seen=known | self._seen,
         )
         self._tell(losses)
         self._note(journals)
         for name in {loss.journal for loss in losses} - journals.keys():
+            self._lost.add(name)
             self._seen.pop(name, None)
             if self._targets is not None:
                 self._targets.pop(name, None)
@@ -179,6 +186,9 @@ class StreamPlanner:
         if self._sequences:
             states = await self._sequence(committed, journals, max_rows)
             end = end.end_at(states, int(self._options.producer_horizon * 1e9))
+        end = replace(
+            end, heads={name: journals[name].head for name in end.journals.keys() & journals.keys()}
+        )
         found = settle(start, end, given)
         self._planned = _Planned(given, found, journals)
         return found
@@ -240,6 +250,7 @@ class StreamPlanner:
     def _note(self, journals: Mapping[str, JournalInfo]) -> None:
         self._journals = dict(journals)
         self._seen |= {name: journal.head for name, journal in journals.items()}
+        self._lost -= journals.keys()
 
     def _tell(self, losses: Sequence[Loss]) -> None:
         if self._options.fail_on_data_loss:
