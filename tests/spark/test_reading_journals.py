@@ -316,7 +316,7 @@ async def test_cancellation(journal, monkeypatch, early):
     async def check():
         # What's closed by a task which is cancelled ends by itself, in some turns of the loop.
         async with asyncio.timeout(10):
-            while client.status().streams:
+            while client.status().streams:  # noqa: ASYNC110 - nothing tells of it.
                 await asyncio.sleep(0)
         assert not [task for task in asyncio.all_tasks() if "RangeContent" in repr(task)]
 
