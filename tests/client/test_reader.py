@@ -300,9 +300,9 @@ async def test_reading_ahead_is_bounded(broker: StubBroker, client: JournalClien
             before = sent
             await asyncio.sleep(0.05)
         (stream,) = client.status().streams
-        # One message may exceed the bound, and the transport holds some more.
+        # One message may exceed the bound, and the transport holds more, up to its largest windows.
         assert stream.waiting_bytes < (1 << 20) + (200 << 10)
-        assert sent < 128
+        assert sent < 512
         assert (await reader.read())[:1] == b"\0"
     await until(lambda: broker.open_rpcs == 0)
 
