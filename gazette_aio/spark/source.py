@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from pyspark.sql.types import StructType
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions, SourceOptions, check_options
-from gazette_aio.spark.planning.batch import label_columns, plan_batch
+from gazette_aio.spark.planning.batch import label_columns, plan_batch, usable_cores
 from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.sampling import sample_schema
 from gazette_aio.spark.reading.partitions import read_partition
@@ -158,8 +157,9 @@ class GazetteReader(DataSourceReader):
 
     async def _plan(self) -> list[Partition]:
         client = await spark_client(self.options.connection)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        return await plan_batch(client, self.options, self.schema, self._pushdown, cores=cores)
+        return await plan_batch(
+            client, self.options, self.schema, self._pushdown, cores=usable_cores()
+        )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition.

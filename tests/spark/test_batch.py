@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, ProducerID
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning import batch
+from gazette_aio.spark.planning import tasks
 from gazette_aio.spark.planning.batch import label_columns, plan_batch
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
 from gazette_aio.spark.planning.tasks import OPEN_BYTES, All, CommittedFrom, CommittedSplitOf
@@ -126,7 +126,7 @@ async def test_as_many_partitions_as_are_asked_for(client):
 
 
 async def test_as_many_partitions_as_there_are_cores_if_it_pays(client, monkeypatch):
-    monkeypatch.setattr(batch, "SMALL_BYTES", OPEN_BYTES)
+    monkeypatch.setattr(tasks, "SMALL_BYTES", OPEN_BYTES)
     planned = await plan_batch(client, RAW, SCHEMA, cores=2)
     assert len(planned) == 2
     assert sum(task.size for partition in planned for task in partition) == 3000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     check_names,
-    content_bytes,
     plan_ranges,
     skip_older,
     split_range,
@@ -18,11 +18,11 @@ from gazette_aio.spark.planning.journal_ranges import (
 from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.spark.planning.summaries import summarize_splits
 from gazette_aio.spark.planning.tasks import (
-    OPEN_BYTES,
     pack,
     plan_committed_tasks,
     plan_split_tasks,
     plan_tasks,
+    size_partitions,
 )
 from gazette_aio.spark.rows.formats import isolation_of
 from gazette_aio.spark.rows.records import RowDecoder, RowLayout
@@ -36,12 +36,9 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange, Split
-    from gazette_aio.spark.planning.tasks import Partition
+    from gazette_aio.spark.planning.tasks import Partition, PartitionSizes
 
 _logger = logging.getLogger(__name__)
-
-SMALL_BYTES: Final = 8 << 20
-"""Bytes which are read in about the time that a task of Spark costs anyway, some 35 ms."""
 
 
 async def plan_batch(
@@ -73,15 +70,15 @@ async def plan_batch(
     layout = RowLayout(options, schema)
     await asyncio.to_thread(check_journals, layout, journals)
     plain, committed = _plan_ranges(options, journals, pushdown)
-    ranges = [*plain, *committed]
-    total = sum(map(content_bytes, ranges))
-    least = options.min_partitions
-    if least is None:
-        least = min(cores, (total + OPEN_BYTES * len(ranges)) // SMALL_BYTES)
-    limit = max(min(options.max_split_bytes, total // max(least, 1)), 1)
+    sizes = size_partitions(
+        [*plain, *committed],
+        cores=cores,
+        max_split_bytes=options.max_split_bytes,
+        min_partitions=options.min_partitions,
+    )
     labels = {column.label for column in layout.columns.labels}
-    tasks = plan_tasks(plain, max_split_bytes=_finer(limit), labels=labels)
-    whole, cut = _cut(committed, limit)
+    tasks = plan_tasks(plain, max_split_bytes=sizes.finer, labels=labels)
+    whole, cut = _cut(committed, sizes)
     tasks += plan_committed_tasks(whole, labels=labels)
     if cut:
         size = sum(split.size for splits in cut for split in splits)
@@ -91,7 +88,12 @@ async def plan_batch(
         found = list(islice(summaries, len(splits)))
         bounds = (pushdown.begin, pushdown.end)
         tasks += plan_split_tasks(splits, found, bounds=bounds, labels=labels)
-    return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=least)
+    return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=sizes.least)
+
+
+def usable_cores() -> int:
+    """Return the cores which this process may use, as far as that's known."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
@@ -155,20 +157,15 @@ def _plan_ranges(
     return plain, committed
 
 
-def _finer(limit: int) -> int:
-    """Return the size of splits of which partitions of about that size are packed."""
-    return max(limit // 2, min(limit, SMALL_BYTES))
-
-
 def _cut(
-    ranges: Sequence[JournalRange], limit: int
+    ranges: Sequence[JournalRange], sizes: PartitionSizes
 ) -> tuple[list[JournalRange], list[list[Split]]]:
     """Return the ranges which one task each reads, and the splits of each of the others."""
     whole: list[JournalRange] = []
     cut: list[list[Split]] = []
     for planned in ranges:
-        if len(split_range(planned, limit)) > 1:
-            cut.append(split_range(planned, _finer(limit)))
+        if len(split_range(planned, sizes.limit)) > 1:
+            cut.append(split_range(planned, sizes.finer))
         else:
             whole.append(planned)
     return whole, cut

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gazette_aio.message.ranges import RangeState, SplitPlan, plan_splits
 from gazette_aio.spark.planning.journal_ranges import content_bytes, split_range
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_SPLIT_BYTES = 128 << 20
 OPEN_BYTES = 1 << 20
 """Bytes which are read in about the time that it takes to open a range."""
+
+SMALL_BYTES = 8 << 20
+"""Bytes which are read in about the time that a task of Spark costs anyway, some 35 ms."""
 
 _UNLIMITED = 1 << 63
 
@@ -173,6 +176,42 @@ def plan_split_tasks(
         for split, planned in zip(splits, plan.splits, strict=True)
         if split.begin < high and split.end > low
     ]
+
+
+class PartitionSizes(NamedTuple):
+    """How ranges are divided among partitions."""
+
+    least: int
+    """Partitions to make at least."""
+    limit: int
+    """Bytes which a partition should have at most."""
+
+    @property
+    def finer(self) -> int:
+        """Size of splits of which partitions of about that many bytes are packed."""
+        return max(self.limit // 2, min(self.limit, SMALL_BYTES))
+
+
+def size_partitions(
+    ranges: Sequence[JournalRange],
+    *,
+    cores: int,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_partitions: int | None = None,
+) -> PartitionSizes:
+    """Return how to divide ranges among partitions.
+
+    Args:
+        ranges: The ranges.
+        cores: Partitions to make at least, of what's not too small for so many.
+        max_split_bytes: Limit of the bytes of a partition.
+        min_partitions: Partitions to make at least, whatever their size and the cores.
+    """
+    total = sum(map(content_bytes, ranges))
+    least = min_partitions
+    if least is None:
+        least = min(cores, (total + OPEN_BYTES * len(ranges)) // SMALL_BYTES)
+    return PartitionSizes(least, max(min(max_split_bytes, total // max(least, 1)), 1))
 
 
 def pack(

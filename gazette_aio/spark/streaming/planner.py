@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gazette_aio.protocol as pb
 from gazette_aio.message.ranges import RangeState
 from gazette_aio.spark.connecting import spark_client
-from gazette_aio.spark.planning.batch import SMALL_BYTES
-from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names, content_bytes
-from gazette_aio.spark.planning.tasks import OPEN_BYTES, pack, plan_committed_tasks, plan_tasks
+from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names
+from gazette_aio.spark.planning.tasks import (
+    pack,
+    plan_committed_tasks,
+    plan_tasks,
+    size_partitions,
+)
 from gazette_aio.spark.reading.bounded import is_old, map_bounded
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.rows.formats import isolation_of
@@ -376,11 +380,12 @@ class StreamPlanner:
     def _pack(self, found: Sequence[JournalRange], ranges: Sequence[BatchRange]) -> list[Partition]:
         committed = [one for one in found if self._is_committed(one.journal)]
         plain = [one for one in found if not self._is_committed(one.journal)]
-        total = sum(map(content_bytes, found))
-        least = self._options.min_partitions
-        if least is None:
-            least = min(self._cores, (total + OPEN_BYTES * len(found)) // SMALL_BYTES)
-        limit = max(min(self._options.max_split_bytes, total // max(least, 1)), 1)
+        least, limit = size_partitions(
+            found,
+            cores=self._cores,
+            max_split_bytes=self._options.max_split_bytes,
+            min_partitions=self._options.min_partitions,
+        )
         states = {one.journal: one.state for one in ranges if one.state is not None}
         tasks = plan_tasks(plain, max_split_bytes=limit, labels=self._labels)
         tasks += plan_committed_tasks(committed, states, labels=self._labels)

@@ -7,12 +7,12 @@ lives as long as the run; and once more to pickle it to the tasks, which only ca
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gazette_aio.spark import bridge
+from gazette_aio.spark.planning.batch import usable_cores
 from gazette_aio.spark.reading.partitions import read_partition
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.streaming.planner import StreamPlanner
@@ -59,8 +59,7 @@ class BaseStreamReader(DataSourceStreamReader):
         self._planner = self._make_planner()
 
     def _make_planner(self) -> StreamPlanner:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        return self._planner_type(self.options, self.schema, cores=cores)
+        return self._planner_type(self.options, self.schema, cores=usable_cores())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was found out while planning stays where batches are planned.
