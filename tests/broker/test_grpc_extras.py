@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
-from gazette_aio.broker.extras import Reflection
+from gazette_aio.broker.extras import Health, Reflection
 from gazette_aio.broker.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -86,8 +87,9 @@ async def test_who_watches_is_told_the_end(
     assert await unknown.read() == SERVICE_UNKNOWN
     assert await abandoned.read() == SERVING
     abandoned.cancel()
-    # Race: a call whose end is known tells nothing but that, so the answer is awaited before.
     told = asyncio.ensure_future(known.read())
+    # Race: a call whose end is known tells nothing but that, so the answer is awaited before. Nor
+    # does the server know that the first one was written just as its client does.
     await broker.stop(10.0)
     assert await told == NOT_SERVING
     assert await known.read() is grpc.aio.EOF
@@ -95,6 +97,22 @@ async def test_who_watches_is_told_the_end(
     await broker.start()
     async with channel_of(broker) as channel:
         assert await channel.unary_unary(CHECK)(b"") == SERVING
+
+
+async def test_the_end_is_told_although_it_comes_within_the_first_answer() -> None:
+    health = Health(["protocol.Journal"])
+    written: list[bytes] = []
+
+    class Context:
+        async def write(self, answer: bytes) -> None:
+            written.append(answer)
+            health.end()
+
+    watch = health.handlers().service(SimpleNamespace(method=WATCH)).unary_stream
+    await watch(JOURNAL, Context())
+    assert written == [SERVING, NOT_SERVING]
+    await watch(JOURNAL, Context())
+    assert written[2:] == [NOT_SERVING]
 
 
 # Reflection

@@ -59,9 +59,11 @@ class Health:
             await context.write(self._answer("SERVICE_UNKNOWN"))
             await self._ended.wait()
             return
-        await context.write(self._status())
-        if not self._ended.is_set():
-            await self._ended.wait()
+        # Race: the end may come while the first status is being written.
+        told = self._status()
+        await context.write(told)
+        await self._ended.wait()
+        if self._status() != told:
             await context.write(self._status())
 
     async def _service(self, data: bytes, context: Context) -> str:
