@@ -15,11 +15,12 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker import BrokerOptions, EmbeddedBroker
 from tests import golden, known_differences
 from tests.broker import scenarios
 
 _CONCURRENCY = 10
+_SLOW_CLIENTS = {"append_stalled", "append_trickle"}
 _AUTH_KEYS = "c2VjcmV0LWtleQ==,b3RoZXItc2VjcmV0"
 
 
@@ -62,6 +63,8 @@ async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
         max_replication=9,
         file_root=root,
         store_wait=0.5,
+        # Many are replayed at the same time, and none but these is about clients which are slow.
+        min_append_rate=BrokerOptions.min_append_rate if scenario["name"] in _SLOW_CLIENTS else 0,
         auth_keys=_AUTH_KEYS if keyed else None,
         http_allow_unauthenticated=True,
     ) as broker:

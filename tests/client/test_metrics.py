@@ -124,9 +124,6 @@ async def test_reads_count_what_is_returned(
         ]
     assert counted.read == [(JOURNAL, 3), (JOURNAL, 5), (JOURNAL, 3)]
     await broker.read_requests.get()
-    # Race: the reader ends in mid-answer, and the broker may have sent the rest, or not.
-    while not broker.read_responses.empty():
-        broker.read_responses.get_nowait()
 
 
 async def test_of_a_fragment_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -109,6 +110,24 @@ async def test_missing_statuses() -> None:
             await client.read(JOURNAL).read()
         broker.read_requests.get_nowait()
     with pytest.raises(AssertionError, match=r"SUSPENDED, which v0\.100 doesn't know$"):
+        await broker.aclose()
+
+
+async def test_the_rest_of_an_answer_which_was_given_up_needs_no_reader() -> None:
+    broker = StubBroker()
+    await broker.start()
+    broker.read_responses.put_nowait(metadata(0))
+    broker.read_responses.put_nowait(content(0, b"some"))
+    async with connect(broker.endpoint) as client, client.read(JOURNAL) as reader:
+        assert await reader.read() == b"some"
+    broker.read_requests.get_nowait()
+    async with asyncio.timeout(10):
+        while broker.open_rpcs:  # noqa: ASYNC110 - nobody tells of it.
+            await asyncio.sleep(0)
+    broker.read_responses.put_nowait(content(4, b"rest"))
+    broker.finish()
+    broker.read_responses.put_nowait(metadata(0))
+    with pytest.raises(AssertionError, match=r"^left of the script: 1 read responses$"):
         await broker.aclose()
 
 
