@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.broker import scenarios
 
 _CONCURRENCY = 10
 _SLOW_CLIENTS = {"append_stalled", "append_trickle"}
+_TIMED = _SLOW_CLIENTS | {"append_max_rate"}
+_ATTEMPTS = 3
 _AUTH_KEYS = "c2VjcmV0LWtleQ==,b3RoZXItc2VjcmV0"
 
 
@@ -44,19 +47,24 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
 
 async def _replay_all(directory: Path) -> dict[str, str | None]:
     limit = asyncio.Semaphore(1 if "BROKER_ADDRESS" in os.environ else _CONCURRENCY)
+    outcomes: dict[str, str | None] = {}
 
-    async def replay(scenario: dict[str, Any]) -> tuple[str, str | None]:
+    async def replay(name: str) -> None:
         async with limit:
-            return scenario["name"], await _replay(scenario, directory)
+            outcomes[name] = await _replay(SCENARIOS[name], directory)
 
-    return dict(await asyncio.gather(*map(replay, SCENARIOS.values())))
+    await asyncio.gather(*(replay(name) for name in SCENARIOS if name not in _TIMED))
+    # They tell of rates, and a machine may stand still for a second.
+    for _ in range(_ATTEMPTS):
+        left = [name for name in SCENARIOS if name in _TIMED and outcomes.get(name, "") is not None]
+        await asyncio.gather(*map(replay, left))
+    return outcomes
 
 
 async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
     if address := os.environ.get("BROKER_ADDRESS"):
         return await _replay_remotely(scenario, address)
-    root = directory / scenario["name"]
-    root.mkdir()
+    root = Path(tempfile.mkdtemp(dir=directory))
     keyed = scenario.get("profile") == "auth"
     async with EmbeddedBroker(
         fsync="off",
