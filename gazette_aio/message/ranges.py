@@ -30,6 +30,10 @@ What the splits of a range deliver is the set of messages which the Sequencer de
 range's end, given the state at its begin. If that has pending messages, then those before the range
 which it commits are to be delivered as well: see `RangePlan.entering`.
 
+The last part of a range needn't be summarized. Only as much of its begin is, as decides on what's
+pending before it: see `RangePlan.is_decided()`. The others are planned with that as what's ahead of
+them, and it's read by a `CommittedRange` which leaves the messages before it to them.
+
 A reader without a state at the begin knows nothing of what's before, as a consumer which starts at
 such an offset. Of a transaction which began before, it delivers the messages behind the offset, and
 not those before. It takes the first message it sees of a producer for a new one, even if that's a
@@ -90,12 +94,19 @@ class CommittedRange(ColumnarSequencer):
     Args:
         journal: Name of the journal.
         state: State at the range's begin.
+        entering: Whether messages before the range which it commits are delivered, by replays.
+            Otherwise, all it delivers are messages of its own.
         max_pending_bytes: Limit of the bytes of pending rows which are carried between batches, if
             there's one. Beyond it, replays are of the range as well.
     """
 
     def __init__(
-        self, journal: str, state: RangeState, *, max_pending_bytes: int | None = None
+        self,
+        journal: str,
+        state: RangeState,
+        *,
+        entering: bool = True,
+        max_pending_bytes: int | None = None,
     ) -> None:
         super().__init__(
             journal,
@@ -104,10 +115,14 @@ class CommittedRange(ColumnarSequencer):
             max_pending_bytes=max_pending_bytes,
         )
         self._start = state.offset
-        # Producers with messages before the range which are pending still.
+        # Producers with messages before the range which are pending still, and to be delivered.
         self._entering = {
-            producer: bounds for producer, bounds in state.producers.items() if bounds.begin != -1
+            producer: bounds
+            for producer, bounds in state.producers.items()
+            if entering and bounds.begin != -1
         }
+        # Their bounds, if they're left to others.
+        self._left = {} if entering else state.producers
         # Nothing of the range is missing: what's before it is added to the replays.
         self._missing.clear()
 
@@ -125,7 +140,7 @@ class CommittedRange(ColumnarSequencer):
             processed next.
         """
         if not self._entering:
-            return super().process(batch)
+            return self._clipped(super().process(batch))
         commit = self._find_commit(batch)
         plan = super().process(batch if commit == -1 else batch.slice(0, commit + 1))
         if plan.replay is None and commit != -1:
@@ -146,6 +161,14 @@ class CommittedRange(ColumnarSequencer):
     def replay(self, span: ReplaySpan) -> Replay:
         """Return the filter of what is read again for a commit."""
         return RangeReplay(span, self.journal)
+
+    def _clipped(self, plan: CommitPlan) -> CommitPlan:
+        """Return a plan whose replay, if there's one, leaves to others what's before the range."""
+        span = plan.replay
+        if self._left and span is not None and span.begin < self._start:
+            # Clocks up to the largest pending one are duplicates.
+            span.begin, span.min = self._start, self._left[span.producer].max
+        return plan
 
     def _forget(self, producer: int) -> None:
         super()._forget(producer)

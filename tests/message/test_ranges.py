@@ -136,9 +136,9 @@ def begins(envelopes, *, acks=False):
 # --- Readers.
 
 
-def deliver_range(rng, state, columns, log, *, max_pending_bytes=None):
+def deliver_range(rng, state, columns, log, **settings):
     """Read a range; return begins of rows in the order of delivery, replays, and the end state."""
-    reader = CommittedRange(JOURNAL, state, max_pending_bytes=max_pending_bytes)
+    reader = CommittedRange(JOURNAL, state, **settings)
     delivered, spans = [], []
     for chunk in cut(rng, columns, 4):
         rest = chunk
@@ -290,6 +290,42 @@ def test_splits_deliver_what_a_sequencer_does(kind):
             assert set(rows) <= set(split.begin.tolist()), name
         want = begins(flatten(delivered[start:]))
         assert sorted(before) + flatten(got) == sorted(want), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("path")
+@kinds
+def test_of_the_last_split_only_the_begin_is_summarized(kind):
+    partial = 0
+    for name, rng, log, columns in histories(kind, 500):
+        start = rng.choice((0, 0, rng.randrange(len(log) + 1)))
+        delivered, states = sequenced(log, cuts={start})
+        state = states.get(start, RangeState())
+        *splits, last = cut(rng, columns.slice(start), 4)
+        summaries = [summarize(split) for split in splits]
+        known = plan_splits(state, summaries)
+        ahead, seen = RangeSummary(), 0
+        while seen < last.rows and not known.is_decided(ahead):
+            ahead = summarize(last.slice(seen, seen + 1), ahead)
+            seen += 1
+        partial += seen < last.rows
+        plan = plan_splits(state, summaries, ahead)
+        assert plan == plan_splits(state, summaries, summarize(last)), name
+        assert plan.state == known.state, name
+        got = flatten(deliver_replay(rng, s, log, UuidColumns.empty()) for s in plan.entering)
+        for pair in zip(plan.splits, splits, strict=True):
+            got += deliver_split(rng, *pair)
+        limit = rng.choice((None, 0, 60))
+        rows, spans, end = deliver_range(
+            rng, plan.state, last, log, entering=False, max_pending_bytes=limit
+        )
+        acks = {row.begin for row in log if row.flags == ACK}
+        assert sorted(got + [row for row in rows if row not in acks]) == sorted(
+            begins(flatten(delivered[start:]))
+        ), name
+        assert all(span.begin >= plan.state.offset for span in spans), name
+        assert end == advance(plan.state, last), name
+    assert partial > 100
 
 
 @kinds
@@ -473,6 +509,8 @@ def test_plans_of_other_content_are_refused():
         plan_splits(RangeState(), [second, first])
     with pytest.raises(ValidationError, match="before 50"):
         plan_splits(RangeState(50), [first])
+    with pytest.raises(ValidationError, match="what's ahead begins at"):
+        plan_splits(RangeState(), [second], first)
     plan = plan_splits(RangeState(), [first, second])
     split = CommittedSplit(plan.splits[0])
     split.decide(parts[0].slice(0, 3))

@@ -77,19 +77,31 @@ class RangePlan:
     entering: list[ReplaySpan]
     """Messages before the range which it commits. None, if the range begins without a state."""
     state: RangeState
-    """State at the end of the range. What's pending there isn't delivered.
+    """State at the end of the range. What's pending there is delivered if what's ahead commits it.
 
     Offsets of first pending messages may be lower bounds (see `columnar.transfer`). A commit behind
     the range then reads again, and leaves out, some duplicates before them.
     """
 
+    def is_decided(self, ahead: RangeSummary) -> bool:
+        """Return whether what's directly behind the range decides on all that's pending at its end.
 
-def plan_splits(state: RangeState, summaries: Sequence[RangeSummary]) -> RangePlan:
+        If so, then more of what's behind would decide nothing else.
+        """
+        pending = {p: b for p, b in self.state.producers.items() if b.begin != -1}
+        return len(_verdicts(ahead, self.state.offset, pending)) == len(pending)
+
+
+def plan_splits(
+    state: RangeState, summaries: Sequence[RangeSummary], ahead: RangeSummary | None = None
+) -> RangePlan:
     """Return how splits deliver the committed messages of a range.
 
     Args:
         state: State at the begin of the first split.
         summaries: Summaries of consecutive splits.
+        ahead: Summary of what's directly behind the last one, or of the begin of that. What it
+            commits of the range is delivered as well.
 
     Raises:
         ValidationError: If the summaries aren't in the order of their offsets.
@@ -128,12 +140,31 @@ def plan_splits(state: RangeState, summaries: Sequence[RangeSummary]) -> RangePl
             )
             if after.begin != -1:
                 undecided.setdefault(producer, []).append(at)
+    if ahead is not None:
+        for producer, commit in _verdicts(ahead, offset, {p: states[p] for p in undecided}):
+            decide(producer, commit)
     splits = [
         SplitPlan(summary.begin, summary.end, producers)
         for summary, producers in zip(summaries, plans, strict=True)
     ]
     entering.sort(key=lambda span: span.begin)
     return RangePlan(splits, entering, RangeState(offset, states))
+
+
+def _verdicts(
+    ahead: RangeSummary, offset: int, pending: dict[int, ProducerBounds]
+) -> list[tuple[int, int]]:
+    """Return producers with pending messages at an offset on which what's ahead decides, and how.
+
+    Raises:
+        ValidationError: If it isn't ahead.
+    """
+    if ahead.end != -1 and ahead.begin < offset:
+        raise ValidationError(f"what's ahead begins at {ahead.begin}, before {offset}")
+    found = (
+        (p, verdict(b, ahead.transfers[p])) for p, b in pending.items() if p in ahead.transfers
+    )
+    return [(producer, commit) for producer, commit in found if commit is not None]
 
 
 @dataclass(slots=True)
