@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from gazette_aio.message import build_uuid
 from gazette_aio.message.framing import FIXED_FRAME_WORD
-from gazette_aio.message.ranges import RangeState, advance, plan_splits, summarize
+from gazette_aio.message.ranges import (
+    RangeState,
+    RangeSummary,
+    advance,
+    plan_splits,
+    summarize,
+)
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf, Task
 from gazette_aio.spark.reading.engines import rows_of
@@ -119,15 +125,26 @@ class History:
             state = advance(state, self.rows_within(begin, end))
         return tasks
 
-    def split_tasks(self, cuts):
-        """Return the tasks of the splits of the whole content."""
+    def split_tasks(self, cuts, *, is_last_summarized=True):
+        """Return the tasks of the splits of the whole content.
+
+        The last one needn't be summarized, but for what decides on the others.
+        """
         ranges = list(itertools.pairwise(cuts))
         summaries = [summarize(self.rows_within(*each)) for each in ranges]
-        plan = plan_splits(RangeState(), summaries)
-        return [
-            self.task(*each, CommittedSplitOf(split))
-            for each, split in zip(ranges, plan.splits, strict=True)
-        ]
+        if is_last_summarized:
+            kinds = [CommittedSplitOf(each) for each in plan_splits(RangeState(), summaries).splits]
+        else:
+            known, ahead = plan_splits(RangeState(), summaries[:-1]), RangeSummary()
+            rows = self.rows_within(*ranges[-1])
+            for row in range(rows.rows):
+                if known.is_decided(ahead):
+                    break
+                ahead = summarize(rows.slice(row, row + 1), ahead)
+            plan = plan_splits(RangeState(), summaries[:-1], ahead)
+            kinds = [CommittedSplitOf(each) for each in plan.splits]
+            kinds.append(CommittedFrom(json.dumps(plan.state.to_json()), entering=False))
+        return [self.task(*each, kind) for each, kind in zip(ranges, kinds, strict=True)]
 
 
 class Run:

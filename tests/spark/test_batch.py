@@ -238,7 +238,9 @@ async def test_committed_journals_are_cut_if_they_are_large(stored, gazette_clie
     planned = await plan_batch(client, options(minPartitions="3"), default_schema())
     tasks = sorted((task for part in planned for task in part), key=lambda task: task.begin)
     assert [(task.begin, task.end) for task in tasks] == list(pairwise(ends))
-    assert all(isinstance(task.kind, CommittedSplitOf) for task in tasks)
+    *others, last = tasks
+    assert all(isinstance(task.kind, CommittedSplitOf) for task in others)
+    assert isinstance(last.kind, CommittedFrom)
 
     # A split needs the ones behind it, whichever of their rows are wanted.
     pushdown = Pushdown.of([LessThan("_begin", value=1)], {})

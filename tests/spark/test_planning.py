@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.envelope import Envelope
-from gazette_aio.message.ranges import CommittedSplit, RangeState, summarize
+from gazette_aio.message.ranges import (
+    CommittedRange,
+    CommittedSplit,
+    RangeState,
+    plan_splits,
+    summarize,
+)
 from gazette_aio.message.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags, ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
@@ -30,6 +36,7 @@ from gazette_aio.spark.planning.journal_ranges import (
     check_names,
     clip_fragments,
     cut_range,
+    join_last,
     plan_ranges,
     skip_older,
     split_range,
@@ -132,11 +139,7 @@ def test_each_record_once(data):
         listed = [FragmentInfo(first, head)]
     info = JournalInfo("a/j", head, NDJSON, fragments=tuple(listed))
     ranges = plan_ranges([info])
-    tasks = plan_tasks(
-        ranges,
-        max_split_bytes=data.draw(st.integers(1, head + 1)),
-        min_partitions=data.draw(st.integers(0, 9)),
-    )
+    tasks = plan_tasks(ranges, max_split_bytes=data.draw(st.integers(1, head + 1)))
     assert read_tasks(content, tasks, info.earliest) == content[info.earliest :].splitlines(True)
     assert {task for part in pack(tasks) for task in part} == set(tasks)
 
@@ -309,12 +312,11 @@ def test_packing(sizes, least):
 
 def test_min_partitions():
     info = journal("a/j", 1000, (0, 1000))
-    tasks = plan_tasks([whole(info)], min_partitions=8)
+    tasks = plan_tasks([whole(info)], max_split_bytes=125)
     assert len(tasks) == len(pack(tasks, min_partitions=8)) == 8
     small = [whole(journal(f"j/{at}", 10, (0, 10))) for at in range(100)]
-    assert len(pack(plan_tasks(small, min_partitions=8), min_partitions=8)) == 8
-    assert pack([]) == []
-    assert plan_tasks([]) == plan_tasks([], min_partitions=4) == []
+    assert len(pack(plan_tasks(small), min_partitions=8)) == 8
+    assert plan_tasks([]) == pack([]) == pack([], min_partitions=4) == []
 
 
 def calls_of(function):
@@ -400,15 +402,25 @@ def test_committed_splits_deliver_what_a_sequencer_does(seed, caplog):
     def columns(part):
         return UuidColumns.of([row for row in log if part.begin <= row.begin < part.end])
 
-    tasks = plan_split_tasks(splits, [summarize(columns(split)) for split in splits])
+    *summaries, ahead = (summarize(columns(split)) for split in splits)
+    tasks = plan_split_tasks(splits, plan_splits(RangeState(), summaries, ahead))
     delivered = []
     for partition in pack(tasks):
         for task in pickle.loads(pickle.dumps(partition)):
-            assert isinstance(task.kind, CommittedSplitOf)
-            split, content = CommittedSplit(task.kind.plan), columns(task)
-            for mask in split.decide(content):
-                delivered += content.begin[mask].tolist()
-            split.finish()
+            content = columns(task)
+            if task.end == at:
+                assert isinstance(task.kind, CommittedFrom)
+                state = RangeState.from_json(json.loads(task.kind.state))
+                reader = CommittedRange("a/j", state, entering=task.kind.entering)
+                plan = reader.process(content)
+                rows = plan.table.take(plan.rows)
+                delivered += rows.begin[rows.flags != 2].tolist()
+            else:
+                assert isinstance(task.kind, CommittedSplitOf)
+                split = CommittedSplit(task.kind.plan)
+                for mask in split.decide(content):
+                    delivered += content.begin[mask].tolist()
+                split.finish()
     assert sorted(delivered) == sorted(expected)
 
 
@@ -417,12 +429,27 @@ def test_committed_splits_of_what_is_not_wanted_are_left_out():
     row = Envelope("a/j", 2, 8, 5, Flags(0), ProducerID(b"\x01" * 6), None)
     last = Envelope("a/j", 21, 30, 7, Flags(0), ProducerID(b"\x01" * 6), None)
     summaries = [summarize(UuidColumns.of(rows)) for rows in ([row], [], [last])]
-    tasks = plan_split_tasks(splits, summaries)
+    plan = plan_splits(RangeState(), summaries[:-1], summaries[-1])
+    tasks = plan_split_tasks(splits, plan)
     assert spans(tasks) == [(0, 10), (10, 20), (20, 30)], "there may be rows of bad records"
     CommittedSplit(tasks[1].kind.plan).finish()
-    assert spans(plan_split_tasks(splits, summaries, bounds=(10, 99))) == [(10, 20), (20, 30)]
-    assert spans(plan_split_tasks(splits, summaries, bounds=(0, 20))) == [(0, 10), (10, 20)]
-    assert plan_split_tasks([], []) == []
+    assert spans(plan_split_tasks(splits, plan, bounds=(10, 99))) == [(10, 20), (20, 30)]
+    assert spans(plan_split_tasks(splits, plan, bounds=(0, 20))) == [(0, 10), (10, 20)]
+
+
+def test_last_splits_are_joined():
+    splits = split_range(whole(journal("a/j", 40, (0, 10), (10, 20), (25, 30), (30, 40))), 10)
+    assert [(split.begin, split.end, split.size) for split in join_last(splits, 10)] == [
+        (0, 10, 10),
+        (10, 25, 10),
+        (25, 30, 5),
+        (30, 40, 10),
+    ]
+    *rest, last = join_last(splits, 20)
+    assert rest == splits[:2]
+    assert last == splits[2]._replace(end=40, size=15)
+    (only,) = join_last(splits, 99)
+    assert (only.begin, only.end, only.is_aligned) == (0, 40, True)
 
 
 # --- Filters, as Spark's look.

@@ -25,7 +25,7 @@ from gazette_aio.spark.planning.journal_ranges import (
     JournalRange,
     split_range,
 )
-from gazette_aio.spark.planning.summaries import summarize_splits
+from gazette_aio.spark.planning.summaries import plan_ranges_of_splits
 from gazette_aio.spark.planning.tasks import plan_committed_tasks, plan_split_tasks, plan_tasks
 from gazette_aio.spark.reading import engines as row_engines
 from gazette_aio.spark.reading import partitions as reading
@@ -155,9 +155,9 @@ async def test_committed_messages(journal, form, monkeypatch):
     assert await journal.rows(history.committed_tasks(journal.cuts)) == history.committed()
     splits = split_range(journal.range, 1)
     assert len(splits) == 4
-    summaries = await summarize_splits(journal.client, splits, journal.options())
-    tasks = plan_split_tasks(splits, summaries)
-    assert await journal.rows(tasks) == sorted(history.committed())
+    (plan,) = await plan_ranges_of_splits(journal.client, [splits], journal.options())
+    rows = await journal.rows(plan_split_tasks(splits, plan))
+    assert sorted(rows) == sorted(history.committed())
 
 
 async def test_cuts_within_a_transaction(journal):
@@ -212,9 +212,9 @@ async def test_pending_messages_which_are_lost_when_they_commit(journal):
 async def test_splits_of_which_content_was_lost_since(journal):
     history = history_of()
     await journal.create(history)
-    splits = split_range(journal.range, 1 << 30)
-    summaries = await summarize_splits(journal.client, splits, journal.options())
-    tasks = plan_split_tasks(splits, summaries)
+    splits = split_range(journal.range, 1)
+    (plan,) = await plan_ranges_of_splits(journal.client, [splits], journal.options())
+    tasks = plan_split_tasks(splits, plan)
     await journal.lose(0)
     for fails in ("true", "false"):
         with pytest.raises(pb.DataLossError) as info:
@@ -243,7 +243,7 @@ async def test_partitions(journal):
     """Code which isn't asynchronous reads several tasks, one behind the other."""
     history = history_of()
     await journal.create(history)
-    tasks = plan_tasks([journal.range], min_partitions=9)
+    tasks = plan_tasks([journal.range], max_split_bytes=journal.info.head // 9)
     given = journal.options(batchRows="7")
 
     def read():
@@ -267,7 +267,7 @@ async def test_a_partition_which_is_left_early(journal, monkeypatch):
     )
     history = history_of(count=2000)
     await journal.create(history)
-    tasks = tuple(plan_tasks([journal.range], min_partitions=9))
+    tasks = tuple(plan_tasks([journal.range], max_split_bytes=journal.info.head // 9))
     given = journal.options(batchRows="1")
 
     async def streams():
@@ -350,6 +350,20 @@ async def test_files_which_can_not_be_fetched(journal):
     with pytest.raises(pb.ConfigurationError, match="files of journal test/journal can't be"):
         [batch async for batch in read_task(task, given, SCHEMA)]
     assert await journal.rows([task], io="direct") == history.all()
+
+
+async def test_a_file_root_which_is_not_that_of_the_brokers(journal, tmp_path_factory, caplog):
+    history = history_of()
+    await journal.create(history, local=True)
+    tasks = plan_tasks([journal.range], max_split_bytes=journal.info.head // 4)
+    root = str(tmp_path_factory.mktemp("another"))
+    # As it would be no warning to be told again and again.
+    assert await journal.rows(tasks, fileRoot=root) == history.all()
+    assert [record.message for record in caplog.records if root in record.message] == [
+        f"files of fragments aren't found in {root}: they're read through brokers"
+    ]
+    with pytest.raises(pb.DataLossError, match=r"lost \[0, \d+\) .*its file is gone"):
+        await journal.rows(tasks, fileRoot=root, io="direct", fetchTimeout="0.01")
 
 
 async def test_typed_rows(journal):

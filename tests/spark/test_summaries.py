@@ -10,13 +10,13 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.envelope import Envelope
-from gazette_aio.message.ranges import RangeState, advance, plan_splits, summarize
+from gazette_aio.message.ranges import RangeState, RangeSummary, advance, plan_splits, summarize
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import summaries
 from gazette_aio.spark.planning.journal_ranges import JournalRange, split_range
 from gazette_aio.spark.planning.listing import list_journals
-from gazette_aio.spark.planning.summaries import summarize_splits
+from gazette_aio.spark.planning.summaries import plan_ranges_of_splits, summarize_splits
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line
 
@@ -131,6 +131,37 @@ async def test_summaries_tell_what_the_content_does(written):
         assert summary == summarize(columns)
         at += len(part)
     assert plan_splits(RangeState(0), found).state == advance(RangeState(0), written.columns)
+
+
+async def test_of_the_last_split_only_what_decides_is_scanned(written, scans, monkeypatch):
+    monkeypatch.setattr(summaries, "AHEAD_STEP_BYTES", 1)
+    splits = await written.splits()
+    found = await summarize_splits(written.client, splits, options())
+    scans.clear()
+    steps = Counter()
+    real = summaries.summarize
+
+    def counted(columns, before):
+        steps["ahead"] += columns.rows
+        return real(columns, before)
+
+    monkeypatch.setattr(summaries, "summarize", counted)
+    for count, pending in ((2, 2), (3, 1)):
+        (plan,) = await plan_ranges_of_splits(written.client, [splits[:count]], options())
+        *known, last = found[:count]
+        assert plan == plan_splits(RangeState(), known, last)
+        # Of two messages pending, the last one commits by the third message of the second part.
+        assert steps == {"ahead": 3 if pending == 2 else 2}
+        steps.clear()
+    assert scans == {("a/journal", splits[at].begin, splits[at].end): 1 for at in (1, 2)}
+
+
+async def test_where_nothing_is_pending_the_last_split_is_not_scanned(written, scans):
+    first, second, _ = await written.splits()
+    splits = [first._replace(begin=written.rows[2].begin), second]
+    (plan,) = await plan_ranges_of_splits(written.client, [splits], options())
+    assert [key[1] for key in scans] == [splits[0].begin]
+    assert plan.is_decided(RangeSummary())
 
 
 async def test_summaries_of_persisted_splits_are_remembered(written, scans):

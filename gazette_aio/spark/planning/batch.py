@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     check_names,
+    join_last,
     plan_ranges,
     skip_older,
     split_range,
 )
 from gazette_aio.spark.planning.listing import list_journals
-from gazette_aio.spark.planning.summaries import summarize_splits
+from gazette_aio.spark.planning.summaries import plan_ranges_of_splits
 from gazette_aio.spark.planning.tasks import (
     pack,
     plan_committed_tasks,
@@ -81,13 +81,11 @@ async def plan_batch(
     whole, cut = _cut(committed, sizes)
     tasks += plan_committed_tasks(whole, labels=labels)
     if cut:
-        size = sum(split.size for splits in cut for split in splits)
+        size = sum(split.size for splits in cut for split in splits[:-1])
         _logger.info("summarizing %d bytes of %d journals", size, len(cut))
-    summaries = iter(await summarize_splits(client, list(chain(*cut)), options))
-    for splits in cut:
-        found = list(islice(summaries, len(splits)))
-        bounds = (pushdown.begin, pushdown.end)
-        tasks += plan_split_tasks(splits, found, bounds=bounds, labels=labels)
+    bounds = (pushdown.begin, pushdown.end)
+    for splits, plan in zip(cut, await plan_ranges_of_splits(client, cut, options), strict=True):
+        tasks += plan_split_tasks(splits, plan, bounds=bounds, labels=labels)
     return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=sizes.least)
 
 
@@ -165,7 +163,8 @@ def _cut(
     cut: list[list[Split]] = []
     for planned in ranges:
         if len(split_range(planned, sizes.limit)) > 1:
-            cut.append(split_range(planned, sizes.finer))
+            # All but the last one are read twice.
+            cut.append(join_last(split_range(planned, sizes.finer), sizes.limit))
         else:
             whole.append(planned)
     return whole, cut

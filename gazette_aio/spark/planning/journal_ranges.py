@@ -21,7 +21,7 @@ from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_JSON_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 EARLIEST, LATEST = -2, -1
 
@@ -230,6 +230,15 @@ def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = Fal
             size += cut_end - cut
     splits.append(Split(journal, begin, end, size, is_aligned))
     return splits
+
+
+def join_last(splits: Sequence[Split], limit: int) -> list[Split]:
+    """Return splits the last of which are joined, if together they aren't larger than `limit`."""
+    *rest, last = splits
+    while rest and rest[-1].size + last.size <= limit:
+        former = rest.pop()
+        last = former._replace(end=last.end, size=former.size + last.size)
+    return [*rest, last]
 
 
 def content_bytes(planned: JournalRange) -> int:

@@ -2,6 +2,9 @@
 
 They're computed by reading the splits, of which nothing but UUIDs is kept. Those of persisted
 content are remembered by the process, as it doesn't change: workers which plan are used again.
+
+The last split of a range isn't summarized, but for as much of its begin as decides on what's
+pending before it.
 """
 
 from __future__ import annotations
@@ -10,17 +13,20 @@ import asyncio
 import threading
 from collections import OrderedDict
 from contextlib import aclosing
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gazette_aio.message.ranges import RangeSummary, summarize
+from gazette_aio.message.ranges import RangeState, RangeSummary, plan_splits, summarize
 from gazette_aio.spark.planning.journal_ranges import JournalRange, clip_fragments
 from gazette_aio.spark.reading.bounded import map_bounded
+from gazette_aio.spark.reading.engines import STEP_BYTES
 from gazette_aio.spark.reading.scanning import scan_uuids
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from gazette_aio.client import JournalClient
+    from gazette_aio.message.ranges import RangePlan
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Split
 
@@ -30,7 +36,46 @@ SPLITS_AT_ONCE: Final = 4
 MAX_PRODUCERS: Final = 1 << 16
 """Most producers of which the summaries are remembered, of some 400 bytes each."""
 
+AHEAD_STEP_BYTES: Final = 1 << 20
+"""Bytes of a last split which are read at once, to see whether they decide on what's pending."""
+
 _Key: TypeAlias = "Hashable"
+
+
+async def plan_ranges_of_splits(
+    client: JournalClient, ranges: Sequence[Sequence[Split]], options: SourceOptions
+) -> list[RangePlan]:
+    """Return the plan of each range, which is of all of its splits but the last one.
+
+    Args:
+        client: Client to use.
+        ranges: The splits of each range, one or more, whose fragments were listed. No producers are
+            known at the begin of the first one.
+        options: How journals are read, and where their UUIDs are.
+
+    Cancellation: aborts — reads which are under way end. Summaries which are complete are kept.
+
+    Raises:
+        DataLossError: Content is lost, and that's an error by options.
+        GazetteError: As `scan_uuids()`.
+    """
+    known = iter(
+        await summarize_splits(client, [each for splits in ranges for each in splits[:-1]], options)
+    )
+    found = [(splits, list(islice(known, len(splits) - 1))) for splits in ranges]
+
+    async def plan_of(item: tuple[Sequence[Split], list[RangeSummary]]) -> RangePlan:
+        splits, summaries = item
+        state = RangeState(splits[0].begin)
+        plan = await asyncio.to_thread(plan_splits, state, summaries)
+        if plan.is_decided(RangeSummary()):
+            return plan
+        ahead = await _summary_of(
+            client, splits[-1], options, step_bytes=AHEAD_STEP_BYTES, until=plan.is_decided
+        )
+        return await asyncio.to_thread(plan_splits, state, summaries, ahead)
+
+    return await map_bounded(plan_of, found, limit=SPLITS_AT_ONCE)
 
 
 async def summarize_splits(
@@ -62,7 +107,15 @@ async def summarize_splits(
     return await map_bounded(summary_of, splits, limit=SPLITS_AT_ONCE)
 
 
-async def _summary_of(client: JournalClient, split: Split, options: SourceOptions) -> RangeSummary:
+async def _summary_of(
+    client: JournalClient,
+    split: Split,
+    options: SourceOptions,
+    *,
+    step_bytes: int = STEP_BYTES,
+    until: Callable[[RangeSummary], bool] | None = None,
+) -> RangeSummary:
+    """Return the summary of a split, or of its begin, if that's enough."""
     journal = split.journal
     summary = RangeSummary()
     scanned = scan_uuids(
@@ -74,10 +127,13 @@ async def _summary_of(client: JournalClient, split: Split, options: SourceOption
         options,
         is_aligned=split.is_aligned,
         head=journal.head,
+        step_bytes=step_bytes,
     )
     async with aclosing(scanned) as batches:
         async for columns in batches:
             summary = await asyncio.to_thread(summarize, columns, summary)
+            if until is not None and until(summary):
+                break
     return summary
 
 

@@ -4,7 +4,7 @@ A listing of journals becomes ranges, ranges are split, and splits are packed in
 
     plan_ranges() → plan_tasks() → pack()                    messages as they are
     plan_ranges() → plan_committed_tasks() → pack()          committed ones, a task per journal
-    plan_ranges() → split_range() → summaries of the splits
+    plan_ranges() → split_range() → plans of the splits
                   → plan_split_tasks() → pack()              committed ones, in splits
 
 All of it is pure, and takes time proportional to the number of journals, fragments and tasks.
@@ -17,13 +17,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from gazette_aio.message.ranges import RangeState, SplitPlan, plan_splits
+from gazette_aio.message.ranges import RangeState, SplitPlan
 from gazette_aio.spark.planning.journal_ranges import content_bytes, split_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from gazette_aio.message.ranges import RangeSummary
+    from gazette_aio.message.ranges import RangePlan
     from gazette_aio.spark.planning.journal_ranges import JournalRange, Labels, Split
 
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -48,9 +48,11 @@ class CommittedFrom:
     Args:
         state: JSON of the `RangeState` at the range's begin. Its offset may be before that, with
             no messages in between.
+        entering: Whether that's also messages before the range.
     """
 
     state: str
+    entering: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,9 @@ Partition: TypeAlias = tuple[Task, ...]
 
 
 def plan_tasks(
-    ranges: Sequence[JournalRange],
+    ranges: Iterable[JournalRange],
     *,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-    min_partitions: int = 0,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
     """Return the tasks which deliver every message of ranges.
@@ -116,16 +117,12 @@ def plan_tasks(
     Args:
         ranges: The ranges.
         max_split_bytes: Limit of the bytes of a task, where a journal can be cut.
-        min_partitions: Lowers that limit, so that there are as many tasks.
         labels: Names of the labels which rows need. All of them by default.
     """
-    limit = max_split_bytes
-    if min_partitions:
-        limit = min(limit, sum(map(content_bytes, ranges)) // min_partitions)
     return [
         _task(split, All(), labels)
         for planned in ranges
-        for split in split_range(planned, max(limit, 1), anywhere=planned.journal.is_divisible)
+        for split in split_range(planned, max_split_bytes, anywhere=planned.journal.is_divisible)
     ]
 
 
@@ -146,14 +143,14 @@ def plan_committed_tasks(
     tasks: list[Task] = []
     for planned in ranges:
         state = states.get(planned.journal.name) or RangeState(planned.begin)
-        kind = CommittedFrom(json.dumps(state.to_json(), separators=(",", ":")))
+        kind = CommittedFrom(_state_json(state))
         tasks += [_task(split, kind, labels) for split in split_range(planned, _UNLIMITED)]
     return tasks
 
 
 def plan_split_tasks(
     splits: Sequence[Split],
-    summaries: Sequence[RangeSummary],
+    plan: RangePlan,
     *,
     bounds: tuple[int, int] | None = None,
     labels: Collection[str] | None = None,
@@ -162,18 +159,17 @@ def plan_split_tasks(
 
     Args:
         splits: All splits of one range, from `split_range()` without `anywhere`.
-        summaries: Summary of each.
+        plan: Plan of all of them but the last one. It has to be made with as much ahead as decides
+            on what's pending at its end.
         bounds: Leave out splits which hold nothing of `[begin, end)`.
         labels: Names of the labels which rows need. All of them by default.
-
-    Raises:
-        ValidationError: If the summaries aren't in the order of their offsets.
     """
     low, high = bounds or (0, _UNLIMITED)
-    plan = plan_splits(RangeState(splits[0].begin if splits else 0), summaries)
+    kinds: list[Kind] = [CommittedSplitOf(each) for each in plan.splits]
+    kinds.append(CommittedFrom(_state_json(plan.state), entering=False))
     return [
-        _task(split, CommittedSplitOf(planned), labels)
-        for split, planned in zip(splits, plan.splits, strict=True)
+        _task(split, kind, labels)
+        for split, kind in zip(splits, kinds, strict=True)
         if split.begin < high and split.end > low
     ]
 
@@ -244,6 +240,10 @@ def pack(
             heapq.heapreplace(loads, (load + task.weight, at))
         bins[at].append(task)
     return [tuple(bins[at]) for _, at in sorted(loads, key=lambda load: (-load[0], load[1]))]
+
+
+def _state_json(state: RangeState) -> str:
+    return json.dumps(state.to_json(), separators=(",", ":"))
 
 
 def _task(split: Split, kind: Kind, labels: Collection[str] | None) -> Task:

@@ -125,9 +125,11 @@ def rows_of(
             raise ConfigurationError(f"journal {task.journal}: {text}")
         case All():
             engine = SequencedRows(outputs, framing, begin)
-        case CommittedFrom(text):
+        case CommittedFrom(text, entering):
             state = RangeState.from_json(json.loads(text))
-            sequencer = CommittedRange(task.journal, state, max_pending_bytes=max_pending_bytes)
+            sequencer = CommittedRange(
+                task.journal, state, entering=entering, max_pending_bytes=max_pending_bytes
+            )
             engine = SequencedRows(outputs, framing, begin, sequencer)
         case kind:
             engine = SplitRows(

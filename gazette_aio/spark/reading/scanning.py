@@ -38,6 +38,7 @@ async def scan_uuids(  # noqa: PLR0917
     *,
     is_aligned: bool,
     head: int,
+    step_bytes: int = STEP_BYTES,
 ) -> AsyncGenerator[UuidColumns]:
     """Yield the UUIDs of the messages of a range, in order.
 
@@ -54,6 +55,7 @@ async def scan_uuids(  # noqa: PLR0917
         options: Options of the source, which say what the format is, and how content is fetched.
         is_aligned: Whether it's known that a record begins at `begin`.
         head: Write head of the journal, behind which no message goes on.
+        step_bytes: Content which is read and split at once, more or less.
 
     Cancellation: aborts.
 
@@ -67,7 +69,7 @@ async def scan_uuids(  # noqa: PLR0917
         raise ConfigurationError(f"journal {journal}: {text}")
     bounds = RecordBounds(begin, end, head, lines=is_lines(form.framing), is_aligned=is_aligned)
     scanner = _Scanner(form, form.framing, bounds.begin)
-    async with RangeContent(client, journal, bounds, options) as content:
+    async with RangeContent(client, journal, bounds, options, step_bytes=step_bytes) as content:
         while pieces := await content.take():
             columns = await in_thread(scanner.scan, pieces)
             if columns.rows:
