@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import os
@@ -25,6 +26,11 @@ _logger = logging.getLogger(__name__)
 
 _HEAD_START: Final = 1.0
 """Seconds for which a broker may take to answer before the next one is tried as well."""
+
+
+@functools.cache
+def _warn_of_root(root: str) -> None:
+    _logger.warning("option 'fileRoot' isn't a directory here: %s", root)
 
 
 async def spark_client(connection: Connection) -> JournalClient:
@@ -60,7 +66,7 @@ async def spark_client(connection: Connection) -> JournalClient:
     # It may be mounted on some executors only, and later on. Of a file which isn't found there,
     # nobody can tell whether it's gone.
     if root is not None and not await asyncio.to_thread(os.path.isdir, root):
-        _logger.warning("option 'fileRoot' isn't a directory here: %s", root)
+        _warn_of_root(root)
         connection = replace(connection, file_root=None)
     clients = [
         await bridge.client_of(

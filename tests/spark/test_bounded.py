@@ -7,8 +7,10 @@ import dataclasses
 import logging
 import os
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.client.file_transport import FileBody, FileTransport
 from gazette_aio.spark.reading import bounded
-from gazette_aio.spark.reading.bounded import BoundedReader, first_offset_of, head_of, map_bounded
+from gazette_aio.spark.reading.bounded import BoundedReader, head_of, map_bounded
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fake_fragments import FakeFragments, http_error
@@ -258,6 +261,57 @@ async def test_files_which_are_gone(stored: Stored, skips: bool) -> None:
     assert info.value.missing == ((1000, 2000),)
 
 
+@pytest.mark.parametrize("problem", ["another directory", "a file is missing", "not readable"])
+async def test_files_which_are_not_found_here_come_through_the_broker(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    mount = tmp_path / "mount"
+    if problem == "another directory":
+        mount.mkdir()
+    else:
+        shutil.copytree(stored.root, mount)
+    if problem == "a file is missing":
+        sorted(mount.rglob("*-*-*"))[1].unlink()
+    if problem == "not readable":  # By anybody but root, as whom tests may run.
+        refused = FileBody(HTTPStatus.FORBIDDEN)
+        monkeypatch.setattr(FileTransport, "_open", lambda *_: refused)
+    told: list[int] = []
+    async with connect(stored.broker.endpoint, file_root=mount) as client:
+        reader = BoundedReader(client, JOURNAL, 5, 4000, on_missing_file=lambda: told.append(1))
+        assert await read(reader) == [(5, WHOLE[5:])]
+        assert (told, reader.is_direct) == ([1], False)
+        assert client.status().streams == ()
+        # Nobody minds where it doesn't matter.
+        reader = BoundedReader(client, JOURNAL, 3000, 4000, on_missing_file=lambda: told.append(2))
+        assert await read(reader) == [(3000, WHOLE[3000:])]
+        assert (told, reader.is_direct) == ([1], True)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("skips", [True, False])
+async def test_files_which_are_gone_for_the_broker_as_well(
+    stored: Stored, skips: bool, direct: bool
+) -> None:
+    await stored.lose(1, refresh=False)
+    reader = BoundedReader(
+        stored.client,
+        JOURNAL,
+        0,
+        4000,
+        direct=direct,
+        on_missing_file=lambda: None,
+        fetch_timeout=0.05,
+        fail_on_data_loss=not skips,
+    )
+    if skips:
+        assert await read(reader) == [(0, PARTS[0]), (2000, WHOLE[2000:])]
+        assert reader.gaps == ((1000, 2000),)
+        return
+    with pytest.raises(pb.DataLossError, match=r"its file is gone: .*no such file") as info:
+        await read(reader)
+    assert info.value.missing == ((1000, 2000),)
+
+
 async def test_content_behind_the_head(stored: Stored) -> None:
     """The journal isn't the one which the range was planned for."""
     with pytest.raises(pb.DataLossError, match="behind the write head 4000") as info:
@@ -423,34 +477,12 @@ async def test_closing_amid_a_read(broker: StubBroker, client: JournalClient) ->
 
 async def test_probes(stored: Stored) -> None:
     assert await head_of(stored.client, JOURNAL) == 4000
-    assert await first_offset_of(stored.client, JOURNAL) == 0
-    await stored.lose(0)
-    assert await first_offset_of(stored.client, JOURNAL) == 1000
-    # What's left is local.
-    await stored.lose(0, 1)
-    assert await first_offset_of(stored.client, JOURNAL) == 3000
+    await stored.lose(0, 1, 2)
     assert await head_of(stored.client, JOURNAL) == 4000
-    journal = spec("empty/journal")
-    journal.fragment.stores.append("file:///")
-    await stored.client.apply([pb.ApplyRequest.Change(upsert=journal)])
+    await stored.client.apply([pb.ApplyRequest.Change(upsert=spec("empty/journal"))])
     assert await head_of(stored.client, "empty/journal") == 0
-    assert await first_offset_of(stored.client, "empty/journal") == 0
     with pytest.raises(pb.JournalNotFoundError):
         await head_of(stored.client, "no/journal")
-
-
-async def test_the_first_offset_of_a_journal_without_fragments(
-    broker: StubBroker, client: JournalClient
-) -> None:
-    Growing(broker)
-
-    async def answer(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        response = refusal(pb.Status.OFFSET_NOT_YET_AVAILABLE, 0)
-        response.write_head = 77
-        yield response
-
-    broker.read_handler = answer
-    assert await first_offset_of(client, JOURNAL) == 77
 
 
 async def test_probes_are_retried_within_bounds(broker: StubBroker, client: JournalClient) -> None:
@@ -487,10 +519,9 @@ async def test_probes_which_are_not_answered(broker: StubBroker, client: Journal
         yield metadata(0)
 
     broker.read_handler = stall
-    for probe in (head_of, first_offset_of):
-        async with asyncio.timeout(5):
-            with pytest.raises(pb.TransportError, match="no answer of a broker"):
-                await probe(client, JOURNAL, seconds=0.02)
+    async with asyncio.timeout(5):
+        with pytest.raises(pb.TransportError, match="no answer of a broker"):
+            await head_of(client, JOURNAL, seconds=0.02)
     await until(lambda: broker.open_rpcs == 0)
 
 

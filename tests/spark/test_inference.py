@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ def array(kind: pa.DataType) -> pa.DataType:
         ([2**63 - 1, -(2**63)], LONG),
         ([2**63], DOUBLE),
         ([10**40], DOUBLE),
+        ([int(sys.float_info.max)], DOUBLE),
         ([1.5], DOUBLE),
         ([1, 1.5], DOUBLE),
         ([1.5, None, 1], DOUBLE),
@@ -66,7 +68,7 @@ def array(kind: pa.DataType) -> pa.DataType:
         ([{"a": 1}, {"b": [True]}], pa.struct([("a", LONG), ("b", array(BOOLEAN))])),
         ([{"b": 1, "a": {"d": None}}], pa.struct([("a", pa.struct([("d", STRING)])), ("b", LONG)])),
     ],
-    ids=str,
+    ids=lambda value: f"{value}"[:30],
 )
 def test_types_of_json_values(values: list[Any], kind: pa.DataType) -> None:
     assert inferred(*({"v": value} for value in values)) == {"v": kind}
@@ -83,8 +85,10 @@ def test_types_of_json_values(values: list[Any], kind: pa.DataType) -> None:
         [{}],
         [[{}]],
         [{"a": 1}, {"a": "b"}],
+        [10**309],
+        [[1, -(10**400)]],
     ],
-    ids=str,
+    ids=lambda values: f"{values}"[:30],
 )
 def test_what_no_column_takes_is_left_out(values: list[Any]) -> None:
     assert inferred(*({"v": value, "w": 1} for value in values)) == {"w": LONG}
@@ -181,11 +185,14 @@ def test_no_message_of_the_sample_is_bad(documents: list[dict[str, Any]]) -> Non
         (["1e3"], DOUBLE),
         (["9223372036854775808"], DOUBLE),
         (["true", "false", ""], BOOLEAN),
+        (["true", "1"], STRING),
+        (["0", "False"], STRING),
         (["a", "1"], STRING),
         (["", ""], STRING),
         (["0x10"], STRING),
         (["2020-01-01"], STRING),
         (["\udcff"], pa.binary()),
+        (["\udcff", "0x10"], pa.binary()),
     ],
     ids=str,
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.client.retry import Failure
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +45,9 @@ _OLD_SECONDS: Final = 6 * 3600.0
 
 _STALL_SECONDS: Final = 10.0
 
+_NO_FILE: Final = "no such file or directory"
+"""What brokers say of a fragment whose file isn't in a `file` store, as its open() does."""
+
 _ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
 
@@ -63,6 +67,9 @@ class BoundedReader(Owner):
         end: Offset behind the last byte, which is committed.
         direct: Whether to fetch the files of persisted fragments from their store. What the client
             can't fetch, and fragments which aren't persisted, still come through a broker.
+        on_missing_file: Called once if a file isn't found, or may not be read, where `file` URLs
+            are of a directory of this machine: all of the rest then comes through a broker, which
+            knows better. Without it, that's as with files of other stores.
         fetch_timeout: Seconds without progress after which missing content is lost, or a failure
             is raised.
         fail_on_data_loss: Whether lost content is an error. Otherwise the read goes on with the
@@ -81,6 +88,7 @@ class BoundedReader(Owner):
         end: int,
         *,
         direct: bool = True,
+        on_missing_file: Callable[[], object] | None = None,
         fetch_timeout: float = FETCH_TIMEOUT,
         fail_on_data_loss: bool = True,
         on_gap: Callable[[int, int], None] | None = None,
@@ -97,15 +105,33 @@ class BoundedReader(Owner):
         self._fails = fail_on_data_loss
         self._on_gap = on_gap
         self._gaps: list[tuple[int, int]] = []
+        self._on_missing_file = on_missing_file if direct else None
         self._policy = _within(client.retry_policy, fetch_timeout)
         self._attempt = 0
         self._deadline: float | None = None
         self._error: pb.GazetteError | None = None
-        self._reader = RetryReader(
-            client,
-            pb.ReadRequest(journal=journal, offset=begin, end_offset=end),
-            retry_policy=self._policy,
-            direct=direct,
+        self._reader = self._reader_of(direct=direct)
+
+    def _reader_of(self, *, direct: bool) -> RetryReader:
+        policy = self._policy
+        if self._on_missing_file is not None:
+            policy = dataclasses.replace(policy, on_error=self._retries)
+        request = pb.ReadRequest(journal=self.journal, offset=self._offset, end_offset=self.end)
+        return RetryReader(self._client, request, retry_policy=policy, direct=direct)
+
+    def _retries(self, failure: Failure) -> bool | None:
+        """Return False for a file which isn't found here: there's no use in looking again."""
+        if self._is_missing_here(failure.error):
+            return False
+        on_error = self._policy.on_error
+        return None if on_error is None else on_error(failure)
+
+    def _is_missing_here(self, error: pb.GazetteError | None) -> bool:
+        return (
+            self._on_missing_file is not None
+            and isinstance(error, pb.TransportError)
+            and error.code in ("403", "404")
+            and self._reader.response.fragment_url.startswith("file:")
         )
 
     @property
@@ -166,10 +192,13 @@ class BoundedReader(Owner):
         except (pb.JournalNotFoundError, pb.SuspendedError) as error:
             self._lose(self.end, str(error))
         except pb.TransportError as error:
-            if error.code != "404":
+            if self._is_missing_here(error):
+                await self._turn_to_broker()
+            elif error.code == "404" or (error.code == "UNKNOWN" and _NO_FILE in error.details):
+                # The policy had it tried for as long as the time-out.
+                self._lose(await self._next_begin(), f"its file is gone: {error}")
+            else:
                 raise
-            # The policy had it tried for as long as the time-out.
-            self._lose(await self._next_begin(), f"its file is gone: {error}")
         else:
             # Invariant: content is of the very offset which is due.
             begin = self._reader.offset - len(data)
@@ -178,6 +207,15 @@ class BoundedReader(Owner):
                 return data
             await self._skip(begin)
         return b""
+
+    async def _turn_to_broker(self) -> None:
+        """Have all of the rest come through a broker."""
+        before, told = self._reader, self._on_missing_file
+        assert told is not None
+        self._on_missing_file = None
+        self._reader = self._reader_of(direct=False)
+        told()
+        await before.aclose()
 
     async def _skip(self, begin: int) -> None:
         """Lose what the broker skipped, unless it may be about to appear."""
@@ -271,35 +309,25 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
         BrokerStatusError: The broker refused.
         TransportError: The RPC failed, or no broker answers.
     """
-    return (await _probe(client, journal, -1, seconds)).write_head
-
-
-async def first_offset_of(
-    client: JournalClient, journal: str, seconds: float = PROBE_SECONDS
-) -> int:
-    """Return the first offset of which a journal has content; its write head if it has none.
-
-    It costs one RPC, but for journals whose first content isn't persisted, or is gone altogether.
-
-    Args:
-        client: Client to use.
-        journal: Name of the journal.
-        seconds: Seconds after which a failure isn't retried, and an answer not waited for.
-
-    Cancellation: safe.
-
-    Raises:
-        GazetteError: As `head_of()`.
-    """
-    response = await _probe(client, journal, 0, seconds)
-    if response.status == pb.Status.OK or not response.write_head:
-        return response.offset
-    # Brokers skip to the first fragment only if it's persisted.
-    request = pb.FragmentsRequest(journal=journal, page_limit=1)
-    async with aclosing(iter_fragments(client, request)) as listed:
-        async for fragment in listed:
-            return fragment.spec.begin
-    return response.write_head
+    request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
+    attempts = Attempts(Operation.READ, _within(client.retry_policy, seconds), request)
+    while True:
+        # That no broker answers in time isn't retried: it has been.
+        await client.rpc.dispatcher.ready()
+        failure: pb.GazetteError | None = None
+        async with Reader(client, request, on_offset_jump="skip") as reader:
+            try:
+                async with asyncio.timeout(seconds):
+                    response = await reader.next_response()
+                    if response is not None and response.status in _ANSWERS:
+                        return response.write_head
+                    await reader.next_response()  # Raises what the status stands for.
+            except TimeoutError:
+                text = f"no answer of a broker to a probe of journal {journal}"
+                failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
+            except pb.GazetteError as error:
+                failure = error
+        await attempts.pause(failure)
 
 
 async def map_bounded(
@@ -335,31 +363,6 @@ async def map_bounded(
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
     return [results[number] for number in range(len(listed))]
-
-
-async def _probe(
-    client: JournalClient, journal: str, offset: int, seconds: float
-) -> pb.ReadResponse:
-    """Return what a broker has to say of an offset, or of the head if that's -1."""
-    request = pb.ReadRequest(journal=journal, offset=offset, metadata_only=True)
-    attempts = Attempts(Operation.READ, _within(client.retry_policy, seconds), request)
-    while True:
-        # That no broker answers in time isn't retried: it has been.
-        await client.rpc.dispatcher.ready()
-        failure: pb.GazetteError | None = None
-        async with Reader(client, request, on_offset_jump="skip") as reader:
-            try:
-                async with asyncio.timeout(seconds):
-                    response = await reader.next_response()
-                    if response is not None and response.status in _ANSWERS:
-                        return response
-                    await reader.next_response()  # Raises what the status stands for.
-            except TimeoutError:
-                text = f"no answer of a broker to a probe of journal {journal}"
-                failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
-            except pb.GazetteError as error:
-                failure = error
-        await attempts.pause(failure)
 
 
 def _within(policy: RetryPolicy, seconds: float) -> RetryPolicy:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import warnings
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.record_bounds import RecordBounds
 
+_logger = logging.getLogger(__name__)
+
 _SLACK_BYTES: Final = 64 << 10
 """Bytes behind a range which are asked for with it, as its last record may go on there."""
 
 Pieces: TypeAlias = list[tuple[int, bytes]]
 """Consecutive content, but for gaps: offsets, and the bytes there, which aren't empty."""
+
+
+@functools.cache
+def _warn_of_root(root: str | None) -> None:
+    where = root or "$BROKER_FILE_ROOT"
+    _logger.warning("files of fragments aren't found in %s: they're read through brokers", where)
 
 
 class RangeContent(Owner):
@@ -119,12 +129,16 @@ class RangeContent(Owner):
         def on_gap(begin: int, end: int) -> None:
             gaps.append((begin, end))
 
+        def warn() -> None:
+            _warn_of_root(options.connection.file_root)
+
         return BoundedReader(
             self._client,
             self.journal,
             begin,
             max(begin, end),
             direct=options.io != "broker",
+            on_missing_file=warn if options.io == "auto" else None,
             fetch_timeout=options.fetch_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
             on_gap=on_gap,

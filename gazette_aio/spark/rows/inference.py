@@ -17,6 +17,7 @@ numbers BIGINT, and fields by which a message would hold one of its own type are
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _MAX_DEPTH: Final = 32
 """Of objects and arrays within each other. What's deeper is left out."""
 _MAX_LONG: Final = 1 << 63
+_MAX_DOUBLE: Final = int(sys.float_info.max)
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _CPP_KINDS: Final = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
@@ -153,6 +155,8 @@ class _Seen:
             self._kinds.add("boolean")
         elif isinstance(value, str):
             self._kinds.add("string")
+        elif isinstance(value, int) and not -_MAX_DOUBLE <= value <= _MAX_DOUBLE:
+            self._kinds.add("huge")
         else:
             is_long = isinstance(value, int) and -_MAX_LONG <= value < _MAX_LONG
             self._kinds.add("long" if is_long else "double")
@@ -195,18 +199,21 @@ def _csv_fields(adapter: PlacedCSVAdapter, messages: Iterable[bytes]) -> list[An
 
 def _text_kind(texts: list[str]) -> Any:
     values = [text for text in texts if text]
+    try:
+        column = pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        return pa.binary()
     # What Arrow would take for a hexadecimal number is rather meant to be text.
-    if values and not any(text[:2].lower() == "0x" for text in values):
+    if not values or any(text[:2].lower() == "0x" for text in values):
+        return pa.string()
+    # It takes digits for truth values as well, beside others.
+    truths = () if "0" in values or "1" in values else (pa.bool_(),)
+    for kind in (pa.int64(), pa.float64(), *truths):
         try:
-            column = pa.array(values, pa.string())
-        except UnicodeEncodeError:
-            return pa.binary()
-        for kind in (pa.int64(), pa.float64(), pa.bool_()):
-            try:
-                column.cast(kind)
-            except pa.ArrowInvalid:
-                continue
-            return kind
+            column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        return kind
     return pa.string()
 
 
