@@ -11,6 +11,7 @@ from gazette_aio.protocol.errors import DataLossError
 from gazette_aio.spark.streaming import listing as stream_listing
 from gazette_aio.spark.streaming import planner as stream_planner
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
+from gazette_aio.spark.streaming.planner import StreamPlanner
 from tests.spark.stream_queries import World
 
 
@@ -130,15 +131,20 @@ async def test_a_planned_batch_of_a_journal_which_is_gone(world):
     assert query.rows == []
 
 
+@pytest.mark.parametrize("planner", [StreamPlanner, LegacyStreamPlanner])
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
-async def test_journals_created_anew(world, fails, isolation):
+async def test_journals_created_anew(world, fails, isolation, planner):
     await world.create("a")
     await world.publish("a", range(5))
     query = world.query(
-        startingOffsets="earliest", isolation=isolation, failOnDataLoss=str(fails).lower()
+        startingOffsets="earliest",
+        isolation=isolation,
+        failOnDataLoss=str(fails).lower(),
+        planner=planner,
     )
     await query.drain()
+    query.restart()
     await world.delete("a")
     for file in (world.root / "test").rglob("*-*-*"):
         file.unlink()

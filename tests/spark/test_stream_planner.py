@@ -7,19 +7,20 @@ import json
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from gazette_aio.protocol.errors import ConfigurationError, DataLossError
+from gazette_aio.protocol.errors import ConfigurationError, DataLossError, TransportError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 from gazette_aio.spark import bridge
 from gazette_aio.spark.planning.tasks import CommittedFrom
+from gazette_aio.spark.streaming import line_ends, tail
 from gazette_aio.spark.streaming import listing as stream_listing
-from gazette_aio.spark.streaming import tail
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.streaming.planner import StreamPlanner
 from tests.pyspark.journals import Producer
-from tests.spark.stream_queries import SCHEMA, World
+from tests.spark.stream_queries import NDJSON, SCHEMA, World
 
 
 @pytest.fixture
@@ -295,7 +296,8 @@ async def test_available_now_ends_at_its_target(world, isolation):
     assert query.ids == sorted([*range(120), *range(1000, 1000 + number), 2000])
 
 
-async def test_available_now_takes_what_is_gone_for_done(world, caplog):
+@pytest.mark.parametrize("anew", [False, True])
+async def test_available_now_takes_what_is_gone_for_done(world, caplog, anew):
     await world.create("a", "b")
     await world.publish("a", [0, 1])
     await world.publish("b", [2, 3])
@@ -303,7 +305,11 @@ async def test_available_now_takes_what_is_gone_for_done(world, caplog):
     await query.planner.fix_targets()
     await query.trigger(max_bytes=1)
     await world.delete("b")
+    if anew:
+        await world.create("b")
+        await world.publish("b", [4, 5])
     await query.drain(max_bytes=1)
+    await query.drain()
     assert query.ids == [0, 1, 2]
     said = [r for r in caplog.records if r.name == "gazette_aio.spark.streaming.planner"]
     assert [r.journal for r in said] == ["test/b"], "it's told of once"
@@ -488,6 +494,72 @@ async def test_a_target_within_a_line_which_cannot_be_cut(world, isolation):
     assert [row["_begin"] for row in query.rows] == [0]
 
 
+@pytest.mark.parametrize("content_type", [NDJSON, CONTENT_TYPE_CSV])
+@pytest.mark.parametrize("isolation", ["read-committed", "read-uncommitted"])
+async def test_an_old_reader_ends_at_the_last_complete_line(
+    world, isolation, content_type, monkeypatch
+):
+    monkeypatch.setattr(line_ends, "_WINDOW_BYTES", 8)
+    await world.create("a", content_type=content_type)
+    lines = [Producer().outside({"id": number}) for number in range(3)]
+    if content_type == CONTENT_TYPE_CSV:
+        lines = [
+            b'%s,"%d\n"\n' % (json.loads(line)["_meta"]["uuid"].encode(), at)
+            for at, line in enumerate(lines)
+        ]
+    query = world.query(
+        startingOffsets="earliest",
+        isolation=isolation,
+        planner=LegacyStreamPlanner,
+        schema=SCHEMA.remove(0),
+    )
+    await world.append("a", lines[0])
+    await query.drain()
+    await world.append("a", lines[1] + lines[2][:20])
+    for _ in range(2):
+        query.restart()
+        await query.trigger()
+        assert query.end["j"]["test/a"] == len(lines[0] + lines[1])
+    await world.append("a", lines[2][20:])
+    query.restart()
+    await query.drain()
+    sizes = [len(line) for line in lines]
+    assert [row["_begin"] for row in query.rows] == [0, sizes[0], sizes[0] + sizes[1]]
+
+
+async def test_a_limit_far_before_the_end_of_a_line(world, monkeypatch):
+    monkeypatch.setattr(line_ends, "_WINDOW_BYTES", 8)
+    await world.create("a")
+    query = world.query(startingOffsets="earliest", isolation="read-uncommitted")
+    one, other = (Producer().outside({"id": number}) for number in range(2))
+    await world.append("a", one + other[:-1])
+    await query.drain(max_bytes=len(one) + 5)
+    assert query.ids == [0]
+    assert query.end["j"]["test/a"] == len(one)
+    await world.append("a", other[-1:])
+    await query.drain(max_bytes=len(one) + 5)
+    assert query.ids == [0, 1]
+
+
+async def test_a_planned_batch_is_run_again_by_a_replica_which_is_behind(world, monkeypatch):
+    await world.create("a")
+    lines = [Producer().outside({"id": number}) for number in range(3)]
+    await world.append("a", b"".join(lines))
+    query = world.query(startingOffsets="earliest", isolation="read-uncommitted")
+    planned = await query.plan(max_bytes=len(lines[0]) + 5)
+    real = stream_listing.list_journals
+
+    async def list_journals(*args, **kwargs):
+        return [replace(one, head=len(lines[0])) for one in await real(*args, **kwargs)]
+
+    query.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_listing, "list_journals", list_journals)
+        await query.run(*planned)
+    await query.drain()
+    assert query.ids == [0, 1, 2], "the line which goes on behind the end is of this batch"
+
+
 async def test_bad_lines_at_the_head(world):
     await world.create("a")
     query = world.query(startingOffsets="earliest", mode="PERMISSIVE")
@@ -497,6 +569,62 @@ async def test_bad_lines_at_the_head(world):
     await world.publish("a", [1])
     await query.drain()
     assert [row["id"] for row in query.rows] == [None, 1]
+
+
+# --- Brokers which are away.
+
+
+@pytest.fixture
+def absences(monkeypatch):
+    """Errors which the next listings meet."""
+    errors = []
+    real = stream_listing.list_journals
+
+    async def list_journals(*args, **kwargs):
+        if errors:
+            raise errors.pop(0)
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(stream_listing, "list_journals", list_journals)
+    monkeypatch.setattr(stream_listing, "_PAUSE_SECONDS", 0.0)
+    return errors
+
+
+def unavailable():
+    return TransportError("UNAVAILABLE", "no broker answers", retryable=True)
+
+
+async def test_brokers_which_restart_are_waited_for(world, absences):
+    await world.create("a")
+    query = world.query(startingOffsets="earliest", fetchTimeout="60s")
+    absences.append(unavailable())
+    with pytest.raises(TransportError):
+        await query.trigger()
+    absences.clear()
+    await query.drain()
+    for number in range(2):
+        await world.publish("a", [number])
+        absences += [unavailable(), unavailable()]
+        await query.drain()
+    assert query.ids == [0, 1]
+    planned = json.dumps((await query.planner.initial()).to_json()), query.log[-1]
+    absences.append(unavailable())
+    await query.run(*planned)
+    assert query.ids == [0, 0, 1, 1]
+    assert not absences
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [("0.001s", unavailable()), ("60s", TransportError("PERMISSION_DENIED", "no"))],
+)
+async def test_brokers_are_not_waited_for_in_vain(world, absences, seconds, error):
+    await world.create("a")
+    query = world.query(fetchTimeout=seconds)
+    await query.drain()
+    absences += [error] * 1000
+    with pytest.raises(TransportError, match=error.code):
+        await query.trigger()
 
 
 # --- Cost.

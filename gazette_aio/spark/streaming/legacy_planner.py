@@ -27,7 +27,7 @@ from gazette_aio.spark.streaming.offsets import (
     is_recreated,
 )
 from gazette_aio.spark.streaming.planner import StreamPlanner
-from gazette_aio.spark.streaming.progress import plan_batch
+from gazette_aio.spark.streaming.progress import find_recreated, plan_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,6 +92,7 @@ class LegacyStreamPlanner(StreamPlanner):
         end = Offsets.parse(given)
         if end.states is not None:
             return end.sequence(committed=self._sequences)
+        self._tell(find_recreated(begin_of(start, end), end))
         moved: dict[str, RangeState] = {}
         if self._sequences:
             end = replace(end, states={})

@@ -9,17 +9,24 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.client.threads import in_thread
+from gazette_aio.message.columnar.regions import region_splitter
+from gazette_aio.protocol.errors import FramingError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV, CONTENT_TYPE_JSON_LINES
+from gazette_aio.spark.planning.journal_ranges import find_cuts
 from gazette_aio.spark.reading.bounded import BoundedReader
-from gazette_aio.spark.rows.formats import kind_of
+from gazette_aio.spark.reading.engines import STEP_BYTES
+from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
+from gazette_aio.spark.rows.formats import format_of, kind_of
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
+    from gazette_aio.message.columnar.regions import RegionSplitter
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
-LINE_BYTES: Final = 1 << 20
-"""Bytes before a head within which the end of the last line is looked for."""
+_WINDOW_BYTES: Final = 1 << 20
+"""Bytes within which the end of the last line is looked for at once, from the head backwards."""
 
 _KINDS: Final = {CONTENT_TYPE_JSON_LINES: "ndjson", CONTENT_TYPE_CSV: "csv"}
 
@@ -37,7 +44,7 @@ async def is_complete(client: JournalClient, journal: JournalInfo, options: Sour
     if _kind(journal, options) not in {"ndjson", "csv"}:
         return True
     begin = max(journal.head - 1, 0)
-    return await _fetch(client, journal, begin, options) in {b"\n", b""}
+    return await _fetch(client, journal.name, begin, journal.head, options) in {b"\n", b""}
 
 
 async def last_end(client: JournalClient, planned: JournalRange, options: SourceOptions) -> int:
@@ -58,12 +65,46 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
     journal, begin, end = planned
     if await is_complete(client, journal, options):
         return end
-    # A newline of a CSV file may be one of a value.
-    if _kind(journal, options) == "ndjson":
-        content = await _fetch(client, journal, max(begin, journal.head - LINE_BYTES), options)
+    if _kind(journal, options) == "csv":
+        return await _last_record_end(client, planned, options)
+    high = journal.head
+    while high > begin:
+        low = max(begin, high - _WINDOW_BYTES)
+        content = await _fetch(client, journal.name, low, high, options)
         if found := content.rfind(b"\n") + 1:
-            return min(end, journal.head - len(content) + found)
+            return min(end, high - len(content) + found)
+        high = low
     return begin
+
+
+async def _last_record_end(
+    client: JournalClient, planned: JournalRange, options: SourceOptions
+) -> int:
+    """Return where the last complete record ends of a range up to a head, or its begin."""
+    journal, begin, end = planned
+    framing = format_of(options, journal.content_type).framing
+    assert framing is not None
+    # A newline may be one of a value, so records are found from a begin of one.
+    begin = max(find_cuts(planned), default=begin)
+    splitter = region_splitter(framing, begin, max_frame_bytes=MAX_FRAME_BYTES)
+    reader = _reader_of(client, journal.name, begin, end, options)
+    async with aclosing(reader):
+        async for offset, chunk in reader:
+            await in_thread(_pass, splitter, offset, chunk)
+    return splitter.offset
+
+
+def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
+    """Pass over the records which end in content."""
+    if offset != splitter.offset + splitter.buffered:
+        splitter.jump(offset)
+    splitter.feed(chunk)
+    while True:
+        try:
+            if splitter.next_region(STEP_BYTES) is None:
+                return
+        except FramingError:
+            continue  # Who reads it tells.
 
 
 def _kind(journal: JournalInfo, options: SourceOptions) -> str | None:
@@ -72,18 +113,10 @@ def _kind(journal: JournalInfo, options: SourceOptions) -> str | None:
 
 
 async def _fetch(
-    client: JournalClient, journal: JournalInfo, begin: int, options: SourceOptions
+    client: JournalClient, journal: str, begin: int, end: int, options: SourceOptions
 ) -> bytes:
-    """Return the content from an offset up to the head, or what's behind the last gap of it."""
-    reader = BoundedReader(
-        client,
-        journal.name,
-        begin,
-        journal.head,
-        direct=False,
-        fetch_timeout=options.fetch_timeout,
-        fail_on_data_loss=False,
-    )
+    """Return the content of a range, or what's behind the last gap of it."""
+    reader = _reader_of(client, journal, begin, end, options)
     content, at = bytearray(), begin
     async with aclosing(reader):
         async for offset, chunk in reader:
@@ -92,3 +125,17 @@ async def _fetch(
             content += chunk
             at = offset + len(chunk)
     return bytes(content)
+
+
+def _reader_of(
+    client: JournalClient, journal: str, begin: int, end: int, options: SourceOptions
+) -> BoundedReader:
+    return BoundedReader(
+        client,
+        journal,
+        begin,
+        end,
+        direct=False,
+        fetch_timeout=options.fetch_timeout,
+        fail_on_data_loss=False,
+    )

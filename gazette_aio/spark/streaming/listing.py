@@ -4,6 +4,9 @@ To plan a batch takes a listing, and a probe of the head of each journal, all at
 listed as well where a journal is read which wasn't read a moment ago, as its first content may be
 gone; where a limit can cut it at fragments only; or where there's enough to read to be worth
 several tasks.
+
+A query outlives a restart of its brokers: once they've answered, it's waited for that they do so
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.spark.connecting import spark_client
@@ -38,6 +41,9 @@ _logger = logging.getLogger(__name__)
 _PROBE_SECONDS: Final = 5.0
 """Seconds for which a write head which went back is asked for again."""
 
+_PAUSE_SECONDS: Final = 1.0
+"""Seconds between attempts to reach brokers which are away."""
+
 _FRESH_SECONDS: Final = 60.0
 """Seconds for which content that was read is taken to be there still."""
 
@@ -54,6 +60,7 @@ class StreamListing:
         self._options = options
         self._schema = schema
         self._layout: RowLayout | None = None
+        self._has_answered = False  # Whether brokers were there.
         self._checked: dict[str, tuple[str, Labels]] = {}
         self._read: dict[str, tuple[int, float]] = {}  # Offsets read up to, and when.
 
@@ -69,9 +76,7 @@ class StreamListing:
         begin_mod_time = 0
         if self._options.starting_timestamp_ms is not None:
             begin_mod_time = self._options.starting_timestamp_ms // 1000 - MAX_SKEW_SECONDS
-        journals = await list_journals(
-            await spark_client(self._options.connection),
-            self._options,
+        journals = await self._list(
             fragments=self._options.starting != "latest",
             # Others may be created while the query runs.
             allow_none=not self._options.selection.journals,
@@ -91,13 +96,11 @@ class StreamListing:
             ConfigurationError: Rows of the schema can't be made of one.
             GazetteError: Brokers can't tell.
         """
-        listed = await list_journals(
-            await spark_client(self._options.connection),
-            self._options,
-            fragments=fragments,
-            wanted=None if names is None else lambda journal: journal.name in names,
-            allow_none=True,
-        )
+
+        def is_wanted(journal: JournalInfo) -> bool:
+            return names is None or journal.name in names
+
+        listed = await self._list(fragments=fragments, wanted=is_wanted, allow_none=True)
         await self._check(listed)
         return {journal.name: journal for journal in listed}
 
@@ -172,6 +175,24 @@ class StreamListing:
         """Take note of what's read now."""
         now = time.monotonic()
         self._read |= {one.journal: (one.end, now) for one in ranges}
+
+    async def _list(self, **wanted: Any) -> list[JournalInfo]:
+        """Return what `list_journals()` does of these arguments, as soon as brokers answer."""
+        options = self._options
+        began = time.monotonic()
+        while True:
+            try:
+                client = await spark_client(options.connection)
+                found = await list_journals(client, options, **wanted)
+            except (pb.TransportError, pb.BrokerStatusError) as error:
+                waited = time.monotonic() - began
+                if not (self._has_answered and error.retryable and waited < options.fetch_timeout):
+                    raise
+                _logger.warning("brokers are waited for: %s", str(error))
+            else:
+                self._has_answered = True
+                return found
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _check(self, journals: Iterable[JournalInfo]) -> None:
         checked = self._checked

@@ -174,7 +174,8 @@ class Offsets:
             if any(self.journals.values()) and not self.is_initial:
                 raise ConfigurationError(
                     "isolation can't be changed to read-committed: the checkpoint has no states of "
-                    "producers, so start with a new one"
+                    "producers, nor has one of PySpark before 4.2 whose last run was of a single "
+                    "batch, so start with a new one"
                 )
             return replace(self, states={})
         return self

@@ -30,7 +30,7 @@ from gazette_aio.spark.planning.tasks import (
 from gazette_aio.spark.reading.bounded import is_old, map_bounded
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.rows.formats import isolation_of
-from gazette_aio.spark.streaming.line_ends import LINE_BYTES, is_complete, last_end
+from gazette_aio.spark.streaming.line_ends import is_complete, last_end
 from gazette_aio.spark.streaming.listing import StreamListing
 from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, settle
 from gazette_aio.spark.streaming.progress import (
@@ -176,7 +176,7 @@ class StreamPlanner:
         )
         self._tell(losses)
         self._note(journals)
-        for name in {loss.journal for loss in losses} - journals.keys():
+        for name in [loss.journal for loss in losses if loss.is_whole]:
             self._lost.add(name)
             self._seen.pop(name, None)
             if self._targets is not None:
@@ -224,7 +224,11 @@ class StreamPlanner:
             journals = planned.journals
         else:
             names = {one.journal for one in ranges}
-            journals = await self._listing.look(names, fragments=True)
+            # Race: a replica which is behind may not know of what the last line goes on with.
+            journals = {
+                name: replace(journal, head=max(journal.head, end.heads.get(name, 0)))
+                for name, journal in (await self._listing.look(names, fragments=True)).items()
+            }
         found = self._check(ranges, journals)
         self._listing.note_read(ranges)
         if following := self._following(found):
@@ -368,7 +372,7 @@ class StreamPlanner:
         """Return a range whose last record may go on behind the head, or the target of the run."""
         journal, _, end = planned
         if journal.is_divisible:
-            return [planned] if journal.head - end < LINE_BYTES else []
+            return [planned]  # However far behind: who knows how long a line is.
         target = (self._targets or {}).get(journal.name, Target(journal.head))
         is_near = end in {journal.head, target.head}
         return [planned._replace(journal=replace(journal, head=end))] if is_near else []

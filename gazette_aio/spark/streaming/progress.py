@@ -53,6 +53,11 @@ class Loss(NamedTuple):
     end: int
     """Equal to `begin`, if it isn't known how much is lost."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the journal, as it was, can be read any more in this run."""
+        return self.reason == _GONE
+
 
 class BatchEnd(NamedTuple):
     """Where a batch ends."""
@@ -143,6 +148,15 @@ def plan_batch(
         base if start.is_initial else None,
     )
     return BatchEnd(end, sorted(losses))
+
+
+def find_recreated(start: Offsets, end: Offsets) -> list[Loss]:
+    """Return journals which were created anew between positions, in the order of their names."""
+    return [
+        Loss(name, _RECREATED, offset, offset)
+        for name, offset in sorted(start.journals.items())
+        if _differ(start.revisions.get(name, 0), end.revisions.get(name, 0))
+    ]
 
 
 def split_limit(lags: Sequence[int], limit: int | None) -> list[int]:
