@@ -12,9 +12,11 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions, SourceOptions, check_options
@@ -100,7 +102,12 @@ class GazetteDataSource(DataSource):
     def streamReader(  # noqa: N802 - Spark's name.
         self, schema: StructType
     ) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
+        """Return the reader of a stream.
+
+        Raises:
+            ConfigurationError: An option contradicts another, or PySpark is too old.
+        """
+        _check_streams()
         from gazette_aio.spark.streaming.source import stream_reader  # noqa: PLC0415
 
         options = SourceOptions.parse(self.options, streaming=True)
@@ -118,11 +125,21 @@ class GazetteDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Likewise.
     ) -> DataSourceStreamWriter:
-        """Return the writer of a stream, or of one batch of it."""
+        """Return the writer of a stream, or of one batch of it.
+
+        Raises:
+            ConfigurationError: An option contradicts another, or PySpark is too old.
+        """
+        _check_streams()
         from gazette_aio.spark.sink.writers import GazetteStreamWriter  # noqa: PLC0415
 
         options = SinkOptions.parse(self.options, streaming=True)
         return GazetteStreamWriter(schema, options, overwrite)
+
+
+def _check_streams() -> None:
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigurationError("streams take PySpark 4.1 or newer; batches are possible")
 
 
 async def _infer(options: SourceOptions) -> pa.Schema:

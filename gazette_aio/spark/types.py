@@ -98,10 +98,10 @@ _FAMILIES: Final = (
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _INSTEAD: Final = (
-    ("variant", "read it as STRING, and use parse_json()"),
+    ("variant", "use STRING, with parse_json() or to_json()"),
     ("char", "declare it STRING"),
     ("varchar", "declare it STRING"),
-    ("interval", "read it as STRING, and cast it"),
+    ("interval", "use STRING, and cast it"),
     ("geo", "read it as BINARY"),
 )
 

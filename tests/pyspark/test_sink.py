@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib.util
-import random
-from datetime import UTC, date, datetime
-from decimal import Decimal
+import itertools
+import json
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
-from pyspark.sql import Row
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StructType
 
-from benchmarks.soaks.spark import run_points
+import gazette_aio.protocol as pb
+from benchmarks.soaks.spark import Query, kill, start_driver
+from benchmarks.soaks.spark_faults import FAIL, HOLD, KILL, FaultySource
 from gazette_aio.client import connect
 from gazette_aio.message import protobuf_adapter
 from gazette_aio.spark.sink.commit_records import Kind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
-from gazette_aio.spark.sink.row_batches import arrow_batches
-from gazette_aio.spark.types import parse_schema
 from tests.pyspark.journals import PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
+from tests.pyspark.probes import StumblingSource
+from tests.pyspark.streams import DEADLINE_SECONDS, start_query, was_too_slow
 
 BATCHES = pytest.mark.skipif(
     importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
     reason="before PySpark 4.2, what's there is one batch",
 )
+SUSPENDED = pb.JournalSpec.Suspend.Level
 LOG = "commits"
 PARTS = ["out/a", "out/b", "out/c"]
 
@@ -131,6 +132,30 @@ def test_a_transaction_which_is_run_again_is_published_once(spark, journals, sin
     assert ids(journals) == list(range(30))
 
 
+@pytest.mark.parametrize("commit_journal", [LOG, None], ids=["record", "no record"])
+def test_tasks_are_run_twice(spark, journals, sink, commit_journal):
+    spark.dataSource.register(StumblingSource)
+    options = sink() if commit_journal else sink(commitJournal=None)
+    writer = documents(spark.range(20).repartition(2)).write.format("stumbling").mode("append")
+    writer.options(**options).save()
+    assert ids(journals) == list(range(20))
+    published = b"".join(journals.content(name) for name in PARTS).count(b'"id"')
+    assert published == 40, "the first attempts published all of it, too"
+    assert sum(record.rows for record in records(journals)) == (20 if commit_journal else 0)
+
+
+def test_suspended_journals_are_resumed(spark, journals, sink):
+    options = sink(txnId="one")
+    for name in (LOG, *PARTS):
+        assert journals.suspend(name).level == SUSPENDED.FULL
+    save(documents(spark.range(100)), options)
+    for name in (LOG, *PARTS):
+        assert journals.suspend(name).level == SUSPENDED.PARTIAL
+    save(documents(spark.range(100)), options)
+    save(documents(spark.range(100, 200)), options | {"txnId": "two"})
+    assert ids(journals) == list(range(200))
+
+
 def test_a_bad_row_fails_the_job_and_nothing_is_visible(spark, journals, sink):
     frame = spark.sql(
         "SELECT CASE WHEN id = 70 THEN '[]' ELSE '{\"id\":1}' END AS value FROM range(100)"
@@ -161,7 +186,9 @@ def test_overwriting_is_refused(spark, sink, tmp_path):
         save(documents(spark.range(1)), sink(), mode="overwrite")
     counted = rate(spark).groupBy(fn.lit("k").alias("k")).count()
     with pytest.raises(StreamingQueryException, match="journals are appended to only"):
-        start(counted, sink(), tmp_path / "checkpoint", mode="complete").awaitTermination(30)
+        start(counted, sink(), tmp_path / "checkpoint", mode="complete").awaitTermination(
+            DEADLINE_SECONDS
+        )
 
 
 # Streams
@@ -191,9 +218,9 @@ def files(spark, path):
 
 def drain(frame, options, checkpoint, **given):
     writer = frame.writeStream.format("gazette").options(**options).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query = start_query(writer.option("checkpointLocation", str(checkpoint)))
     try:
-        query.awaitTermination(60)
+        assert query.awaitTermination(DEADLINE_SECONDS)
     finally:
         query.stop()
     return query
@@ -267,6 +294,12 @@ def test_a_failed_commit_is_not_rolled_back(spark, journals, sink, tmp_path):
     """Acknowledgements fail behind the record. The query is started again beside the workers."""
     for number in range(3):
         lines(tmp_path / "in", number * 10, number * 10 + 10, f"{number}.json")
+    # Each batch has rows for each of the journals.
+    one_of = fn.element_at(
+        fn.array(*(fn.lit(journals.name(name)) for name in PARTS)), fn.expr("int(id % 3) + 1")
+    )
+    frame = files(spark, tmp_path / "in").withColumn("journal", one_of)
+    options = sink(prefix=None)
     checkpoint = tmp_path / "checkpoint"
     control = journals.broker.embedded.control
     decided = control.observe("append", journal=journals.name(LOG), where=lambda r: r.offset > 0)
@@ -277,14 +310,14 @@ def test_a_failed_commit_is_not_rolled_back(spark, journals, sink, tmp_path):
         fail="PERMISSION_DENIED",
     )
     with pytest.raises(StreamingQueryException, match="PERMISSION_DENIED"):
-        drain(files(spark, tmp_path / "in"), sink(), checkpoint)
+        drain(frame, options, checkpoint)
     assert fault.hits == 1
     fault.remove()
     decided.remove()
     assert 0 < len(ids(journals)) < 10
     lost, retired = records(journals)
     assert retired.producers == lost.producers
-    drain(files(spark, tmp_path / "in"), sink(), checkpoint)
+    drain(frame, options, checkpoint)
     assert ids(journals) == list(range(30))
     kinds = [record.kind for record in records(journals)]
     assert kinds == [Kind.COMMIT, Kind.RETIRE, Kind.COMMIT, Kind.COMMIT]
@@ -310,7 +343,7 @@ def test_an_aggregation_is_updated_exactly_once(spark, journals, sink, tmp_path)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start()
         with contextlib.suppress(StreamingQueryException):
-            query.awaitTermination(60)
+            assert query.awaitTermination(DEADLINE_SECONDS)
     assert not failures
     found = journals.committed(*PARTS)
     assert sorted((message["id"], message["count"]) for message in found) == [
@@ -335,7 +368,7 @@ def test_a_batch_which_writes_twice_is_told_of_sink_ids(spark, journals, sink, t
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     for _ in range(2):  # It isn't forgotten by whoever just starts it again.
         with pytest.raises(StreamingQueryException, match="each write needs an option 'sinkId'"):
-            writer.trigger(availableNow=True).start().awaitTermination(60)
+            writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_SECONDS)
     assert ids(journals) == list(range(10))
 
 
@@ -353,41 +386,79 @@ def test_a_batch_is_run_again_below_a_group_of_jobs(spark, journals, sink, tmp_p
     writer = files(spark, tmp_path / "in").writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(StreamingQueryException, match="failure 1"):
-        writer.trigger(availableNow=True).start().awaitTermination(60)
-    writer.trigger(availableNow=True).start().awaitTermination(60)
+        writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_SECONDS)
+    assert writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_SECONDS)
     assert ids(journals) == list(range(10))
     assert {record.run for record in records(journals)} == {"nightly"}
 
 
-def test_rows_become_arrow(spark):
-    """As a stream's writer of PySpark 4.0 needs them."""
-    schema = StructType.fromDDL(
-        "id LONG, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, name STRING, raw BINARY,"
-        " price DECIMAL(5,2), inner STRUCT<a: INT, at: TIMESTAMP>, list ARRAY<DATE>,"
-        " map MAP<STRING, INT>"
-    )
-    at, day = datetime(2024, 5, 1, 12, 30, 1, 500), date(2024, 5, 1)  # noqa: DTZ001
-    one = Row(1, at, at, day, "a", b"b", Decimal("1.50"), Row(2, at), [day, None], {"k": 1})
-    rows = [one, Row(*[None] * len(schema))] * 6000
-    batches = list(arrow_batches(iter(rows), schema))
-    assert [batch.num_rows for batch in batches] == [10_000, 2000]
-    assert {batch.schema for batch in batches} == {parse_schema(schema.json())}
-    first, second = batches[0].slice(0, 2).to_pylist()
-    utc = at.astimezone(UTC)
-    assert first == {
-        "id": 1, "at": utc, "local": at, "day": day, "name": "a", "raw": b"b",
-        "price": Decimal("1.50"), "inner": {"a": 2, "at": utc}, "list": [day, None],
-        "map": [("k", 1)],
-    }  # fmt: skip
-    assert set(second.values()) == {None}
+# A driver of its own, which copies journals
 
 
-# Drivers of their own, which copy journals
+@pytest.fixture
+def faulty(spark):
+    """A sink, of each of whose tasks the first attempt fails behind its appends."""
+    spark.sparkContext.environment[FAIL] = "1"
+    spark.dataSource.register(FaultySource)
+    yield "faulty_gazette"
+    del spark.sparkContext.environment[FAIL]
 
 
 @BATCHES
-@pytest.mark.timeout(400)
-async def test_drivers_are_killed(broker, tmp_path):
-    """One at several points of the protocol, and then tasks fail. `make soak` has them all."""
+async def test_a_driver_is_killed(broker, spark, faulty, tmp_path):
+    """It has three queries, each at another point of the protocol. `make soak` has all of them."""
     async with connect(broker.endpoint) as client:
-        await run_points(client, tmp_path, random.Random(1), ["append", "acks", "done"])
+        # The first one has a batch for each row.
+        queries = {
+            point: Query(client, point, tmp_path, rows=rows, batches=batches)
+            for point, rows, batches in (("append", 4, 4), ("acks", 40, 2), ("done", 40, 2))
+        }
+        for query in queries.values():
+            await query.create()
+        due = {query.log: f"{point}:{point != 'acks':d}" for point, query in queries.items()}
+        await kill_driver(list(queries.values()), due, tmp_path)
+        for query in queries.values():
+            await query.check(is_done=False)
+        # The broker has a loop of its own. In other threads, Spark doesn't know the sink.
+        copy(spark, faulty, [query.given(2) for query in queries.values()])
+        for query in queries.values():
+            await query.check(is_done=True)
+
+
+async def kill_driver(queries, due, directory):
+    """Run a driver until each of its queries has come to the point at which it's killed."""
+    for number in itertools.count():
+        held = directory / f"held-{number}"
+        held.mkdir()
+        environment = {KILL: json.dumps(due), HOLD: str(held)}
+        driver = await start_driver(directory, [query.given(2) for query in queries], environment)
+        ended = asyncio.create_task(driver.communicate())
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while len(list(held.iterdir())) < len(queries) and not ended.done():
+                    await asyncio.wait([ended], timeout=0.1)
+                is_done = not ended.done()
+        finally:
+            kill(driver)
+            _, told = await ended
+            (held / "killed").touch()
+        if is_done:
+            return
+        assert was_too_slow(text := told.decode()), text[-4000:]
+
+
+def copy(spark, sink, queries):
+    """Run queries to their end."""
+    running = []
+    for given in queries:
+        reader = spark.readStream.format("gazette").schema("id LONG").options(**given["source"])
+        frame = reader.load().repartition(given["tasks"])
+        writer = frame.writeStream.format(sink).options(**given["sink"])
+        writer = writer.option("checkpointLocation", given["checkpoint"])
+        running.append(start_query(writer.trigger(availableNow=True)))
+    try:
+        for query in running:
+            assert query.awaitTermination(DEADLINE_SECONDS)
+    finally:
+        for query in running:
+            query.stop()

@@ -342,6 +342,14 @@ async def test_journals_are_listed_from_time_to_time(broker, client, monkeypatch
     ]
 
 
+async def test_rows_name_journals_which_appeared_meanwhile(broker, client):
+    sink = Sink(options_of(broker))
+    await sink.run(0, values([1]))
+    await create(client, "topic/part-004")
+    await sink.run(1, pa.table({"id": [2], "journal": ["topic/part-004"]}))
+    assert await ids(client, "topic/part-004") == [2]
+
+
 async def test_columns_become_members(broker, client):
     rows = [{"id": 1, "name": "ä", "tags": ["x"], "nested": {"a": None}, "key": "k"}]
     await Sink(options_of(broker, uuid="/meta/id")).run(0, table_of(rows))
@@ -392,6 +400,13 @@ async def test_acknowledgements_have_the_constants_of_a_template(broker, client)
     assert last.pop("_meta")["ack"] is True
     assert last == {"kind": "ack"}
     assert await ids(client) == [1]
+
+
+@pytest.mark.parametrize("template", ['{"_meta":5}', '{"_meta":{"uuid":"x"},"a":1e999}'])
+async def test_templates_of_acknowledgements_which_hold_no_uuid(broker, client, template):
+    sink = Sink(options_of(broker, ackTemplate=template))
+    with pytest.raises(pb.ConfigurationError, match="option 'ackTemplate': "):
+        await sink.plan(values([1]))
 
 
 @pytest.mark.parametrize(("table", "error"), [
@@ -468,6 +483,19 @@ async def test_without_a_commit_journal_a_batch_is_visible_as_a_whole(broker, cl
     await on_bridge(abort_batch(sink.options, [None, *aborted], 1))
     assert aborted[0].producer not in {message.producer for message in messages}
     assert await ids(client) == list(range(40))
+
+
+async def test_a_commit_which_fails_midway_is_not_rolled_back(broker, client, caplog):
+    """Without a commit journal: readers have seen what was acknowledged before."""
+    sink = Sink(options_of(broker, commitJournal=None))
+    table = pa.table({"id": range(4), "journal": PARTS})
+    messages = await sink.publish(0, table)
+    with broker.control.keep("append", journal=PARTS[1], fail="INTERNAL"):
+        with pytest.raises(pb.TransportError):
+            await sink.commit(0, messages)
+    await on_bridge(abort_batch(sink.options, messages, 0))
+    assert await ids(client) == [0, 2, 3]
+    assert "semantics are lost" not in caplog.text
 
 
 async def test_an_aborted_batch_is_rolled_back_unless_it_is_committed(broker, client):

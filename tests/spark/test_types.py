@@ -110,9 +110,9 @@ def test_metadata_of_spark_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("spark", "text"),
     [
-        ("variant", "type VARIANT isn't supported: read it as STRING"),
+        ("variant", "type VARIANT isn't supported: use STRING"),
         ("char(3)", "type CHAR\\(3\\) isn't supported: declare it STRING"),
-        ("interval year to month", "isn't supported: read it as STRING"),
+        ("interval year to month", "isn't supported: use STRING"),
         ("geometry(OGC:CRS84)", "isn't supported: read it as BINARY"),
         ("nonsense", "type NONSENSE isn't supported$"),
         ("decimal(39,0)", "DECIMAL\\(39,0\\)"),

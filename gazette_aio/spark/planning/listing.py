@@ -23,7 +23,7 @@ from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
 from gazette_aio.spark.reading.bounded import head_of, map_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from gazette_aio.client import JournalClient
     from gazette_aio.spark.options import Selection, SourceOptions
@@ -79,7 +79,7 @@ async def list_journals(
         async for journal in journals:
             listed[journal.spec.name] = _info_of(journal, content_type)
     if not allow_none:
-        _check_found(options.selection, listed)
+        check_found(options.selection, listed)
 
     async def look(info: JournalInfo) -> JournalInfo | None:
         if info.fragments is not None:
@@ -93,7 +93,7 @@ async def list_journals(
             selector = pb.LabelSelector(include=pb.label_set("name", info.name))
             found = (await client.list(selector)).journals
             if not found and not allow_none:
-                _check_found(options.selection, listed.keys() - {info.name})
+                check_found(options.selection, listed.keys() - {info.name})
             if not found:
                 return None
             if (again := _info_of(found[0], content_type)).fragments is None:
@@ -143,7 +143,7 @@ def _info_of(journal: pb.ListResponse.Journal, content_type: str | None) -> Jour
     )
 
 
-def _check_found(selection: Selection, names: set[str] | dict[str, JournalInfo]) -> None:
+def check_found(selection: Selection, names: Collection[str]) -> None:
     """Raise ConfigurationError unless all journals which are named, or any, are there."""
     if missing := [repr(name) for name in selection.journals if name not in names]:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""

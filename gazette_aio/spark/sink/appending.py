@@ -1,19 +1,23 @@
-"""Appends of a task to many journals, within bounded memory."""
+"""Appends of tasks and drivers to many journals."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.owner import Owner
+from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.sink.answers import answered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.client.retry import Failure
+    from gazette_aio.spark.sink.commit_records import Record
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +84,8 @@ class JournalAppends(Owner):
         self._parts.setdefault(journal, []).append(content)
         self._sizes[journal] = self._sizes.get(journal, 0) + len(content)
         self._kept_bytes += len(content)
-        self._start(least=self._append_bytes)
+        if self._sizes[journal] >= self._append_bytes:
+            self._start(least=self._append_bytes)
 
     async def flush(self) -> None:
         """Wait until all content is appended.
@@ -166,6 +171,50 @@ class JournalAppends(Owner):
         )
 
 
+async def acknowledge(
+    client: JournalClient, record: Record, retry_policy: RetryPolicy, *, ignores_missing: bool
+) -> tuple[set[str], pb.GazetteError | None]:
+    """Append the acknowledgements of a record, even if those of some journals fail.
+
+    Args:
+        client: Client to use.
+        record: The record.
+        retry_policy: Which failures to retry, and for how long.
+        ignores_missing: Whether it's no failure if a journal is gone.
+
+    Returns:
+        Journals to which further copies may be under way; and what failed first, or None.
+
+    Cancellation: aborts — some may be appended.
+    """
+    repeated: set[str] = set()
+    errors: list[pb.GazetteError] = []
+
+    async def append(item: tuple[str, bytes]) -> None:
+        journal, frames = item
+
+        def note(failure: Failure) -> bool | None:
+            repeated.add(journal)
+            return retry_policy.on_error(failure) if retry_policy.on_error else None
+
+        policy = dataclasses.replace(retry_policy, on_error=note)
+        try:
+            append = client.append(journal, frames, retry_policy=policy)
+            await answered(append, f"an acknowledgement in {journal}", journal)
+        except pb.JournalNotFoundError as error:
+            if not ignores_missing:
+                errors.append(error)
+            else:
+                text = "batch %d can't be acknowledged in %s, which is gone"
+                _logger.warning(text, record.batch, journal, extra={"journal": journal})
+        except pb.GazetteError as error:
+            repeated.add(journal)  # It may be appended still.
+            errors.append(error)
+
+    await map_bounded(append, record.acknowledgements().items())
+    return repeated, errors[0] if errors else None
+
+
 async def roll_back(
     client: JournalClient, frames: Mapping[str, bytes], seconds: float = ROLL_BACK_SECONDS
 ) -> None:
@@ -181,17 +230,15 @@ async def roll_back(
     Cancellation: aborts — messages remain pending.
     """
 
-    async def append(journal: str, frame: bytes) -> None:
-        async with slots:
-            try:
-                await client.append(journal, frame)
-            except pb.GazetteError as error:
-                _logger.warning("messages remain pending: %s", error, extra={"journal": journal})
+    async def append(item: tuple[str, bytes]) -> None:
+        journal, frame = item
+        try:
+            await client.append(journal, frame)
+        except pb.GazetteError as error:
+            _logger.warning("messages remain pending: %s", error, extra={"journal": journal})
 
-    slots = asyncio.Semaphore(APPENDS_AT_ONCE)
     try:
-        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-            for journal, frame in frames.items():
-                group.create_task(append(journal, frame))
+        async with asyncio.timeout(seconds):
+            await map_bounded(append, frames.items(), limit=APPENDS_AT_ONCE)
     except TimeoutError:
         _logger.warning("messages remain pending: there was no time to roll all of them back")

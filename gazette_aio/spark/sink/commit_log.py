@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import logging
 import secrets
 from functools import partial
@@ -14,8 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.sink import commit_rules as rules
-from gazette_aio.spark.sink.answers import answered
-from gazette_aio.spark.sink.appending import roll_back
+from gazette_aio.spark.sink.appending import acknowledge, roll_back
 from gazette_aio.spark.sink.commit_records import commit_record, encode_record, roll_backs
 from gazette_aio.spark.sink.commit_tail import CommitTail
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.client.retry import Failure
     from gazette_aio.spark.sink.commit_records import Record, SinkKey, TaskMessage
     from gazette_aio.spark.sink.commit_rules import Plan, SinkState
 
@@ -37,8 +34,6 @@ _MOST_FAILURES: Final = 3
 """Failed appends of one decision, not counting those which others came before."""
 _MOST_PRODUCERS: Final = 4096
 """Producers of the queries of one sink, beyond which those of further queries aren't used again."""
-_CONCURRENCY: Final = 32
-"""Journals which are acknowledged at a time."""
 
 
 class CommitLog:
@@ -182,42 +177,16 @@ class CommitLog:
         Raises:
             GazetteError: An append failed; all others were tried as well.
         """
-        repeated: set[str] = set()
-        slots = asyncio.Semaphore(_CONCURRENCY)
-
-        async def append(journal: str, frames: bytes) -> pb.GazetteError | None:
-            policy = self._noting(repeated, journal)
-            async with slots:
-                try:
-                    append = self._client.append(journal, frames, retry_policy=policy)
-                    await answered(append, f"an acknowledgement in {journal}", journal)
-                except pb.JournalNotFoundError as error:
-                    if not self._ignores_missing:
-                        return error
-                    _logger.warning(
-                        "batch %d can't be acknowledged in %s, which is gone",
-                        record.batch,
-                        journal,
-                        extra={"journal": journal},
-                    )
-                except pb.GazetteError as error:
-                    repeated.add(journal)  # It may be appended still.
-                    return error
-            return None
-
-        async with asyncio.TaskGroup() as group:
-            appends = [
-                group.create_task(append(journal, frames))
-                for journal, frames in record.acknowledgements().items()
-            ]
+        repeated, error = await acknowledge(
+            self._client, record, self._policy, ignores_missing=self._ignores_missing
+        )
         # Invariant: a producer is retired before its batch returns, and so before its next use.
         if producers := record.producers_of(repeated):
             nonce = _new_nonce()
             retire = partial(rules.retire, record=record, producers=producers, nonce=nonce)
             await self._agree(record.key, retire)
-        for task in appends:
-            if (error := task.result()) is not None:
-                raise error
+        if error is not None:
+            raise error
 
     async def abort(self, batch: int, messages: Iterable[TaskMessage | None]) -> None:
         """Give up a batch and roll its messages back, unless it's decided. Never fails.
@@ -315,16 +284,6 @@ class CommitLog:
         if self._key is None:
             raise ConfigurationError("a CommitLog of all sinks is of none: see of_sink()")
         return self._key
-
-    def _noting(self, repeated: set[str], journal: str) -> RetryPolicy:
-        """Return the policy, and have it note a journal whose first attempt fails."""
-        on_error = self._policy.on_error
-
-        def note(failure: Failure) -> bool | None:
-            repeated.add(journal)
-            return None if on_error is None else on_error(failure)
-
-        return dataclasses.replace(self._policy, on_error=note)
 
     def __repr__(self) -> str:
         return f"<CommitLog of {self._tail!r}, {self._state!r}>"

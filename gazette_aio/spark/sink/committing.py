@@ -7,16 +7,15 @@ import hashlib
 import json
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.reading.bounded import map_bounded
-from gazette_aio.spark.sink.answers import answered
-from gazette_aio.spark.sink.appending import roll_back
+from gazette_aio.spark.planning.listing import check_found
+from gazette_aio.spark.sink.appending import acknowledge, roll_back
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import commit_record, roll_backs
 from gazette_aio.spark.sink.publishing import RETRY, SinkPlan, list_targets
@@ -108,7 +107,10 @@ async def commit_batch(
             return await log.of_sink(key, run=run).decide(batch, messages)
     record = commit_record(key, batch, messages, run=run)
     if record is not None:
-        await _acknowledge(client, options, record)
+        ignores = options.on_missing_journal == "ignore"
+        _, error = await acknowledge(client, record, RETRY, ignores_missing=ignores)
+        if error is not None:
+            raise error
     return record
 
 
@@ -116,6 +118,11 @@ async def abort_batch(
     options: SinkOptions, messages: Sequence[TaskMessage | None], batch: int
 ) -> None:
     """Roll back what tasks have published, unless it's committed already. It never fails.
+
+    Args:
+        options: Options of the sink.
+        messages: What all tasks reported; None for those which failed.
+        batch: Number of the batch.
 
     Cancellation: aborts — messages may remain which never commit.
     """
@@ -127,8 +134,10 @@ async def abort_batch(
         if options.exactly_once:
             async with _log_of(client, options) as log:
                 await log.of_sink(known[0].key).abort(batch, known)
-            return
-        await roll_back(client, roll_backs(known))
+        elif None in messages:
+            # Where no task failed, it was the commit. What that acknowledged isn't taken back:
+            # readers have seen it, and would take it for a loss of exactly-once semantics.
+            await roll_back(client, roll_backs(known))
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
         _logger.warning("messages of batch %d remain pending: %s", batch, error)
 
@@ -179,22 +188,6 @@ def recover_sink(
     )
 
 
-async def _acknowledge(client: JournalClient, options: SinkOptions, record: Record) -> None:
-    """Append acknowledgements of producers which aren't used again."""
-    frames = record.acknowledgements()
-
-    async def append(journal: str) -> None:
-        try:
-            append = client.append(journal, frames[journal], retry_policy=RETRY)
-            await answered(append, f"an acknowledgement in {journal}", journal)
-        except pb.JournalNotFoundError:
-            if options.on_missing_journal == "fail":
-                raise
-            _logger.warning("a batch can't be acknowledged in %s, which is gone", journal)
-
-    await map_bounded(append, frames)
-
-
 class _Kept:
     """What a process keeps of a sink between batches, in the event loop of its client."""
 
@@ -238,18 +231,10 @@ async def _targets(client: JournalClient, options: SinkOptions) -> tuple[Target,
         now = asyncio.get_running_loop().time()
         if kept.listed_at is None or now - kept.listed_at > TARGETS_SECONDS:
             kept.targets = tuple(await list_targets(client, selector))
-            _check_found(options, kept.targets)
+            if options.journal is None:
+                check_found(selection, dict(kept.targets))
+            elif not kept.targets:
+                text = f"JOURNAL_NOT_FOUND: there's no journal {options.journal!r}"
+                raise ConfigurationError(text)
             kept.listed_at = now
         return kept.targets
-
-
-def _check_found(options: SinkOptions, targets: Sequence[Target]) -> None:
-    names = [name for name, _ in targets]
-    expected = (options.journal,) if options.journal is not None else options.selection.journals
-    if missing := [name for name in expected if name not in names]:
-        raise ConfigurationError(f"JOURNAL_NOT_FOUND: there's no journal {missing[0]!r}")
-    if not names:
-        selection = options.selection
-        option = "selector" if selection.selector is not None else "prefix"
-        value: Any = selection.selector if selection.selector is not None else selection.prefix
-        raise ConfigurationError(f"JOURNAL_NOT_FOUND: {option} {value!r} matches no journal")

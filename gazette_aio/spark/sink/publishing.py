@@ -208,8 +208,10 @@ def _put_back(lease: Lease) -> None:
 
 
 async def _find(options: SinkOptions, names: list[str]) -> list[Target]:
-    """Return the journals which rows name."""
+    """Return the journals of names which rows have, or all which options select."""
     client = await spark_client(options.connection)
+    if options.selection:
+        return await list_targets(client, options.selection.label_selector())
     found: list[Target] = []
     for begin in range(0, len(names), _NAMES_AT_ONCE):
         labels = pb.LabelSet()

@@ -75,23 +75,17 @@ class Router:
         """Return journals which rows name, and whose content types aren't known yet.
 
         Raises:
-            ValidationError: They aren't among those which the options select, or one is that of
-                commits.
+            ValidationError: One is that of commits.
         """
         if self._by_column is None:
             return []
         names = pc.unique(batch.column(self._by_column)).to_pylist()
         if self._commit_journal is not None and self._commit_journal in names:
             raise ValidationError(f"a row names the commit journal {self._commit_journal!r}")
-        unknown = [name for name in names if name is not None and name not in self._content_types]
-        if unknown and self._is_restricted:
-            raise ValidationError(
-                f"column {self._by_column!r} has {unknown[0]!r}, which options don't select"
-            )
-        return unknown
+        return [name for name in names if name is not None and name not in self._content_types]
 
     def add(self, targets: Sequence[Target]) -> None:
-        """Take in journals which rows name."""
+        """Take in journals which rows may name."""
         self._content_types.update(targets)
 
     def route(self, batch: RecordBatch) -> dict[Target, Rows]:
@@ -130,7 +124,8 @@ class Router:
     def _named(self, name: str) -> Target:
         content_type = self._content_types.get(name)
         if content_type is None:
-            raise ValidationError(f"JOURNAL_NOT_FOUND: a row names journal {name!r}")
+            reason = ", which options don't select" if self._is_restricted else ""
+            raise ValidationError(f"JOURNAL_NOT_FOUND: a row names journal {name!r}{reason}")
         return name, content_type
 
     def _chosen(self, value: str | bytes) -> Target:

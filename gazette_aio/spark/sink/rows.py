@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import msgspec
+
 from gazette_aio.message.adapters import (
     SplitMessages,
     csv_adapter,
@@ -27,7 +29,7 @@ from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.routes import Route
 from gazette_aio.message.publishing.table_rows import TableRows
-from gazette_aio.message.uuid import OUTSIDE_TXN
+from gazette_aio.message.uuid import OUTSIDE_TXN, ZERO_UUID
 from gazette_aio.protocol.errors import ConfigurationError, GazetteError, ValidationError
 from gazette_aio.spark.sink.commit_records import AckTemplate, ack_template
 from gazette_aio.spark.types import CORRUPT_COLUMN, RESERVED
@@ -124,6 +126,8 @@ def check_target(content_type: str, options: SinkOptions) -> None:
             f"can't publish to journals of content type {content_type!r}: expected {NDJSON},"
             f" {CSV} or {PROTOBUF}"
         )
+    if content_type == NDJSON:
+        _json_kind(options)
     if content_type == CSV and options.ack_template is not None:
         raise ConfigurationError("option 'ackTemplate' isn't for journals of CSV")
     if content_type == CSV and not (options.uuid or "0").isdecimal():
@@ -254,8 +258,13 @@ class RowEncoder:
         if content_type == PROTOBUF:
             messages = protobuf_adapter(self._message_type, uuid or "uuid")
             return _Kind(messages, _protobuf_acknowledgement(messages, constants))
-        documents = json_adapter(dict) if uuid is None else json_adapter(dict, uuid_path=uuid)
-        return _Kind(documents, _json_acknowledgement(documents, constants))
+        return _json_kind(self._options)
+
+
+def _json_kind(options: SinkOptions) -> _Kind:
+    uuid = options.uuid
+    documents = json_adapter(dict) if uuid is None else json_adapter(dict, uuid_path=uuid)
+    return _Kind(documents, _json_acknowledgement(documents, options.ack_template))
 
 
 def _json_acknowledgement(
@@ -270,6 +279,10 @@ def _json_acknowledgement(
         for name in reversed(path[1:-1]):
             inner = {name: inner}
         message = {path[0]: inner, **message}
+    try:
+        adapter.encode(message, ZERO_UUID)
+    except (ValidationError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"option 'ackTemplate': {error}") from None
     return lambda uuid: adapter.encode(message, uuid)
 
 

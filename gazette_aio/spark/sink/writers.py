@@ -45,14 +45,13 @@ if TYPE_CHECKING:
 
     from gazette_aio.spark.options import SinkOptions
 else:
-    # PySpark 4.0 hands rows to streams only.
+    # PySpark 4.0 hasn't got it. Streams are refused there.
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
     )
 
 _logger = logging.getLogger(__name__)
 
-_TAKES_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
 
@@ -131,9 +130,8 @@ class GazetteWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back what was published, unless it's committed. Never fails."""
-        tasks = [message.task for message in _reports(messages)]
-        if tasks:
-            bridge.run(abort_batch(self.options, tasks, tasks[0].batch))
+        if found := _reports(messages):
+            bridge.run(abort_batch(self.options, _tasks(messages), found[0].task.batch))
 
 
 def _is_run(text: str) -> bool:
@@ -188,10 +186,6 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
         self, iterator: Iterator[RecordBatch]
     ) -> SinkMessage:
         """Publish the rows of a task. They stay pending until the batch is committed."""
-        if not _TAKES_ARROW:
-            from gazette_aio.spark.sink.row_batches import arrow_batches  # noqa: PLC0415
-
-            iterator = arrow_batches(iterator, self.schema)
         properties = _Properties.current()
         if properties.query is None or properties.batch is None:
             raise ConfigurationError(
@@ -221,9 +215,7 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
         """Roll back what was published, unless it's committed. Never fails."""
-        tasks = [message.task for message in _reports(messages)]
-        if tasks:
-            bridge.run(abort_batch(self.options, tasks, batchId))
+        bridge.run(abort_batch(self.options, _tasks(messages), batchId))
 
 
 @dataclass(frozen=True)
@@ -250,6 +242,11 @@ class _Properties:
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
     """Return the reports of the tasks which didn't fail."""
     return [message for message in messages if isinstance(message, SinkMessage)]
+
+
+def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
+    """Return the reports of all tasks, and None for those which failed."""
+    return [message.task if isinstance(message, SinkMessage) else None for message in messages]
 
 
 def _refuse_overwrite(what: str, *, overwrite: bool) -> None:
