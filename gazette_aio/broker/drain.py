@@ -22,6 +22,9 @@ _LATE_SECONDS = 2 * QUIET_SECONDS
 LONGEST_SECONDS = 0.25
 """How long that's waited for. Clients which never wait for an answer can't be waited for."""
 
+LONGEST_BUSY_SECONDS = 5.0
+"""How long on a machine which is too busy to tell."""
+
 
 class Drain:
     """Holds the requests of a server which ends.
@@ -50,13 +53,15 @@ class Drain:
         self.begun = True
         loop = asyncio.get_running_loop()
         end = loop.time() + min(longest, LONGEST_SECONDS)
+        busy_end = loop.time() + min(longest, LONGEST_BUSY_SECONDS)
         before, woken = -1, loop.time()
         while woken < end and before != self._activity():
             before, asleep = self._activity(), woken
             await asyncio.sleep(QUIET_SECONDS)
             woken = loop.time()
             if woken > asleep + _LATE_SECONDS:
-                before = -1  # The machine is too busy to tell.
+                before = -1  # The machine is too busy to tell: it was no time to look.
+                end = min(end + (woken - asleep), busy_end)
 
     def release(self) -> None:
         """Let all requests go on which are held, or still come."""
