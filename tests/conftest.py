@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,13 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests import golden
+from tests.ports import free_port
 
-settings.register_profile("dev", deadline=None, print_blob=True)
+# How fast examples are made and tried is up to what else the machine has to do.
 settings.register_profile(
-    "ci",
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "steady", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +33,25 @@ def pytest_asyncio_loop_factories(
     if config.getoption("--uvloop"):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_may_be_slow() -> Iterator[None]:
+    """Have brokers within the tests' process demand no rate of appends, unless a test says so.
+
+    A machine which is shared with other tests may not let a client sustain it.
+    """
+    from gazette_aio.broker import BrokerOptions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BrokerOptions.__init__.__kwdefaults__, "min_append_rate", 0)
+        yield
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A port which stays free, unlike that of pytest-asyncio."""
+    return free_port()
 
 
 @pytest.fixture

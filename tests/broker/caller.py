@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -74,11 +75,13 @@ class Caller:
 
     async def _append(self, request: pb.AppendRequest, content: bytes) -> pb.AppendResponse:
         call = self.append_call()
-        await call.write(request)
-        for start in range(0, len(content), 1 << 18):
-            await call.write(pb.AppendRequest(content=content[start : start + (1 << 18)]))
-        await call.write(pb.AppendRequest())
-        await call.done_writing()
+        # Race: a call which is answered already takes no more, and the answer tells why.
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
+            await call.write(request)
+            for start in range(0, len(content), 1 << 18):
+                await call.write(pb.AppendRequest(content=content[start : start + (1 << 18)]))
+            await call.write(pb.AppendRequest())
+            await call.done_writing()
         return await call
 
     async def commit(self, content: bytes, journal: str = "test/journal", **fields: Any) -> int:
@@ -113,7 +116,7 @@ async def calling(endpoint: str) -> AsyncIterator[Caller]:
         yield Caller(channel)
 
 
-async def eventually(condition: Any, seconds: float = 10.0) -> None:
+async def eventually(condition: Any, seconds: float = 30.0) -> None:
     """Wait until an async condition is true."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - The condition is the broker's.

@@ -33,7 +33,7 @@ class HttpSteps:
         return await asyncio.to_thread(self._request, step["http"], dict(metadata))
 
     def _request(self, request: Json, headers: dict[str, str]) -> Json:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=30)
         with contextlib.closing(connection):
             body = request["body"]["utf8"].encode() if "body" in request else None
             headers = {**headers, **request.get("headers", {})}
@@ -44,7 +44,7 @@ class HttpSteps:
 
     async def http_raw(self, step: Step) -> Json:
         """Perform an `http_raw` step."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             received = await exchange(
                 self._host,
                 self._port,

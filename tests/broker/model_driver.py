@@ -211,7 +211,7 @@ class Driver:
             await call.write(pb.AppendRequest(journal=name))
             for size in sizes:
                 await call.write(pb.AppendRequest(content=self._content(size)))
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # It was answered already.
         call.cancel()
         # It may have come as far as any other which doesn't commit, and has no further effect.
@@ -291,7 +291,7 @@ class Driver:
             if answer.status == pb.Status.OK:
                 break
         assert (answer.status, answer.begin) == (pb.Status.OK, begin)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             messages = await reading
         self._compare_messages(messages, journal.read(read))
 
@@ -303,7 +303,7 @@ class Driver:
         reading = asyncio.ensure_future(_drain(self.caller.read_call(read)))
         # The deletion may come first.
         await self.apply(changes=[Change("delete", name, "-1")])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             statuses = [message.status for message in await reading]
         assert statuses in ([], [pb.Status.JOURNAL_NOT_FOUND])
 
@@ -436,12 +436,13 @@ class Driver:
             answered = asyncio.Event()
             call.add_done_callback(functools.partial(_set, answered))
             try:
-                for message in messages:
-                    await call.write(message)
-                    if patience and await _is_set(answered, patience * 0.02):
-                        break
-                else:
-                    await call.done_writing()
+                with contextlib.suppress(asyncio.InvalidStateError):  # It's answered already.
+                    for message in messages:
+                        await call.write(message)
+                        if patience and await _is_set(answered, patience * 0.02):
+                            break
+                    else:
+                        await call.done_writing()
                 response: pb.AppendResponse = await call
                 return response
             # The broker has answered before it had seen all, and a client which writes at that

@@ -84,7 +84,7 @@ class Watch:
     async def ended(self) -> None:
         """Require that the broker has ended the stream, without an error."""
         if self._task is not None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await self._task
             self._task = None
 

@@ -53,6 +53,8 @@ _TRANSPORT_CODES = {
 }
 _STORE_STEPS = ("put_file", "files", "mkdir", "rmdir")
 _PENDING = {"pending": True}
+_PATIENCE_SECONDS = 40.0
+"""How long what's to come is waited for, however soon it did when the scenario was recorded."""
 _counter = itertools.count()
 
 
@@ -139,6 +141,10 @@ class _Run:
         }
         bound = self._bind(plain)
         bound.update({key: step[key] for key in ("poll", "until") if key in step})
+        if "recv" in step:
+            expected = [step.get("expect"), *step.get("expect_any", ())]
+            nothing = any(each and each.get("end") == _PENDING for each in expected)
+            bound["within_s"] = step["within_s"] if nothing else _PATIENCE_SECONDS
         outcome = await self._perform(bound)
         for normalization in step.get("normalize", ()):
             outcome = self._normalize(normalization, outcome)
@@ -286,7 +292,7 @@ class _Run:
         }
 
     async def _poll(self, step: Step) -> None:
-        within = self.poll_seconds or step.get("within_s", 20)
+        within = self.poll_seconds or max(step.get("within_s", 20), _PATIENCE_SECONDS)
         deadline = time.monotonic() + within
         while True:
             outcome = await self.step(step["poll"])
@@ -300,7 +306,7 @@ class _Run:
     async def _await_route(self, step: Step) -> None:
         label = {"name": "name", "value": step["await_route"]}
         request = to_message(pb.ListRequest, {"selector": {"include": {"labels": [label]}}})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 async for response in self._stub("List")(request, metadata=self._metadata({})):
                     if any(j.route.members and j.route.primary >= 0 for j in response.journals):
@@ -453,7 +459,7 @@ class _Run:
         stream = self.streams[step["recv"]]
         messages: list[Json] = []
         end: Json = None
-        deadline = time.monotonic() + step.get("within_s", 10)
+        deadline = time.monotonic() + step["within_s"]
         while len(messages) < step.get("count", 1) and end is None:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -478,7 +484,7 @@ class _Run:
         await _write(self.streams[step["half_close"]].call, [])
 
     async def _finish_call(self, step: Step) -> Json:
-        async with asyncio.timeout(step.get("within_s", 20)):
+        async with asyncio.timeout(max(step.get("within_s", 20), _PATIENCE_SECONDS)):
             item = await self.streams[step["finish"]].received.get()
         if isinstance(item, _End):
             return {"error": item.status}

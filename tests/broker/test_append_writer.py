@@ -75,7 +75,7 @@ class FakeSpool:
             self.entered.release()
             if self.gate is not None:
                 before = bytes(chunk)
-                assert self.gate.acquire(timeout=10)
+                assert self.gate.acquire(timeout=30)
                 assert before == chunk, "changed meanwhile"
             if len(self.writes) == self.fail_at:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

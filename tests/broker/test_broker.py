@@ -143,9 +143,8 @@ async def test_stopping_ends_blocked_streams_at_once(tmp_path: Path) -> None:
         await append.write(pb.AppendRequest(journal="test/journal"))
         for call in (read, read, watch, watch):
             assert await call.read() is not grpc.aio.EOF
-        started = time.monotonic()
-        await broker.stop(0.2)
-        assert time.monotonic() - started < 2
+        async with asyncio.timeout(30):
+            await broker.stop(0.2)
         assert await read.read() is grpc.aio.EOF
         assert await watch.read() is grpc.aio.EOF
         assert await read.code() is await watch.code() is grpc.StatusCode.OK
@@ -173,7 +172,7 @@ async def test_a_process_says_when_it_is_ready_and_drains(tmp_path: Path) -> Non
             await caller.create(journal_spec(stores=["file:///"]))
             await caller.commit(b"content")
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert await process.wait() == 0
     finally:
         if process.returncode is None:
@@ -418,7 +417,7 @@ async def test_cancelled_appends_release_the_journal(caller: Caller) -> None:
             await call.write(pb.AppendRequest(content=b"x" * size))
             call.cancel()
         waiting = asyncio.create_task(caller.append(b"kept"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await waiting).status == pb.Status.OK
     assert await caller.read() == b"keptkept"
 
@@ -428,7 +427,7 @@ async def test_read_only_tokens(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path, fsync="off", auth_keys=keys) as broker:
         auth = pb.KeyedAuth(keys)
         claims = pb.Claims(capability=pb.Capability.ALL)
-        metadata = await auth.authorize(claims, timedelta(seconds=2))
+        metadata = await auth.authorize(claims, timedelta(minutes=1))
         async with calling(broker.endpoint) as caller:
             with pytest.raises(grpc.aio.AioRpcError, match="missing or empty Authorization"):
                 await caller.create(journal_spec())
@@ -439,8 +438,14 @@ async def test_read_only_tokens(tmp_path: Path) -> None:
             read = caller.read_call(
                 pb.ReadRequest(journal="test/journal", block=True), metadata=metadata
             )
-            async with asyncio.timeout(5):
-                assert await read.read() is grpc.aio.EOF
+            reading = asyncio.ensure_future(read.read())
+
+            async def waits() -> bool:
+                return any(replica.waiters for replica in broker.core.replicas)
+
+            await eventually(waits)
+            broker.control.clock.advance(61)
+            assert await reading is grpc.aio.EOF
             assert await read.code() is grpc.StatusCode.OK
 
 
@@ -472,14 +477,14 @@ async def test_ten_thousand_journals_are_cheap(tmp_path: Path) -> None:
             for start in range(0, len(changes), 128):
                 await caller.apply_call(pb.ApplyRequest(changes=changes[start : start + 128]))
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     async with EmbeddedBroker(tmp_path, fsync="off") as broker:
-        assert time.monotonic() - started < 3
+        assert time.process_time() - started < 3
         assert len(asyncio.all_tasks()) < 10, "no task per journal"
         async with calling(broker.endpoint) as caller:
-            started = time.monotonic()
+            started = time.process_time()
             assert len(await caller.journals()) == 10_000
-            assert time.monotonic() - started < 4  # Under tracemalloc, which halves the speed.
+            assert time.process_time() - started < 4  # Under tracemalloc, which halves the speed.
         assert tracemalloc.get_traced_memory()[1] < 300 << 20
     tracemalloc.stop()
 
@@ -506,7 +511,7 @@ async def test_an_append_may_stream_while_the_one_before_it_is_synced(tmp_path: 
         def datasync(self, descriptor: int) -> None:
             if threading.current_thread().name.startswith("broker-io") and blocking:
                 entered.set()
-                assert release.wait(10)
+                assert release.wait(30)
 
     blocking = False
     async with EmbeddedBroker(tmp_path, fsync="commit", files=SlowFiles()) as broker:
@@ -516,7 +521,7 @@ async def test_an_append_may_stream_while_the_one_before_it_is_synced(tmp_path: 
             await caller.commit(b"b")
             blocking = True
             appends = [asyncio.create_task(caller.append(b"c"))]
-            await asyncio.to_thread(entered.wait, 10)
+            assert await asyncio.to_thread(entered.wait, 30)
             appends += [asyncio.create_task(caller.append(b"d")) for _ in range(5)]
             replica = next(iter(broker.core.replicas))
 
@@ -604,8 +609,9 @@ async def test_appends_wait_for_a_store_side_by_side(tmp_path: Path) -> None:
     ) as broker:
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec(stores=["file:///missing/"]))
-            async with asyncio.timeout(2):
-                responses = await asyncio.gather(*(caller.append(b"x") for _ in range(10)))
+            # One after the other they'd take a minute.
+            async with asyncio.timeout(30):
+                responses = await asyncio.gather(*(caller.append(b"x") for _ in range(200)))
             statuses = {response.status for response in responses}
             assert statuses == {pb.Status.FRAGMENT_STORE_UNHEALTHY}
 

@@ -113,7 +113,7 @@ class Site:
                 and not any(r.waiters or r.is_busy for r in self.core.replicas)
             )
 
-        await eventually(is_settled, 5)
+        await eventually(is_settled)
 
 
 @asynccontextmanager
@@ -388,5 +388,5 @@ async def test_transactions(tmp_path: Path, fsync: FsyncMode) -> None:
 
 
 async def _every(operation: Callable[[], Any], check: Callable[[], Awaitable[None]]) -> int:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(55):
         return await cancel_at_every_await(operation, check)

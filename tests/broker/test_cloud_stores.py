@@ -33,6 +33,8 @@ from gazette_aio.broker.stores.raw_listing import parse_page
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
+SOON_SECONDS = 15.0
+"""A limit for what doesn't wait for a store, well below that of requests to stores."""
 SECRET = "uncommon+secret/of-tests"
 CODECS = [codec for codec in pb.CompressionCodec.values() if codec != pb.CompressionCodec.INVALID]
 OFFLOAD = pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
@@ -88,7 +90,7 @@ class Bucket:
             data=data,
             headers={"Content-Type": "application/octet-stream"},
         )
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             return response.headers, response.read()
 
     def make_directory(self, key: str) -> None:
@@ -99,12 +101,12 @@ class Bucket:
             data=b"",
             headers={"Content-Type": "application/octet-stream"},
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=30).close()
 
     def put_raw(self, key: str) -> None:
         """Make an object whose key clients of stores would clean or refuse."""
         host = urlsplit(self.endpoint).netloc
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=30)
         connection.request(
             "PUT",
             f"/{self.name}/{key}",
@@ -209,7 +211,7 @@ async def test_signed_urls_can_be_fetched(
         (metadata,) = [message async for message in read]
         for url, seconds in ((fragment.signed_url, "77"), (metadata.fragment_url, "60")):
             assert parse_qs(urlsplit(url).query)["X-Amz-Expires"] == [seconds]
-            fetched = await asyncio.to_thread(urllib.request.urlopen, url, timeout=10)
+            fetched = await asyncio.to_thread(urllib.request.urlopen, url, timeout=30)
             with fetched:
                 assert fetched.read() == b"content"
         unsigned = await caller.fragments_call(pb.FragmentsRequest(journal="test/journal"))
@@ -446,9 +448,9 @@ async def test_arguments_are_checked(caller: Caller, url: str, problem: str) -> 
     assert await health(caller, url) == problem
 
 
-async def refused(caller: Caller, store: str, within: float) -> str:
+async def refused(caller: Caller, store: str) -> str:
     await caller.create(journal_spec(stores=[store]))
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(SOON_SECONDS):
         response = await caller.append(b"x")
     assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
     text: str = response.store_health_error
@@ -462,7 +464,7 @@ async def test_appends_give_up_on_a_store_which_is_down(tmp_path: Path) -> None:
         store = f"s3://bucket/?endpoint=http://127.0.0.1:{unused.getsockname()[1]}"
         async with new_broker(tmp_path, store_wait=0.3) as broker:
             async with calling(broker.endpoint) as caller:
-                await refused(caller, store, 5)
+                await refused(caller, store)
                 assert (await health(caller, store)).startswith("health check PUT failed: ")
 
 
@@ -473,10 +475,10 @@ async def test_appends_give_up_on_a_store_which_is_silent(tmp_path: Path) -> Non
         store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
         async with new_broker(tmp_path, store_wait=0.3) as broker:
             async with calling(broker.endpoint) as caller:
-                assert "takes longer than an append may wait" in await refused(caller, store, 5)
+                assert "takes longer than an append may wait" in await refused(caller, store)
                 # Journals of other stores aren't held up by it.
                 await caller.create(journal_spec("other", stores=["file:///"]))
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(SOON_SECONDS):
                     await caller.commit(b"content", "other")
                     await broker.flush("other")
                     assert await caller.read("other") == b"content"
@@ -510,7 +512,7 @@ async def test_a_silent_store_does_not_delay_the_end(tmp_path: Path) -> None:
                 async with asyncio.timeout(0.05):
                     await broker.refresh("test/journal")
             await broker.stop(0.2)
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < SOON_SECONDS
             assert all(isinstance(error, Exception) for error in await asyncio.gather(*waiting))
             connection.close()
         # The directory is free, and nothing in it was lost.
@@ -570,7 +572,7 @@ async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
                 checks.append(asyncio.ensure_future(visited.check()))
                 await asyncio.sleep(0)
             clock.advance(3600)  # The store's own check is due again.
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(SOON_SECONDS):
                 await caller.commit(b"content")
             for check in checks:
                 check.cancel()
@@ -601,7 +603,12 @@ async def test_a_store_comes_back(tmp_path: Path, bucket: Bucket) -> None:
     store = bucket.url().replace(bucket.name, later)
     async with new_broker(tmp_path, store_wait=0.1, persist_retry=0.01) as broker:
         async with calling(broker.endpoint) as caller:
-            assert "NoSuchBucket" in await refused(caller, store, 5)
+
+            async def is_missing() -> bool:
+                # A slow machine may know nothing of the store as long as an append waits for it.
+                return "NoSuchBucket" in await refused(caller, store)
+
+            await eventually(is_missing)
             bucket.name = later
             bucket.request("PUT", "")
 

@@ -393,7 +393,7 @@ async def test_a_request_which_is_being_cancelled_is_not_released(control: Broke
     first.cancel()
     assert [request.journal for request in hold.requests] == ["b"]
     hold.release(1)  # Not spent on the first, which doesn't go on.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await second).responses is None
     assert first.cancelled()
 
@@ -435,7 +435,7 @@ async def test_stopping_fails_what_waits(tmp_path: Path) -> None:
         await eventually(lambda: is_waiting(broker.control, 2))
         started = time.monotonic()
         await broker.stop(grace=30)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         for outcome in (append, reading):
             with failing(grpc.StatusCode.UNAVAILABLE, "broker is stopping"):
                 await outcome
@@ -598,7 +598,7 @@ async def test_the_gateway_has_the_same_rules(
 
     def call(method: str, body: bytes | None = None) -> tuple[int, bytes]:
         host = broker.http_endpoint.removeprefix("http://")
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=30)
         try:
             connection.request(method, f"/{JOURNAL}", body=body)
             response = connection.getresponse()

@@ -34,7 +34,7 @@ class Site:
         self.port = port
 
     async def raw(self, sent: bytes, *, half_close: bool = False) -> bytes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             return await exchange(_HOST, self.port, sent, half_close=half_close)
 
     async def fetch(
@@ -90,7 +90,7 @@ async def connected(site: Site, sent: bytes) -> AsyncIterator[tuple[Any, Any]]:
     reader, writer = await asyncio.open_connection(_HOST, site.port)
     try:
         writer.write(sent)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             yield reader, writer
     finally:
         writer.close()
@@ -147,8 +147,7 @@ async def test_a_body_without_a_length_ends_with_its_connection(
 ) -> None:
     await site.fetch("PUT", "/test/journal", b"content")
     sent = request(*target.split(), body, Connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")
-    async with asyncio.timeout(5):
-        received = await site.raw(sent)
+    received = await site.raw(sent)
     assert b"keep-alive" not in received
 
 
@@ -341,14 +340,13 @@ async def test_a_slow_reader_is_not_buffered_for(site: Site, caller: Caller) -> 
 
         async def settled() -> bool:
             sizes.append(_buffered(server))
-            return sizes[-1] == sizes[-2] == sizes[-3]
+            return sizes[-1] == sizes[-2] == sizes[-3] > 0
 
         await eventually(settled)
-        assert 0 < sizes[-1] < 1 << 20
+        assert sizes[-1] < 1 << 20
         # Nor does it keep the gateway from stopping.
-        begin = time.monotonic()
-        await site.gateway.stop(0.1)
-        assert time.monotonic() - begin < 2.0
+        async with asyncio.timeout(30):
+            await site.gateway.stop(0.1)
 
 
 def _buffered(server: Any) -> int:
@@ -483,7 +481,7 @@ async def test_what_is_other_http_is_refused(
 async def test_a_first_request_has_to_arrive(
     site: Site, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_FIRST_REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "_FIRST_REQUEST_SECONDS", 0.5)
     async with (
         connected(site, request("GET", "/test/journal?block=1")) as (reader, _),
         connected(site, b"") as (silent, _),

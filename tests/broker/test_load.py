@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,6 +27,13 @@ MIB = 1 << 20
 STATUS = Path("/proc/self/status")
 needs_proc = pytest.mark.skipif(not STATUS.exists(), reason="reads memory use from /proc")
 APPLY_BATCH = 128
+OPTIONS = ["--fsync=off", "--min-append-rate=0"]
+
+
+def processor_seconds(pid: int) -> float:
+    """Return for how long a process was run."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
@@ -44,6 +51,7 @@ async def create_many(caller: Caller, names: list[str]) -> None:
 # Many
 
 
+@pytest.mark.timeout(180)  # It takes a few seconds of a machine which has nothing else to do.
 async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBroker) -> None:
     journals, readers, appenders, rounds = 500, 1000, 200, 5
     names = [f"test/part-{number:03}" for number in range(journals)]
@@ -70,14 +78,14 @@ async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBrok
         async def all_wait() -> bool:
             return sum(replica.waiters for replica in broker.core.replicas) == readers
 
-        await eventually(all_wait, 30)
+        await eventually(all_wait, 60)
         ranges = await asyncio.gather(*(append(number) for number in range(appenders)))
         begins: dict[str, list[int]] = {}
         for name, begin in itertools.chain.from_iterable(ranges):
             begins.setdefault(name, []).append(begin)
         for name, count in appends.items():
             assert sorted(begins[name]) == [index * len(content) for index in range(count)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             received = await asyncio.gather(*reads)
     assert all(b"".join(parts) == content * (appenders * rounds // journals) for parts in received)
     await eventually(lambda: _are_idle(broker))
@@ -99,16 +107,14 @@ async def test_more_requests_at_once_than_are_begun(broker: EmbeddedBroker, call
 @needs_proc
 async def test_ten_thousand_journals(tmp_path: Path) -> None:
     names = [f"test/part-{number:05}" for number in range(10_000)]
-    process = BrokerProcess(tmp_path, options=["--fsync=off"])
+    process = BrokerProcess(tmp_path, options=OPTIONS)
     async with process, calling(process.endpoint) as caller:
         await create_many(caller, names)
-    # Generous: the machine may be busy with other tests.
-    begun = time.perf_counter()
     async with process, calling(process.endpoint) as caller:
-        assert time.perf_counter() - begun < 9.0
-        begun = time.perf_counter()
+        begun = processor_seconds(process.pid)
+        assert begun < 9.0
         listed = await caller.journals()
-        assert time.perf_counter() - begun < 6.0
+        assert processor_seconds(process.pid) - begun < 6.0
         assert [journal.spec.name for journal in listed] == names
         assert resident_bytes(process.pid) < 300 * MIB
 
@@ -120,7 +126,7 @@ async def test_ten_thousand_journals(tmp_path: Path) -> None:
 async def test_readers_which_stop_to_read_hold_no_memory(tmp_path: Path) -> None:
     readers, size = 16, 64 * MIB
     async with AsyncExitStack() as stack:
-        process = await stack.enter_async_context(BrokerProcess(tmp_path, options=["--fsync=off"]))
+        process = await stack.enter_async_context(BrokerProcess(tmp_path, options=OPTIONS))
         caller = await stack.enter_async_context(calling(process.endpoint))
         await caller.create(journal_spec(length=1 << 30), journal_spec("test/other"))
         content = random.Random(5).randbytes(MIB)
@@ -257,10 +263,7 @@ async def test_invalid_messages_do_not_stop_the_others(
     assert await caller.read() == b"still there"
 
 
-async def test_streams_which_never_end_do_not_stop_the_others(
-    broker: EmbeddedBroker, caller: Caller
-) -> None:
-    await caller.create(journal_spec(), journal_spec("test/other"))
+async def test_streams_which_never_end_do_not_stop_the_others(tmp_path: Path) -> None:
     unfinished = [
         [pb.AppendRequest(journal="test/journal")],
         [pb.AppendRequest(journal="test/journal"), pb.AppendRequest(content=b"never")],
@@ -270,23 +273,28 @@ async def test_streams_which_never_end_do_not_stop_the_others(
             pb.AppendRequest(),
         ],
     ]
-    async with others(broker.endpoint) as count, calling(broker.endpoint) as bad:
-        calls: list[Any] = []
-        for messages in unfinished:
-            call = bad.append_call()
-            for message in messages:
-                await call.write(message)
-            calls.append(call)
-        before = count["turns"]
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", min_append_rate=1 << 16) as broker,
+        calling(broker.endpoint) as caller,
+    ):
+        await caller.create(journal_spec(), journal_spec("test/other"))
+        async with others(broker.endpoint) as count, calling(broker.endpoint) as bad:
+            calls: list[Any] = []
+            for messages in unfinished:
+                call = bad.append_call()
+                for message in messages:
+                    await call.write(message)
+                calls.append(call)
+            before = count["turns"]
 
-        async def went_on() -> bool:
-            return count["turns"] > before + 5
+            async def went_on() -> bool:
+                return count["turns"] > before + 5
 
-        await eventually(went_on)
-        # Even the same journal is only held up for as long as each is waited for.
-        async with asyncio.timeout(15):
-            assert await caller.commit(b"its turn") == 0
-            for call in calls:
-                with pytest.raises(grpc.aio.AioRpcError, match="minimum append data rate"):
-                    await call
-    assert await caller.read() == b"its turn"
+            await eventually(went_on)
+            # Even the same journal is only held up for as long as each is waited for.
+            async with asyncio.timeout(30):
+                assert await caller.commit(b"its turn") == 0
+                for call in calls:
+                    with pytest.raises(grpc.aio.AioRpcError, match="minimum append data rate"):
+                        await call
+        assert await caller.read() == b"its turn"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -215,6 +216,7 @@ INTERVALS: list[tuple[str, dict[str, Any]]] = [
     steps=st.lists(steps, min_size=12, max_size=32),
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.timeout(300)
 async def test_the_broker_does_what_the_model_does(
     fsync: FsyncMode, steps: list[tuple[str, dict[str, Any]]]
 ) -> None:

@@ -45,12 +45,12 @@ class GatedFiles(FaultyFiles):
     def datasync(self, descriptor: int) -> None:
         if str(self._paths[descriptor]).endswith(self._suffix) and not self.gate.is_set():
             self.reached.set()
-            assert self.gate.wait(10)
+            assert self.gate.wait(30)
         super().datasync(descriptor)
 
 
 async def reached(files: GatedFiles) -> None:
-    assert await asyncio.to_thread(files.reached.wait, 10)
+    assert await asyncio.to_thread(files.reached.wait, 30)
 
 
 async def apply(core: BrokerCore, *specs: pb.JournalSpec, delete: str = "") -> pb.ApplyResponse:
@@ -174,7 +174,7 @@ async def test_a_deletion_during_an_append(tmp_path: Path) -> None:
         response = await stream.commit()
         assert (response.status, response.commit.end) == (pb.Status.OK, 9)
         assert await read(core, NAME, 0, 100) == b"new life"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(list((tmp_path / "data" / "journals").iterdir())) > 1:  # noqa: ASYNC110 - Nothing tells.
                 await asyncio.sleep(0.001)
 

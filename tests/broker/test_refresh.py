@@ -82,7 +82,7 @@ async def test_readers_who_wait_see_a_new_store(tmp_path: Path) -> None:
         reading = await waiting_read(broker, caller, 0)
         put(tmp_path / "root" / "b", 0, b"hello")
         await caller.create(journal_spec(stores=["file:///", "file:///b/"]))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             response = await reading
         assert (response.fragment.backing_store, response.write_head) == ("file:///b/", 5)
 
@@ -115,7 +115,7 @@ async def test_a_shorter_refresh_interval_holds_at_once(tmp_path: Path) -> None:
         put(tmp_path / "root", 0, b"hello")
         await caller.create(journal_spec(stores=["file:///"], refresh_interval={"seconds": 60}))
         clock.advance(60)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await reading).write_head == 5
 
 
@@ -142,7 +142,7 @@ class HeldStore(FileStore):
     def _hold(self, operation: str) -> None:
         if operation == self._held:
             self.reached.set()
-            assert self.release.wait(10)
+            assert self.release.wait(30)
 
     def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
         self._hold("put")
@@ -160,7 +160,7 @@ async def test_a_fragment_stays_until_it_is_in_a_store_of_its_journal(tmp_path: 
         await caller.commit(b"content")
         broker.core.runtime.stores.get("file:///").replace(store)
         flushing = asyncio.ensure_future(broker.flush(NAME))
-        assert await asyncio.to_thread(store.reached.wait, 10)
+        assert await asyncio.to_thread(store.reached.wait, 30)
         await caller.create(journal_spec(stores=["file:///b/"]))
         store.release.set()
         await flushing
@@ -181,7 +181,7 @@ async def test_listings_go_on_after_one_was_given_up(tmp_path: Path) -> None:
         giving_up = asyncio.ensure_future(
             serve_fragments(broker.core, pb.Claims(capability=pb.Capability.ALL), request)
         )
-        assert await asyncio.to_thread(store.reached.wait, 10)
+        assert await asyncio.to_thread(store.reached.wait, 30)
         put(tmp_path / "root", 0, b"hello")
         giving_up.cancel()
         store.release.set()
@@ -192,7 +192,7 @@ async def test_listings_go_on_after_one_was_given_up(tmp_path: Path) -> None:
         reading = await waiting_read(broker, caller, 5)
         put(tmp_path / "root", 5, b"hello")
         clock.advance(3600)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await reading).write_head == 10
 
 
@@ -224,7 +224,7 @@ async def test_readers_who_were_slow_see_what_follows(tmp_path: Path) -> None:
         await eventually(waits)
         put(tmp_path / "root", 5, b"hello")
         clock.advance(3600)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await reading
         assert await sent.get() == 5
 
@@ -242,7 +242,7 @@ async def test_a_journal_is_suspended_as_it_is_about_to_open(tmp_path: Path) -> 
         await asyncio.sleep(0)  # It has begun, and its task hasn't.
         suspended = journal_spec(stores=["file:///"], suspend=FULL)
         core.replicas.adopt(Transaction(core.store.space.revision, (suspended,)), [])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await opening
             assert await caller.commit(b"content") == 0
 
@@ -255,7 +255,7 @@ async def test_a_journal_suspended_while_it_opens_is_flushed(tmp_path: Path) -> 
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
         broker.core.runtime.stores.get("file:///").replace(store)
         await caller.create(journal_spec(stores=["file:///"]))  # It's opened by that.
-        assert await asyncio.to_thread(store.reached.wait, 10)
+        assert await asyncio.to_thread(store.reached.wait, 30)
         await caller.create(journal_spec(stores=["file:///"], suspend=FULL))
         store.release.set()
         await broker.control.settled()
@@ -277,7 +277,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
         await caller.create(*specs)
         broker.core.runtime.stores.get("file:///").replace(store)
         flushing = asyncio.ensure_future(broker.core.replicas.flush_all())
-        assert await asyncio.to_thread(store.reached.wait, 10)
+        assert await asyncio.to_thread(store.reached.wait, 30)
         # The last one waits for its turn.
         await caller.delete(names[-1])
         await caller.create(specs[-1])
@@ -332,7 +332,7 @@ async def test_a_slow_append_keeps_no_other_journal_from_its_pulse(tmp_path: Pat
             for replica in held:
                 await stack.enter_async_context(replica.exclusive())
             clock.advance(60)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await broker.control.settled()
             assert len(fragment_files(tmp_path / "root")) == 1
         clock.advance(60)  # They have theirs later.
@@ -356,7 +356,7 @@ class SyncedFiles(FaultyFiles):
         path = self._paths[descriptor]
         if path.suffix == ".spool":
             self.begun.set()
-            assert self.release.wait(10)
+            assert self.release.wait(30)
             self.synced.append(path.parent.name)
         super().datasync(descriptor)
 
@@ -370,7 +370,7 @@ async def test_the_end_waits_for_all_that_is_being_synced(tmp_path: Path) -> Non
         # The last one is acknowledged while a round is under way.
         for name in ("test/one", "test/two", "test/three"):
             await send(core, b"x", journal=name)
-        assert await asyncio.to_thread(files.begun.wait, 10)
+        assert await asyncio.to_thread(files.begun.wait, 30)
         ending = asyncio.ensure_future(core.stop_serving())
         await asyncio.sleep(0)
         files.release.set()
@@ -389,7 +389,7 @@ async def test_what_is_suspended_before_it_is_synced_is_synced(tmp_path: Path) -
             if not suspend.level:
                 await send(core, b"content", journal=NAME)
                 assert not files.synced
-        assert await asyncio.to_thread(files.begun.wait, 5)
+        assert await asyncio.to_thread(files.begun.wait, 30)
 
 
 # What's left by an earlier run
@@ -469,7 +469,7 @@ async def test_a_silent_store_keeps_no_other_from_its_own(
             flushing.cancel()
             await asyncio.wait([flushing])
             await broker.stop(0.2)
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < 20
 
 
 # Files
@@ -524,7 +524,7 @@ async def test_of_equal_fragments_the_last_one_by_its_path_remains(tmp_path: Pat
 
 def _hang(begun: threading.Event, end: threading.Event) -> None:
     begun.set()
-    assert end.wait(20)
+    assert end.wait(30)
 
 
 async def test_a_thread_which_was_given_up_keeps_no_call_waiting() -> None:
@@ -534,10 +534,10 @@ async def test_a_thread_which_was_given_up_keeps_no_call_waiting() -> None:
         for _ in range(2):
             begun = threading.Event()
             stuck = asyncio.ensure_future(workers.run(_hang, begun, end))
-            assert await asyncio.to_thread(begun.wait, 10)
+            assert await asyncio.to_thread(begun.wait, 30)
             stuck.cancel()
             await asyncio.wait([stuck])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             for number in range(20):
                 assert await workers.run(abs, -number) == number
         assert "threads=3" in repr(workers)

@@ -73,6 +73,8 @@ async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
         store_wait=0.5,
         # Many are replayed at the same time, and none but these is about clients which are slow.
         min_append_rate=BrokerOptions.min_append_rate if scenario["name"] in _SLOW_CLIENTS else 0,
+        # As long as it's read before it's persisted, and polled for after.
+        persist_delay=5.0 if scenario["name"] == "suspend_partial" else 0.2,
         auth_keys=_AUTH_KEYS if keyed else None,
         http_allow_unauthenticated=True,
     ) as broker:
@@ -118,7 +120,7 @@ async def _replay_remotely(scenario: dict[str, Any], address: str) -> str | None
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str, outcomes: dict[str, str | None]) -> None:
     found = outcomes[name]

@@ -211,7 +211,7 @@ async def test_stop_waits_for_no_client(files: Files, tmp_path: Path) -> None:
     with await asyncio.to_thread(deaf), socket.create_connection((host, port)):
         began = time.monotonic()
         await broker.stop(0.1)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 20.0
 
 
 # Options

@@ -227,6 +227,6 @@ async def test_a_process_which_was_killed(tmp_path: Path, path: Path) -> None:
     await process.start()
     assert process.endpoint == f"unix://127.0.0.1{path}"
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        await asyncio.wait_for(channel.channel_ready(), 5)
+        await asyncio.wait_for(channel.channel_ready(), 30)
     await process.stop()
     assert not path.exists()

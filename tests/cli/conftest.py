@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import os
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from gazette_aio.cli.app import run
 from gazette_aio.testing import create_journals, journal_spec
+from tests.ports import free_port
 
 NO_BROKER_VARIABLES = {name: v for name, v in os.environ.items() if not name.startswith("BROKER_")}
 
@@ -105,7 +105,4 @@ async def journal(gazette_client) -> str:
 @pytest.fixture
 def unused_port() -> int:
     """A port of the loopback interface where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port()

@@ -165,10 +165,3 @@ def silent_port() -> Any:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

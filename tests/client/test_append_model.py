@@ -226,6 +226,7 @@ class Player:
 
 @given(script=st.lists(steps, max_size=30), cutoff=st.sampled_from([5, 200, 1 << 26]))
 @settings(max_examples=300)
+@pytest.mark.timeout(300)
 def test_appends_amount_to_the_model(script: list[tuple[Any, ...]], cutoff: int) -> None:
     async def run() -> None:
         rpc = ScriptedRpc()

@@ -194,10 +194,10 @@ LENGTH = head(Content_Length=len(DATA))
 
 async def test_a_trickle(source: FragmentSource) -> None:
     """It takes as long as it takes, as long as bytes keep coming."""
-    source.progress_timeout = 0.3
+    source.progress_timeout = 0.8
     text = b"one byte at a time"
     parts = [text[at : at + 1] for at in range(len(text))]
-    async with RawStore(says(head(Content_Length=len(text)), *parts, delay=0.02)) as store:
+    async with RawStore(says(head(Content_Length=len(text)), *parts, delay=0.05)) as store:
         assert await read_all(await source.open(fragment_of(text), 100, store.url())) == text
 
 

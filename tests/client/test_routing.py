@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -140,12 +139,11 @@ async def test_routes_expire(pair: Cluster) -> None:
 async def test_members_are_never_waited_for(pair: Cluster) -> None:
     with silent_port() as endpoint:
         pair.endpoints["two"] = endpoint
-        async with connected(pair) as client:
-            began = time.monotonic()
+        # Whoever waited for the connection would have no end.
+        async with connected(pair, connect_timeout=1e6) as client:
             for _ in range(20):
                 await client.append(JOURNAL, b"x")
                 assert await read_all(client, 1) == b"x"
-            assert time.monotonic() - began < 5  # Connecting alone takes longer.
             assert pair.served() == {"one": 40}
             assert states(client) == {endpoint: "connecting"}
 

@@ -85,7 +85,9 @@ async def test_members_which_are_dialled(address: str, endpoint: str, dialled: b
 
 @given(st.one_of(st.text(), st.from_regex(r"\A(https?|unix)://.{0,30}")))
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_hostile_endpoints(endpoint: str) -> None:
     async def use() -> None:

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 """Its programs are run where Spark is."""
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {SPARK_PAGE})]
+pytestmark = pytest.mark.timeout(240)  # A page's programs are run one after the other.
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -55,7 +56,8 @@ def endpoint(tmp_path_factory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("docs") / "broker"
     command = [sys.executable, "-m", "gazette_aio", "serve", "--port=0", "--http-port=0"]
     with subprocess.Popen(
-        [*command, "--fsync=off", f"--data-dir={directory}"], stdout=subprocess.PIPE
+        [*command, "--fsync=off", "--min-append-rate=0", f"--data-dir={directory}"],
+        stdout=subprocess.PIPE,
     ) as broker:
         try:
             yield json.loads(broker.stdout.readline())["endpoint"]

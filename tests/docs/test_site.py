@@ -21,6 +21,7 @@ def test_navigation_names_every_page():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # It's a tool which imports all there is.
 def test_site_builds(tmp_path):
     pytest.importorskip("mkdocstrings")
     done = subprocess.run(

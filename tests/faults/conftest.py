@@ -10,14 +10,15 @@ import pytest
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.testing import FaultProxy, create_journals, journal_spec, no_leaks
-from tests.faults.support import CONTENT_TYPE, JOURNALS, SWIFT, free_port
+from tests.faults.support import CONTENT_TYPE, JOURNALS, SWIFT
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Fail a test which leaves tasks, threads, files or connections behind."""
     monkeypatch.delenv("BROKER_ADDRESS", raising=False)
-    async with no_leaks(grace_seconds=5.0):
+    async with no_leaks(grace_seconds=20.0):
         yield
 
 

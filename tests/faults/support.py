@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -29,13 +28,6 @@ FAULTS = (
     "cut after",
     "refuse",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def strike(proxy: FaultProxy, fault: str, seconds: float = 0.05) -> None:

@@ -21,7 +21,7 @@ from gazette_aio.testing.stub_broker import StubError
 from tests.client.support import content, until
 from tests.faults.support import JOURNAL, SWIFT, running
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
 KEY = "c2VjcmV0"
 
@@ -214,7 +214,7 @@ async def test_brokers_which_disagree(pair: Pair) -> None:
         with pytest.raises(pb.NotJournalPrimaryBrokerError) as raised:
             await client.append(request, b"content")
         assert raised.value.attempt == 2
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 15
         assert pair.refused <= 12
 
         # They agree after all, which one who holds on gets to know.

@@ -16,7 +16,7 @@ from gazette_aio.testing import FaultProxy, Faults
 from tests.client.support import until
 from tests.faults.support import CONTENT_TYPE, JOURNAL, JOURNALS, running, seeded
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 FAULTS = Faults(calm_seconds=(0.0, 0.05), fault_seconds=(0.0, 0.03), most_bytes=5_000)
 SEEDS = (1, 2, 3)
 

@@ -15,7 +15,7 @@ from gazette_aio.testing import Direction, FaultProxy, create_journals, journal_
 from tests.client.support import until
 from tests.faults.support import FAULTS, JOURNAL, strike
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 
@@ -162,12 +162,12 @@ async def test_nobody_answers_within_the_time_out(proxy: FaultProxy, client: Jou
     ) as other:
         with pytest.raises(pb.TransportError, match="no broker answers"):
             await other.list()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 15
         reading = asyncio.create_task(other.read(JOURNAL).read())
         await asyncio.sleep(0.05)
         reading.cancel()
         await asyncio.wait((reading,))
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 15
     proxy.resume()
 
 
@@ -190,7 +190,7 @@ async def test_closing_is_bounded_while_nothing_passes(
     await watched.aclose()
     await reader.aclose()
     await other.aclose()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 15
     for append in appends:
         assert append is not None
         assert isinstance(append.exception(), pb.TransportError)

@@ -9,7 +9,7 @@ from gazette_aio.testing import no_leaks
 
 @pytest.fixture
 async def nothing_leaks():
-    async with no_leaks():
+    async with no_leaks(grace_seconds=20.0):
         yield
 
 

@@ -58,7 +58,7 @@ def clocks(batch):
 
 
 async def take(batches):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return clocks(await anext(batches))
 
 
@@ -157,7 +157,7 @@ async def test_random_joins_leaves_and_restarts(seed):
                 if not last and rng.random() < 0.8:
                     step()
                 try:
-                    async with asyncio.timeout(10 if last else 0.005):
+                    async with asyncio.timeout(30 if last else 0.005):
                         taken = await anext(source)
                 except TimeoutError:
                     continue

@@ -53,10 +53,13 @@ print(resident("VmHWM:"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900 if "GAZETTE_TEST_READ_BYTES" in os.environ else 120)
+@pytest.mark.timeout(900 if "GAZETTE_TEST_READ_BYTES" in os.environ else 300)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory use from /proc")
 async def test_a_large_transaction_holds_little(tmp_path):
-    async with BrokerProcess(tmp_path) as broker, connect(broker.endpoint) as client:
+    async with (
+        BrokerProcess(tmp_path, options=["--min-append-rate=0"]) as broker,
+        connect(broker.endpoint) as client,
+    ):
         labels = {"content-type": "application/x-ndjson"}
         await create_journals(client, journal_spec(JOURNAL, labels=labels, length=64 * MIB))
         rows = written = 0

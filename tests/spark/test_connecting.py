@@ -23,7 +23,7 @@ NOBODY = "http://localhost:1"
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks():
+    async with no_leaks(grace_seconds=20.0):
         yield
         await bridge.close_clients()
 

@@ -39,7 +39,7 @@ from tests.spark.histories import SCHEMA, TYPES, History
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks():
+    async with no_leaks(grace_seconds=20.0):
         yield
         await bridge.close_clients()
 
