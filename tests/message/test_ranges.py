@@ -505,13 +505,17 @@ def test_a_commit_far_behind_the_begin():
 def test_plans_of_other_content_are_refused():
     _, parts = history("A1c A2k A3c A4k | A5o B1o")
     first, second = (summarize(part) for part in parts)
-    with pytest.raises(ValidationError, match="split begins at 0, before 60"):
+    with pytest.raises(ValidationError, match="split begins at 0, before 40"):
         plan_splits(RangeState(), [second, first])
     with pytest.raises(ValidationError, match="before 50"):
         plan_splits(RangeState(50), [first])
     with pytest.raises(ValidationError, match="what's ahead begins at"):
         plan_splits(RangeState(), [second], first)
     plan = plan_splits(RangeState(), [first, second])
+    # A torn record goes on into what follows, which begins before its end.
+    torn = RangeSummary(first.begin, second.begin + 1, first.transfers)
+    assert plan_splits(RangeState(), [torn, second]).state == plan.state
+    assert plan_splits(RangeState(), [torn], second).state.offset == torn.end
     split = CommittedSplit(plan.splits[0])
     split.decide(parts[0].slice(0, 3))
     assert repr(split) == "<CommittedSplit producers=1 undecided=1 pending=1>"

@@ -11,9 +11,13 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing import FIXED_FRAME_WORD
+from gazette_aio.message.ranges import RangeState, plan_splits, summarize
+from gazette_aio.spark.planning.journal_ranges import JournalInfo, Split
+from gazette_aio.spark.planning.tasks import plan_split_tasks
 from gazette_aio.spark.reading import outputs as row_outputs
 from tests.message.columnar import sequencing
-from tests.spark.histories import History, Run, options, random_log
+from tests.message.columnar.sequencing import JOURNAL
+from tests.spark.histories import TYPES, History, Run, options, random_log
 
 FORMS = ["ndjson", "csv", "protobuf-fixed"]
 SEEDS = 25
@@ -76,6 +80,23 @@ def test_splits_deliver_what_is_committed_of_their_own(form, last):
         assert sorted(row for run in runs for row in run.bad) == history.bad, seed
         again += sum(len(run.again) for run in runs)
     assert again, "content is read again"
+
+
+@pytest.mark.parametrize(("form", "torn"), [("ndjson", b"abc"), ("csv", b'x,"torn')])
+def test_a_torn_record_before_the_last_split_takes_nothing_along(form, torn):
+    rng = random.Random(1)
+    former = History(rng, form, sequencing.parse("A1c"))
+    latter = History(rng, form, sequencing.parse("A2c A3c A4k"))
+    content = former.content + torn + latter.content
+    begin, head = len(content) - len(latter.content), len(content)
+    plan = plan_splits(RangeState(), [summarize(sequencing.columns(former.log))])
+    assert plan.state.offset < begin
+    info = JournalInfo(JOURNAL, head, TYPES[form])
+    splits = [Split(info, 0, begin, begin, True), Split(info, begin, head, head - begin, True)]
+    _, task = plan_split_tasks(splits, plan)
+    run = Run(rng, content, task, options(), step_bytes=1, max_pending_bytes=0)
+    assert run.again, "what commits was evicted"
+    assert run.messages == [(begin + at, payload) for at, payload in latter.all()]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -14,7 +14,7 @@ from gazette_aio.message.ranges import RangeState, RangeSummary, advance, plan_s
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import summaries
-from gazette_aio.spark.planning.journal_ranges import JournalRange, split_range
+from gazette_aio.spark.planning.journal_ranges import JournalRange, join_last, split_range
 from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.spark.planning.summaries import plan_ranges_of_splits, summarize_splits
 from gazette_aio.testing import create_journals, journal_spec
@@ -133,27 +133,37 @@ async def test_summaries_tell_what_the_content_does(written):
     assert plan_splits(RangeState(0), found).state == advance(RangeState(0), written.columns)
 
 
-async def test_of_the_last_split_only_what_decides_is_scanned(written, scans, monkeypatch):
+async def test_of_the_last_split_only_what_decides_is_scanned(written, monkeypatch):
     monkeypatch.setattr(summaries, "AHEAD_STEP_BYTES", 1)
-    splits = await written.splits()
-    found = await summarize_splits(written.client, splits, options())
-    scans.clear()
-    steps = Counter()
+    first, second, third = await written.splits()
+    known, ahead = await summarize_splits(written.client, [first, second], options())
+    seen = []
     real = summaries.summarize
 
     def counted(columns, before):
-        steps["ahead"] += columns.rows
+        seen.extend(columns.begin.tolist())
         return real(columns, before)
 
     monkeypatch.setattr(summaries, "summarize", counted)
-    for count, pending in ((2, 2), (3, 1)):
-        (plan,) = await plan_ranges_of_splits(written.client, [splits[:count]], options())
-        *known, last = found[:count]
-        assert plan == plan_splits(RangeState(), known, last)
-        # Of two messages pending, the last one commits by the third message of the second part.
-        assert steps == {"ahead": 3 if pending == 2 else 2}
-        steps.clear()
-    assert scans == {("a/journal", splits[at].begin, splits[at].end): 1 for at in (1, 2)}
+    splits = join_last([first, second, third], first.size + second.size)
+    assert [split.end for split in splits] == [first.end, third.end]
+    (plan,) = await plan_ranges_of_splits(written.client, [splits], options())
+    assert plan == plan_splits(RangeState(), [known], ahead)
+    assert plan.is_decided(ahead)
+    assert seen == [row.begin for row in written.rows if first.end <= row.begin < second.end]
+
+
+async def test_a_last_split_which_was_scanned_to_its_end_is_remembered(written, scans):
+    """As where a publisher died, whose transaction stays open."""
+    await written.persist()
+    await written.write([(ONE, 5, CONTINUE_TXN)])
+    await written.persist()
+    splits = (await written.splits())[2:]
+    assert len(splits) == 2
+    for _ in range(2):
+        (plan,) = await plan_ranges_of_splits(written.client, [splits], options())
+        assert not plan.is_decided(RangeSummary())
+    assert list(scans.values()) == [1, 1]
 
 
 async def test_where_nothing_is_pending_the_last_split_is_not_scanned(written, scans):

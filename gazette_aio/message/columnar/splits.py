@@ -89,7 +89,7 @@ class RangePlan:
         If so, then more of what's behind would decide nothing else.
         """
         pending = {p: b for p, b in self.state.producers.items() if b.begin != -1}
-        return len(_verdicts(ahead, self.state.offset, pending)) == len(pending)
+        return len(_verdicts(ahead, pending)) == len(pending)
 
 
 def plan_splits(
@@ -111,7 +111,7 @@ def plan_splits(
     # By producer, the splits whose tails are undecided. -1 stands for what was before the first.
     undecided = {producer: [-1] for producer, bounds in states.items() if bounds.begin != -1}
     entering: list[ReplaySpan] = []
-    offset = state.offset
+    floor = offset = state.offset
 
     def decide(producer: int, commit: int) -> None:
         for at in undecided.pop(producer, ()):
@@ -125,9 +125,10 @@ def plan_splits(
     for at, summary in enumerate(summaries):
         if summary.end == -1:
             continue
-        if summary.begin < offset:
-            raise ValidationError(f"split begins at {summary.begin}, before {offset}")
-        offset = summary.end
+        # A torn record may go on into the next split, which doesn't begin with its rest.
+        if summary.begin < floor:
+            raise ValidationError(f"split begins at {summary.begin}, before {floor}")
+        floor, offset = summary.begin, max(offset, summary.end)
         for producer, transfer in summary.transfers.items():
             before = begun(states.get(producer), transfer)
             commit = verdict(before, transfer)
@@ -140,8 +141,10 @@ def plan_splits(
             )
             if after.begin != -1:
                 undecided.setdefault(producer, []).append(at)
-    if ahead is not None:
-        for producer, commit in _verdicts(ahead, offset, {p: states[p] for p in undecided}):
+    if ahead is not None and ahead.end != -1:
+        if ahead.begin < floor:
+            raise ValidationError(f"what's ahead begins at {ahead.begin}, before {floor}")
+        for producer, commit in _verdicts(ahead, {p: states[p] for p in undecided}):
             decide(producer, commit)
     splits = [
         SplitPlan(summary.begin, summary.end, producers)
@@ -151,19 +154,13 @@ def plan_splits(
     return RangePlan(splits, entering, RangeState(offset, states))
 
 
-def _verdicts(
-    ahead: RangeSummary, offset: int, pending: dict[int, ProducerBounds]
-) -> list[tuple[int, int]]:
-    """Return producers with pending messages at an offset on which what's ahead decides, and how.
-
-    Raises:
-        ValidationError: If it isn't ahead.
-    """
-    if ahead.end != -1 and ahead.begin < offset:
-        raise ValidationError(f"what's ahead begins at {ahead.begin}, before {offset}")
-    found = (
-        (p, verdict(b, ahead.transfers[p])) for p, b in pending.items() if p in ahead.transfers
-    )
+def _verdicts(ahead: RangeSummary, pending: dict[int, ProducerBounds]) -> list[tuple[int, int]]:
+    """Return the producers with pending messages on which what's ahead decides, and how."""
+    found = [
+        (producer, verdict(bounds, ahead.transfers[producer]))
+        for producer, bounds in pending.items()
+        if producer in ahead.transfers
+    ]
     return [(producer, commit) for producer, commit in found if commit is not None]
 
 

@@ -70,9 +70,7 @@ async def plan_ranges_of_splits(
         plan = await asyncio.to_thread(plan_splits, state, summaries)
         if plan.is_decided(RangeSummary()):
             return plan
-        ahead = await _summary_of(
-            client, splits[-1], options, step_bytes=AHEAD_STEP_BYTES, until=plan.is_decided
-        )
+        ahead = await _summary_of(client, splits[-1], options, until=plan.is_decided)
         return await asyncio.to_thread(plan_splits, state, summaries, ahead)
 
     return await map_bounded(plan_of, found, limit=SPLITS_AT_ONCE)
@@ -94,30 +92,22 @@ async def summarize_splits(
         DataLossError: Content is lost, and that's an error by options.
         GazetteError: As `scan_uuids()`.
     """
-
-    async def summary_of(split: Split) -> RangeSummary:
-        key = _key_of(split, options)
-        if key is not None and (known := _remembered.get(key)) is not None:
-            return known
-        summary = await _summary_of(client, split, options)
-        if key is not None:
-            _remembered.put(key, summary)
-        return summary
-
-    return await map_bounded(summary_of, splits, limit=SPLITS_AT_ONCE)
+    return await map_bounded(
+        lambda split: _summary_of(client, split, options), splits, limit=SPLITS_AT_ONCE
+    )
 
 
 async def _summary_of(
     client: JournalClient,
     split: Split,
     options: SourceOptions,
-    *,
-    step_bytes: int = STEP_BYTES,
     until: Callable[[RangeSummary], bool] | None = None,
 ) -> RangeSummary:
-    """Return the summary of a split, or of its begin, if that's enough."""
-    journal = split.journal
-    summary = RangeSummary()
+    """Return the summary of a split; or that of its begin, as soon as it's enough."""
+    key = _key_of(split, options)
+    if key is not None and (known := _remembered.get(key)) is not None:
+        return known
+    journal, summary = split.journal, RangeSummary()
     scanned = scan_uuids(
         client,
         journal.name,
@@ -127,13 +117,15 @@ async def _summary_of(
         options,
         is_aligned=split.is_aligned,
         head=journal.head,
-        step_bytes=step_bytes,
+        step_bytes=STEP_BYTES if until is None else AHEAD_STEP_BYTES,
     )
     async with aclosing(scanned) as batches:
         async for columns in batches:
             summary = await asyncio.to_thread(summarize, columns, summary)
             if until is not None and until(summary):
-                break
+                return summary
+    if key is not None:
+        _remembered.put(key, summary)
     return summary
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gazette_aio.message.ranges import RangeState, SplitPlan
@@ -166,7 +166,9 @@ def plan_split_tasks(
     """
     low, high = bounds or (0, _UNLIMITED)
     kinds: list[Kind] = [CommittedSplitOf(each) for each in plan.splits]
-    kinds.append(CommittedFrom(_state_json(plan.state), entering=False))
+    # Replays begin with a record, as the split does: a torn one before it would take that along.
+    state = replace(plan.state, offset=splits[-1].begin)
+    kinds.append(CommittedFrom(_state_json(state), entering=False))
     return [
         _task(split, kind, labels)
         for split, kind in zip(splits, kinds, strict=True)
