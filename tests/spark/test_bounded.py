@@ -519,7 +519,7 @@ async def test_probes_which_are_not_answered(broker: StubBroker, client: Journal
         yield metadata(0)
 
     broker.read_handler = stall
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(pb.TransportError, match="no answer of a broker"):
             await head_of(client, JOURNAL, seconds=0.02)
     await until(lambda: broker.open_rpcs == 0)

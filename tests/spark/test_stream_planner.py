@@ -527,6 +527,35 @@ async def test_an_old_reader_ends_at_the_last_complete_line(
     assert [row["_begin"] for row in query.rows] == [0, sizes[0], sizes[0] + sizes[1]]
 
 
+@pytest.mark.parametrize("planner", [StreamPlanner, LegacyStreamPlanner])
+async def test_the_last_csv_record_is_looked_for_in_the_last_fragment(world, monkeypatch, planner):
+    await world.create("a", content_type=CONTENT_TYPE_CSV)
+    size = 0
+    for number in range(3):
+        uuid = json.loads(Producer().outside({}))["_meta"]["uuid"]
+        size = (await world.append("a", f"{uuid},{number}\n".encode())).end
+        await world.persist("a")
+    await world.append("a", b"begin of a rec")
+    begins = []
+    real = line_ends.BoundedReader
+
+    def reader(client, journal, begin, *args, **kwargs):
+        begins.append(begin)
+        return real(client, journal, begin, *args, **kwargs)
+
+    monkeypatch.setattr(line_ends, "BoundedReader", reader)
+    query = world.query(
+        startingOffsets="earliest",
+        isolation="read-uncommitted",
+        schema=SCHEMA.remove(0),
+        planner=planner,
+    )
+    await query.trigger()
+    assert query.end["j"]["test/a"] == size
+    assert len(query.rows) == 3
+    assert min(begins) == size, "nothing before is read"
+
+
 async def test_a_limit_far_before_the_end_of_a_line(world, monkeypatch):
     monkeypatch.setattr(line_ends, "_WINDOW_BYTES", 8)
     await world.create("a")

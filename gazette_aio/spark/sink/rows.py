@@ -281,7 +281,7 @@ def _json_acknowledgement(
         message = {path[0]: inner, **message}
     try:
         adapter.encode(message, ZERO_UUID)
-    except (ValidationError, msgspec.ValidationError) as error:
+    except (ValidationError, msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"option 'ackTemplate': {error}") from None
     return lambda uuid: adapter.encode(message, uuid)
 

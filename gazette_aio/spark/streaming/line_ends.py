@@ -7,13 +7,15 @@ line, and its rest a little later. A batch which ended in between would read nei
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.client import iter_fragments
 from gazette_aio.client.threads import in_thread
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.protocol.errors import FramingError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV, CONTENT_TYPE_JSON_LINES
-from gazette_aio.spark.planning.journal_ranges import find_cuts
+from gazette_aio.spark.planning.journal_ranges import FragmentInfo, find_cuts
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.engines import STEP_BYTES
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
@@ -85,6 +87,10 @@ async def _last_record_end(
     framing = format_of(options, journal.content_type).framing
     assert framing is not None
     # A newline may be one of a value, so records are found from a begin of one.
+    if journal.fragments is None:
+        async with aclosing(iter_fragments(client, journal.name)) as listed:
+            found = tuple([FragmentInfo(each.spec.begin, each.spec.end) async for each in listed])
+        planned = planned._replace(journal=replace(journal, fragments=found))
     begin = max(find_cuts(planned), default=begin)
     splitter = region_splitter(framing, begin, max_frame_bytes=MAX_FRAME_BYTES)
     reader = _reader_of(client, journal.name, begin, end, options)
