@@ -247,56 +247,6 @@ async def run_query(query: Query, faults: list[str], rng: random.Random) -> None
     print(await query.summary(), flush=True)
 
 
-async def run_points(
-    client: JournalClient, directory: Path, rng: random.Random, points: Sequence[str] = POINTS
-) -> None:
-    """Kill one driver of queries, each of which is at another point, and have them finished.
-
-    Tasks which the second driver runs fail behind their appends at times. The first query has a
-    batch for each row.
-    """
-    queries = [
-        Query(client, point, directory, rows=4 if number == 0 else 40, batches=4 - 2 * (number > 0))
-        for number, point in enumerate(points)
-    ]
-    for query in queries:
-        await query.create()
-    held = directory / "held"
-    held.mkdir()
-    due = {
-        query.log: f"{point}:{rng.randrange(2)}"
-        for query, point in zip(queries, points, strict=True)
-    }
-    environment = {"GAZETTE_SOAK_KILL": json.dumps(due), "GAZETTE_SOAK_HOLD": str(held)}
-    driver = await start_driver(directory, [query.given(2) for query in queries], environment)
-    try:
-        async with asyncio.timeout(RUN_SECONDS):
-            ended = asyncio.create_task(driver.communicate())
-            while len(list(held.iterdir())) < len(points):
-                done, _ = await asyncio.wait([ended], timeout=0.1)
-                require(not done, f"the driver ended ahead of its points: {due}")
-            kill(driver)
-            await ended
-    finally:
-        kill(driver)
-        await driver.wait()
-        (held / "killed").touch()
-    for query in queries:
-        await query.check(is_done=False)
-    environment = {"GAZETTE_SOAK_FAIL": "0.3"}
-    driver = await start_driver(directory, [query.given(2) for query in queries], environment)
-    try:
-        async with asyncio.timeout(RUN_SECONDS):
-            _, errors = await driver.communicate()
-    finally:
-        kill(driver)
-        await driver.wait()
-    require(driver.returncode == 0, f"the driver failed:\n{errors.decode()[-4000:]}")
-    for query in queries:
-        await query.check(is_done=True)
-        print(await query.summary(), flush=True)
-
-
 async def soak(duration: float, seed: int) -> None:
     """Run queries with faults for so many seconds, or until there was each of the faults."""
     require(spark_python() is not None, "no PySpark: make setup-spark, or GAZETTE_SPARK_PYTHON")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -46,7 +47,10 @@ def main() -> None:
         frame = stream.load().repartition(each["tasks"])
         writer = frame.writeStream.format("faulty_gazette").options(**each["sink"])
         writer = writer.option("checkpointLocation", each["checkpoint"])
-        queries.append(writer.trigger(availableNow=True).start())
+        queries.append(query := writer.trigger(availableNow=True).start())
+        # Spark gives the process of a source 10 seconds to connect, so they start one by one.
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
     for query in queries:
         query.awaitTermination()
 

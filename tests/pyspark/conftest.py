@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 180
+_SECONDS = 600
 """A test may be the one which starts the JVM and the first workers, on a machine that's busy."""
+_SHOWN_CHARACTERS = 8000
 _LEFT_OPEN = r"ignore:unclosed <socket\.socket .*raddr=\('127\.0\.0\.1':ResourceWarning"
 """PySpark and Py4J leave connections to the JVM, by which rows come, to the garbage collector."""
 
@@ -72,6 +73,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_SECONDS))
 
 
+_LOG = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have a test which fails show the end of what Spark's processes told."""
+    report = yield
+    log = item.config.stash.get(_LOG, None)
+    if report.failed and log is not None and log.exists():
+        text = log.read_text(errors="replace")
+        report.sections.append(("What Spark told last", text[-_SHOWN_CHARACTERS:]))
+    return report
+
+
 @pytest.fixture(scope="session")
 def spark_environment() -> Iterator[dict[str, str]]:
     """Environment of processes of Spark, which is also set in this one.
@@ -96,7 +113,7 @@ def spark_settings(
     """Settings of the session, for tests which start one of their own in another process."""
     root = tmp_path_factory.mktemp("spark")
     return {
-        "spark.master": "local[2]",
+        "spark.master": "local[2,2]",
         "spark.app.name": "gazette_aio",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -114,30 +131,40 @@ def spark_settings(
 
 
 @pytest.fixture(scope="session")
-def spark(spark_settings: dict[str, str]) -> Iterator[SparkSession]:
-    """The Spark session of this run, `local[2]`: it starts when it's first used.
+def spark_log(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """File of what Spark's processes tell: the JVM of `spark`, and all of its workers."""
+    pytestconfig.stash[_LOG] = path = tmp_path_factory.mktemp("log") / "spark.log"
+    return path
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: dict[str, str], spark_log: Path) -> Iterator[SparkSession]:
+    """The Spark session of this run: it starts when it's first used.
+
+    It has two cores, and runs each task which fails once more.
 
     Streams which a test left running are stopped behind the last one only: stop them yourself.
     What a test sets by `spark.conf.set` it must unset.
     """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder
-    for name, value in spark_settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    conf = SparkConf().setAll(list(spark_settings.items()))
+    with spark_log.open("ab") as log:
+        gateway = launch_gateway(conf, {"stderr": log})
+    SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")
+    session = SparkSession.builder.getOrCreate()
     yield session
     for query in session.streams.active:
         query.stop()
-    gateway = session.sparkContext._gateway
     session.stop()
     # Spark leaves its JVM to the end of the interpreter, and its pipe to the garbage collector.
     process: subprocess.Popen[bytes] = gateway.proc
     gateway.shutdown()
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     gc.collect()  # What's left open is told here, where it's passed over.
 
 
@@ -165,3 +192,21 @@ def journals(broker: Broker) -> Journals:
         assert journals.committed("a", "b") == ...
     """
     return Journals(broker, f"test-{next(_NUMBERS)}/")
+
+
+@pytest.fixture
+def told(spark: SparkSession, spark_log: Path) -> Iterator[Callable[[], str]]:
+    """Has processes of the format "talkative" log all they can: returns what they told since."""
+    from tests.pyspark.probes import TalkativeSource
+
+    spark.dataSource.register(TalkativeSource)
+    begin = spark_log.stat().st_size
+    spark.sparkContext.setLogLevel("DEBUG")
+
+    def read() -> str:
+        with spark_log.open("rb") as file:
+            file.seek(begin)
+            return file.read().decode(errors="replace")
+
+    yield read
+    spark.sparkContext.setLogLevel("ERROR")

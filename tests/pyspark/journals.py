@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, build_u
 from gazette_aio.testing import create_journals, journal_spec
 
 T = TypeVar("T")
+_SECONDS = 300.0
 
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"
@@ -27,9 +29,16 @@ class Broker:
     """An EmbeddedBroker with small fragments, and a client of it, in a thread with their loop.
 
     Spark's processes aren't forked from this one, so that its threads don't harm them.
+
+    Args:
+        root: Directory of what it keeps.
+        client: Keywords of the client.
+        options: Further options of the broker.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, *, client: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
         self.file_root = root / "fragments"
         """Directory of `file://` stores: the option `fileRoot` of a source."""
         self.file_root.mkdir(parents=True)
@@ -41,14 +50,18 @@ class Broker:
             fsync="off",
             http_port=None,
             persist_delay=0.0,
+            **options,
         )
+        self._given = client or {}
         self.client: JournalClient
 
     def __enter__(self) -> Self:
         self._thread.start()
         self.run(self.embedded.start())
         retry = RetryPolicy(backoff=lambda attempt: 0.01)
-        self.client = JournalClient(self.endpoint, file_root=self.file_root, retry=retry)
+        self.client = JournalClient(
+            self.endpoint, file_root=self.file_root, retry=retry, **self._given
+        )
         self.run(self.client.__aenter__())
         return self
 
@@ -61,7 +74,7 @@ class Broker:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop of the broker and of `client`."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=_SECONDS)
 
     @property
     def endpoint(self) -> str:
@@ -190,6 +203,24 @@ class Journals:
         producer = producer or Producer()
         content = b"".join(producer.pending(document) for document in documents)
         return self.append(name, content + (producer.ack() if commit else b""))
+
+    def suspend(self, name: str) -> pb.JournalSpec.Suspend:
+        """Suspend a journal, wholly if it has no content, and return how it is."""
+        request = pb.AppendRequest(
+            journal=self.name(name), suspend=pb.AppendRequest.Suspend.SUSPEND_NOW
+        )
+        with contextlib.suppress(pb.SuspendedError):  # By which it's told.
+            self.broker.run(self.broker.client.append(request))
+        selector = pb.parse_label_selector(f"name={self.name(name)}")
+        (listed,) = self.broker.run(self.broker.client.list(selector)).journals
+        return listed.spec.suspend
+
+    def expire(self, name: str) -> None:
+        """Have all that a journal holds expire."""
+        self.persist(name)
+        for file in self.files(name):
+            file.unlink()
+        self.broker.run(self.broker.embedded.refresh(self.name(name)))
 
     def persist(self, *names: str) -> None:
         """Close the current fragments, and write them to their stores."""

@@ -6,7 +6,29 @@ import json
 import pickle
 import time
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
+
+
+_NOT_CONNECTED = "Timed out while waiting for the Python worker to connect back"
+
+
+def start_query(writer):
+    """Start a query, and return it as soon as its source is made.
+
+    Spark gives the process of a source 10 seconds to connect, which may be too few on a machine
+    that's busy. It hasn't done anything then, and is started again.
+    """
+    while True:
+        query = writer.start()
+        until(lambda: not query.status["message"].startswith("Initializing"))  # noqa: B023
+        error = query.exception()
+        if error is None or _NOT_CONNECTED not in str(error):
+            return query
+
+
+def was_too_slow(text):
+    """Return whether a driver ended since a process of its own was too slow."""
+    return _NOT_CONNECTED in text
 
 
 class Run:
@@ -27,7 +49,7 @@ class Run:
         frame = self.spark.readStream.format(self.source).options(**self.options)
         writer = frame.schema("id BIGINT").load().writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self.path))
-        self.query = writer.trigger(**trigger or {"availableNow": True}).start()
+        self.query = start_query(writer.trigger(**trigger or {"availableNow": True}))
         return self.query
 
     def finish(self):

@@ -22,6 +22,7 @@ from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import GazetteDataSource, lag, read_committed, register
 from tests.message.columnar.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
+from tests.pyspark.streams import start_query
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "id BIGINT, _journal STRING"
@@ -48,7 +49,7 @@ def run(text, *arguments, env):
 
 def output(command, env):
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=150, check=False
+        command, env=env, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stdout
@@ -190,7 +191,7 @@ def test_the_sql_shell(tmp_path, flights, spark_environment):
         *("-e", query),
     ]
     printed = subprocess.run(
-        command, env=spark_environment | QUICK, capture_output=True, text=True, timeout=150, cwd=tmp_path,
+        command, env=spark_environment | QUICK, capture_output=True, text=True, timeout=400, cwd=tmp_path,
         check=False,
     )  # fmt: skip
     assert printed.returncode == 0, printed.stderr[-6000:]
@@ -305,10 +306,10 @@ def test_lag_of_a_query(spark, journals, tmp_path):
             journals.publish(name, [{"id": number}] * 50)
     total = journals.head("a") + journals.head("b")
     options = journals.options(startingOffsets="earliest", maxBytesPerTrigger=total // 3)
-    query = (
+    query = start_query(
         spark.readStream.format("gazette").options(**options).schema(SCHEMA).load()
         .writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True).start()
+        .trigger(availableNow=True)
     )  # fmt: skip
     try:
         query.processAllAvailable()

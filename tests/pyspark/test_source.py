@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from pyspark.sql import datasource
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
+import gazette_aio.protocol as pb
 from gazette_aio.message import FixedFraming, protobuf_adapter
 from gazette_aio.message.uuid import OUTSIDE_TXN, build_uuid, new_producer_id
 from gazette_aio.spark import source as source_module
@@ -21,7 +23,9 @@ from gazette_aio.spark.source import GazetteDataSource
 from tests.pyspark.journals import CSV, PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import ProbeSource, RegisteredSource
+from tests.pyspark.streams import until
 
+SUSPENDED = pb.JournalSpec.Suspend.Level
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -232,6 +236,24 @@ def test_many_small_journals_are_packed(read, journals):
 def test_nothing_to_read_is_no_error(read, journals):
     journals.create("one")
     assert read("id BIGINT").count() == 0
+
+
+def test_suspended_journals(read, journals):
+    journals.create("kept", "expired", "new", "empty")
+    for number, name in enumerate(("kept", "expired")):
+        journals.publish(name, documents(number))
+    journals.expire("expired")
+    assert journals.suspend("kept").level == SUSPENDED.PARTIAL
+    for name in ("expired", "new", "empty"):
+        assert journals.suspend(name).level == SUSPENDED.FULL
+    assert ids(read("id BIGINT")) == [0]
+    assert ids(read("id BIGINT", inferSchema="true").select("id")) == [0]
+    begin, end = journals.publish("expired", documents(2))
+    assert begin > 0
+    journals.publish("new", documents(3))
+    assert ids(read("id BIGINT")) == [0, 2, 3]
+    given = json.dumps({journals.name("expired"): end})
+    assert ids(read("id BIGINT", startingOffsets=given)) == [0, 3]
 
 
 @pytest.mark.parametrize("io", ["direct", "broker"])
@@ -467,13 +489,16 @@ def test_the_schema_of_the_user_counts_for_nothing_else(spark, journals):
 
 
 @pytest.fixture
-def in_workers(spark):
+def in_workers(spark, tmp_path):
     """Calls a function of the probes in the workers of two tasks, and returns what it told."""
     spark.dataSource.register(ProbeSource)
     spark.dataSource.register(RegisteredSource)
+    numbers = itertools.count()
 
     def call(function, **options):
-        frame = spark.read.format("probe").options(function=function, **options).load()
+        (directory := tmp_path / f"call-{next(numbers)}").mkdir()
+        options |= {"function": function, "directory": str(directory)}
+        frame = spark.read.format("probe").options(**options).load()
         return [json.loads(row["told"]) for row in frame.collect()]
 
     return call
@@ -485,19 +510,22 @@ def test_workers_are_reused(read, journals, in_workers):
         for _ in range(2):
             journals.publish(name, documents(*range(1000)))
     frame = read("id BIGINT", "registered", minPartitions=2, batchRows=200)
-    for _ in range(2):
+    found = {}
+
+    def is_reused():
         assert frame.count() == 4000
-    before = {told.pop("pid"): told for told in in_workers("count_resources")}
-    assert [told["loops"] for told in before.values() if told["has_read"]] != []
-    for _ in range(3):
-        assert frame.count() == 4000
-    after = {told.pop("pid"): told for told in in_workers("count_resources")}
-    kept = before.keys() & after.keys()
-    assert kept
-    for pid in kept:
-        if before[pid]["has_read"]:
-            assert before[pid] == after[pid]
-            assert (after[pid]["loops"], after[pid]["clients"]) == (1, 1)
+        # Spark says which workers do this, and ends those which have nothing to do for a while.
+        for told in in_workers("count_resources"):
+            if told["has_read"]:
+                found.setdefault(told["pid"], []).append(told)
+        return max(map(len, found.values()), default=0) >= 3
+
+    until(is_reused)
+    for first, *others in found.values():
+        # What a process opens as it begins is told from the second time on. Other tests may have
+        # used it for connections of their own.
+        assert others == others[:1] * len(others)
+        assert {(told["loops"], told["clients"]) for told in others} == {(1, first["clients"])}
     # Spark ends the worker of a task which is left early, or fails.
     bad = read("id INT, nothing BINARY NOT NULL", "registered", mode="FAILFAST")
     assert frame.limit(1).count() == 1
@@ -505,19 +533,24 @@ def test_workers_are_reused(read, journals, in_workers):
         bad.collect()
     assert frame.count() == 4000
     for told in in_workers("count_resources"):
-        assert told["loops"] == told["clients"] == told["has_read"]
+        assert told["loops"] == told["has_read"]
+        assert (told["clients"] > 0) == told["has_read"]
 
 
 def test_a_worker_may_fork_after_a_read(read, journals, in_workers):
     journals.create("one")
     journals.publish("one", documents(1))
     frame = read("id BIGINT", "registered")
-    for _ in range(5):
+    found = []
+
+    def has_forked():
         assert frame.count() == 1
-        found = in_workers("list_in_child", endpoint=journals.broker.endpoint)
-        if any(told["has_read"] for told in found):
-            break
-    assert {told["found"] >= 1 for told in found if told["has_read"]} == {True}
+        told = in_workers("list_in_child", endpoint=journals.broker.endpoint)
+        found.extend(each["found"] for each in told if each["has_read"])
+        return found
+
+    until(has_forked)
+    assert min(found) >= 1
     # The worker itself goes on.
     assert frame.count() == 1
 
