@@ -607,7 +607,7 @@ async def test_journals_which_trickle_hand_their_slots_on(monkeypatch):
 
 
 async def test_those_who_nearly_left_hold_no_slots(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.pump._STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("gazette_aio.message.pump._STALLED_SECONDS", 2.0)
     client = FakeClient({f"j/{n:02}": NDJSON for n in range(17)}, chunk=100)
     for name in client.journals:
         client.append(name, outside(1))
