@@ -18,10 +18,10 @@ from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.rows.formats import format_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.columnar.regions import Region
+    from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.framing import Framing
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.content import Pieces
@@ -76,6 +76,24 @@ async def scan_uuids(  # noqa: PLR0917
                 yield columns
 
 
+def split_regions(splitter: RegionSplitter, pieces: Pieces) -> Iterator[Region]:
+    """Yield regions of the records which end in what follows, and pass over bad ones."""
+    for offset, chunk in pieces:
+        if offset != splitter.offset + splitter.buffered:
+            splitter.jump(offset)
+        splitter.feed(chunk)
+    while True:
+        try:
+            region = splitter.next_region(STEP_BYTES)
+        except FramingError:
+            continue
+        except UnexpectedEOFError:
+            return
+        if region is None:
+            return
+        yield region
+
+
 class _Scanner:
     """Reads UUIDs of content."""
 
@@ -85,21 +103,8 @@ class _Scanner:
 
     def scan(self, pieces: Pieces) -> UuidColumns:
         """Return UUIDs of the messages which end in what follows."""
-        splitter = self._splitter
-        for offset, chunk in pieces:
-            if offset != splitter.offset + splitter.buffered:
-                splitter.jump(offset)
-            splitter.feed(chunk)
         found = [UuidColumns.empty()]
-        while True:
-            try:
-                region = splitter.next_region(STEP_BYTES)
-            except FramingError:
-                continue
-            except UnexpectedEOFError:
-                break
-            if region is None:
-                break
+        for region in split_regions(self._splitter, pieces):
             self._read(region, found)
         # Those between bad records are few, but what's done with each part takes its time.
         return UuidColumns._make(map(np.concatenate, zip(*found, strict=True)))

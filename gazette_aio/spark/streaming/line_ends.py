@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.client import iter_fragments
 from gazette_aio.client.threads import in_thread
 from gazette_aio.message.columnar.regions import region_splitter
-from gazette_aio.protocol.errors import FramingError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV, CONTENT_TYPE_JSON_LINES
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, find_cuts
 from gazette_aio.spark.reading.bounded import BoundedReader
-from gazette_aio.spark.reading.engines import STEP_BYTES
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
+from gazette_aio.spark.reading.scanning import split_regions
 from gazette_aio.spark.rows.formats import format_of, kind_of
 
 if TYPE_CHECKING:
@@ -101,16 +100,9 @@ async def _last_record_end(
 
 
 def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
-    """Pass over the records which end in content."""
-    if offset != splitter.offset + splitter.buffered:
-        splitter.jump(offset)
-    splitter.feed(chunk)
-    while True:
-        try:
-            if splitter.next_region(STEP_BYTES) is None:
-                return
-        except FramingError:
-            continue  # Who reads it tells.
+    """Pass over the records which end in content. Who reads it tells which are bad."""
+    for _ in split_regions(splitter, [(offset, chunk)]):
+        pass
 
 
 def _kind(journal: JournalInfo, options: SourceOptions) -> str | None:
