@@ -15,7 +15,7 @@ import gazette_aio.protocol as pb
 from benchmarks.harness import Measure, Subject, register
 from benchmarks.measures.events import JOURNAL, bare_read, served_journals
 from examples.flights.data import flights
-from gazette_aio.client.fragment_url import FragmentSource
+from gazette_aio.client.fragments.source import FragmentSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

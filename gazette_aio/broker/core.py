@@ -13,22 +13,22 @@ import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.clock import Deadline, ManualClock
-from gazette_aio.broker.control import BrokerControl
-from gazette_aio.broker.data_directory import ClusterIdentity, DataDirectory
-from gazette_aio.broker.files import FileOps, make_durable_directory, os_error_text
+from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.headers import Headers
-from gazette_aio.broker.meta_log import MetaLog
-from gazette_aio.broker.metrics import Metrics
-from gazette_aio.broker.replica import Replica, ReplicaFailedError
-from gazette_aio.broker.replicas import Replicas
+from gazette_aio.broker.host.clock import Deadline, ManualClock
+from gazette_aio.broker.host.files import FileOps, make_durable_directory, os_error_text
+from gazette_aio.broker.host.metrics import Metrics
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.host.scheduler import Scheduler
+from gazette_aio.broker.host.workers import Background, Workers
+from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.journal.replicas import Replicas
+from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
+from gazette_aio.broker.keyspace.meta_log import MetaLog
+from gazette_aio.broker.keyspace.space_store import SpaceStore
 from gazette_aio.broker.resolver import Resolver
-from gazette_aio.broker.rpc_error import RpcError
 from gazette_aio.broker.runtime import Runtime
-from gazette_aio.broker.scheduler import Scheduler
-from gazette_aio.broker.space_store import SpaceStore
 from gazette_aio.broker.stores import StoreRegistry
-from gazette_aio.broker.workers import Background, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore as Client
 
-    from gazette_aio.broker.keyspace import JournalItem, Transaction
-    from gazette_aio.broker.options import BrokerOptions
+    from gazette_aio.broker.host.options import BrokerOptions
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, Transaction
     from gazette_aio.broker.stores import Store
 
 logger = logging.getLogger(__name__)

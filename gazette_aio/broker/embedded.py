@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.clock import ManualClock
-from gazette_aio.broker.control import BrokerControl
+from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
-from gazette_aio.broker.files import FileOps
 from gazette_aio.broker.gateway import HttpGateway
-from gazette_aio.broker.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
-from gazette_aio.broker.server import GrpcServer
-from gazette_aio.broker.tls import ServerTLS, read_tls
+from gazette_aio.broker.grpc_server import GrpcServer
+from gazette_aio.broker.host.clock import ManualClock
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
+from gazette_aio.serving.tls import ServerTLS, read_tls
 
 if TYPE_CHECKING:
     import os

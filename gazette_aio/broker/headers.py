@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.data_directory import ClusterIdentity
-    from gazette_aio.broker.keyspace import KeySpace
+    from gazette_aio.broker.keyspace.data_directory import ClusterIdentity
+    from gazette_aio.broker.keyspace.keyspace import KeySpace
 
 
 class Headers:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.replicas import STOPPED
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.journal.replicas import STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.broker.clock import Deadline, ManualClock
     from gazette_aio.broker.headers import Headers
-    from gazette_aio.broker.keyspace import JournalItem
-    from gazette_aio.broker.replicas import Replicas
-    from gazette_aio.broker.space_store import SpaceStore
+    from gazette_aio.broker.host.clock import Deadline, ManualClock
+    from gazette_aio.broker.journal.replicas import Replicas
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.broker.keyspace.space_store import SpaceStore
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.clock import ManualClock
-    from gazette_aio.broker.files import FileOps
-    from gazette_aio.broker.metrics import Metrics
-    from gazette_aio.broker.options import BrokerOptions
-    from gazette_aio.broker.scheduler import Scheduler
+    from gazette_aio.broker.host.clock import ManualClock
+    from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.options import BrokerOptions
+    from gazette_aio.broker.host.scheduler import Scheduler
+    from gazette_aio.broker.host.workers import Background, Workers
     from gazette_aio.broker.stores import StoreRegistry
-    from gazette_aio.broker.workers import Background, Workers
 
 
 @dataclass(frozen=True, slots=True)

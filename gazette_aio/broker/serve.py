@@ -17,7 +17,7 @@ from gazette_aio.broker.embedded import EmbeddedBroker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gazette_aio.broker.options import BrokerOptions
+    from gazette_aio.broker.host.options import BrokerOptions
 
 logger = logging.getLogger(__name__)
 

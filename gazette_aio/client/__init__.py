@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from gazette_aio.client.append_once import Content, append
-from gazette_aio.client.append_service import AppendService, AppendStatus
-from gazette_aio.client.appender import Appender
-from gazette_aio.client.async_append import AsyncAppend
+from gazette_aio.client.appends.appender import Appender
+from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_aio.client.appends.handle import AsyncAppend
+from gazette_aio.client.appends.once import Content, append
+from gazette_aio.client.appends.service import AppendService, AppendStatus
 from gazette_aio.client.auth import Auth, auth_from_environment
-from gazette_aio.client.buffered_reader import BufferedRetryReader
-from gazette_aio.client.channel_pool import MemberStatus
 from gazette_aio.client.client import JournalClient, connect
-from gazette_aio.client.file_transport import install_file_transport
-from gazette_aio.client.fragment_fetcher import (
+from gazette_aio.client.fragments.fetcher import (
     FragmentBody,
     FragmentFetcher,
     HTTPFragmentFetcher,
 )
-from gazette_aio.client.fragment_reader import FragmentReader
-from gazette_aio.client.fragment_url import FragmentSource, open_fragment_url
-from gazette_aio.client.futures import AsyncOperation, OpFuture, finished_operation
-from gazette_aio.client.list_changes import JournalChange, ListChanges
-from gazette_aio.client.list_fold import ListFold
-from gazette_aio.client.listing import (
+from gazette_aio.client.fragments.file_transport import install_file_transport
+from gazette_aio.client.fragments.reader import FragmentReader
+from gazette_aio.client.fragments.source import FragmentSource, open_fragment_url
+from gazette_aio.client.listing.calls import (
     apply_journals,
     fragment_store_health,
     get_journal,
@@ -31,14 +27,18 @@ from gazette_aio.client.listing import (
     list_all_journals,
     read_list_response,
 )
+from gazette_aio.client.listing.changes import JournalChange, ListChanges
+from gazette_aio.client.listing.fold import ListFold
+from gazette_aio.client.listing.watched_list import PolledList, WatchedList
 from gazette_aio.client.metrics import Metrics
 from gazette_aio.client.options import TLSOptions
-from gazette_aio.client.reader import Reader
+from gazette_aio.client.reads.buffered_reader import BufferedRetryReader
+from gazette_aio.client.reads.reader import Reader
+from gazette_aio.client.reads.retry_reader import RetryReader
 from gazette_aio.client.retry import Failure, Operation, RetryPolicy, backoff
-from gazette_aio.client.retry_reader import RetryReader
-from gazette_aio.client.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
+from gazette_aio.client.rpc.channel_pool import MemberStatus
+from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.status import ClientStatus, StreamStatus, WatchStatus
-from gazette_aio.client.watched_list import PolledList, WatchedList
 
 __all__ = [
     "AppendService",

@@ -7,11 +7,13 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import append_once, listing
-from gazette_aio.client.append_service import AppendService
+from gazette_aio.aio.owner import Owner
+from gazette_aio.client.appends import once as append_once
+from gazette_aio.client.appends.service import AppendService
 from gazette_aio.client.auth import Auth, authorizer
-from gazette_aio.client.dispatch import Dispatcher
-from gazette_aio.client.fragment_url import FragmentSource
+from gazette_aio.client.fragments.source import FragmentSource
+from gazette_aio.client.listing import calls as listing
+from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
 from gazette_aio.client.metrics import Metrics, NoMetrics
 from gazette_aio.client.options import (
     TLSOptions,
@@ -21,22 +23,21 @@ from gazette_aio.client.options import (
     file_root_from_environment,
     zone_from_environment,
 )
-from gazette_aio.client.owner import Owner
+from gazette_aio.client.reads.retry_reader import RetryReader
 from gazette_aio.client.retry import RetryPolicy
-from gazette_aio.client.retry_reader import RetryReader
-from gazette_aio.client.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
-from gazette_aio.client.rpc import JournalStub
+from gazette_aio.client.rpc.dispatch import Dispatcher
+from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
+from gazette_aio.client.rpc.stub import JournalStub
 from gazette_aio.client.status import ClientStatus, client_status
-from gazette_aio.client.watched_list import POLL_INTERVAL, WatchedList
 
 if TYPE_CHECKING:
     import asyncio
     import os
     from collections.abc import Callable, Iterable
 
-    from gazette_aio.client.append_once import Content
-    from gazette_aio.client.fragment_fetcher import FragmentFetcher
-    from gazette_aio.client.reader import Reader
+    from gazette_aio.client.appends.once import Content
+    from gazette_aio.client.fragments.fetcher import FragmentFetcher
+    from gazette_aio.client.reads.reader import Reader
 
 CONNECT_TIMEOUT: Final = 20.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.route_cache import DEFAULT_SIZE, DEFAULT_TTL
+from gazette_aio.client.rpc.route_cache import DEFAULT_SIZE, DEFAULT_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

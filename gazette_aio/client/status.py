@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gazette_aio.client.append_service import AppendStatus
-    from gazette_aio.client.channel_pool import MemberStatus
+    from gazette_aio.client.appends.service import AppendStatus
     from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.rpc.channel_pool import MemberStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,7 @@ from gazette_aio.message.adapters import (
     protobuf_adapter,
     raw_adapter,
 )
-from gazette_aio.message.batches import EnvelopeBatch
-from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.envelope import Envelope
+from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.framing import (
     FIXED_FRAME_HEADER_LENGTH,
     FIXED_FRAME_WORD,
@@ -41,9 +39,6 @@ from gazette_aio.message.framing import (
     unpack_fixed_frame,
     unpack_line,
 )
-from gazette_aio.message.intent_record import AckIntent, IntentRecord
-from gazette_aio.message.intents import IntentLog
-from gazette_aio.message.iterators import ReadCommittedIter, ReadUncommittedIter
 from gazette_aio.message.mapping import (
     Mapping,
     PartitionsFunc,
@@ -52,10 +47,15 @@ from gazette_aio.message.mapping import (
     random_mapping,
     rendezvous_mapping,
 )
-from gazette_aio.message.outcome import QueueOutcome, ReplayRange
-from gazette_aio.message.publisher import Publisher
-from gazette_aio.message.sequencer import Sequencer
-from gazette_aio.message.transaction import Transaction
+from gazette_aio.message.publishing.intent_record import AckIntent, IntentRecord
+from gazette_aio.message.publishing.intents import IntentLog
+from gazette_aio.message.publishing.publisher import Publisher
+from gazette_aio.message.publishing.transaction import Transaction
+from gazette_aio.message.reading.batches import EnvelopeBatch
+from gazette_aio.message.reading.iterators import ReadCommittedIter, ReadUncommittedIter
+from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
+from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
+from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,

@@ -48,7 +48,7 @@ from gazette_aio.protocol.auth import (
     default_claims,
     with_claims,
 )
-from gazette_aio.protocol.codec import (
+from gazette_aio.protocol.codecs.codec import (
     Compressor,
     Decompressor,
     compressor,
@@ -121,7 +121,7 @@ from gazette_aio.protocol.fragment import (
     validate_codec,
     validate_fragment,
 )
-from gazette_aio.protocol.gotext import (
+from gazette_aio.protocol.go.text import (
     MAX_INT64,
     clean_path,
     duration_nanoseconds,
@@ -143,16 +143,10 @@ from gazette_aio.protocol.journal import (
     validate_path_component,
     validate_token,
 )
-from gazette_aio.protocol.journal_space import (
-    Node,
-)
-from gazette_aio.protocol.journal_space_dump import (
+from gazette_aio.protocol.journal_space.dump import (
     dump_journal_space,
 )
-from gazette_aio.protocol.journal_space_load import (
-    load_journal_space,
-)
-from gazette_aio.protocol.journal_spec import (
+from gazette_aio.protocol.journal_space.journal_spec import (
     desired_replication,
     intersect_journal_specs,
     label_set_ext,
@@ -160,6 +154,12 @@ from gazette_aio.protocol.journal_spec import (
     may_write,
     subtract_journal_specs,
     union_journal_specs,
+)
+from gazette_aio.protocol.journal_space.load import (
+    load_journal_space,
+)
+from gazette_aio.protocol.journal_space.space import (
+    Node,
 )
 from gazette_aio.protocol.labels import (
     add_value,
@@ -205,7 +205,15 @@ from gazette_aio.protocol.service import (
     SERVICE_NAME,
     Method,
 )
-from gazette_aio.protocol.spec_validation import (
+from gazette_aio.protocol.store import (
+    FragmentStoreURL,
+    join_below,
+    parse_fragment_store,
+)
+from gazette_aio.protocol.validation.rules import (
+    validate,
+)
+from gazette_aio.protocol.validation.specs import (
     process_id_key,
     route_equivalent,
     validate_broker_spec,
@@ -218,14 +226,6 @@ from gazette_aio.protocol.spec_validation import (
     validate_process_spec,
     validate_route,
     validate_suspend,
-)
-from gazette_aio.protocol.store import (
-    FragmentStoreURL,
-    join_below,
-    parse_fragment_store,
-)
-from gazette_aio.protocol.validation import (
-    validate,
 )
 from gazette_aio.protocol.well_known import (
     CONTENT_TYPE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from gazette_aio.protocol._generated.broker_pb2 import CompressionCodec, Fragment, SHA1Sum
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.gotext import clean_path, join_path, parse_hex_int64
+from gazette_aio.protocol.go.text import clean_path, join_path, parse_hex_int64
 from gazette_aio.protocol.journal import validate_journal, validate_path_component
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.gotext import byte_length, clean_path
+from gazette_aio.protocol.go.text import byte_length, clean_path
 
 TOKEN_SYMBOLS: Final = "-_+/."  # noqa: S105
 """Symbols of a token, besides letters and numbers of any script."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.fragment import codec_name
-from gazette_aio.protocol.gotemplate_values import Method, Named, Record
-from gazette_aio.protocol.gotext import duration_nanoseconds, format_duration
-from gazette_aio.protocol.gotime import (
+from gazette_aio.protocol.go.template_values import Method, Named, Record
+from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
+from gazette_aio.protocol.go.time import (
     MONTHS,
     WEEKDAYS,
     ZERO_TIME,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gazette_aio.protocol._generated.broker_pb2 import Label
-    from gazette_aio.protocol.gotemplate_eval import Template
+    from gazette_aio.protocol.go.template_eval import Template
 
 _VALIDATED_AS: Final = "postfix"
 
@@ -126,7 +126,7 @@ def _validate(text: str) -> None:
 
 def _template(text: str, name: str) -> Template:
     # Few programs have templates, and all import this package.
-    from gazette_aio.protocol.gotemplate_eval import Template  # noqa: PLC0415
+    from gazette_aio.protocol.go.template_eval import Template  # noqa: PLC0415
 
     return Template(text, name=name)
 

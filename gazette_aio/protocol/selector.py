@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import Label, LabelSelector, LabelSet
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.gotext import quote
+from gazette_aio.protocol.go.text import quote
 from gazette_aio.protocol.labels import (
     PREFIX_SUFFIX,
     add_value,

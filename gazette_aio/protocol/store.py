@@ -6,7 +6,7 @@ import posixpath
 from typing import Final, NamedTuple
 
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.gotext import clean_path
+from gazette_aio.protocol.go.text import clean_path
 from gazette_aio.protocol.url import parse_url
 
 _REWRITE: Final = frozenset({"find", "replace"})

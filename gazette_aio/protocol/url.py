@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.gotext import quote
+from gazette_aio.protocol.go.text import quote
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+\-.]*):")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gazette_aio.message.columnar.arrow import pa, pc
-from gazette_aio.message.columnar.columns import UuidColumns
-from gazette_aio.message.columnar.sequencer import ColumnarSequencer
+from gazette_aio.message.sequencing.columnar import ColumnarSequencer
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
     from pyspark.sql import DataFrame
 
-    from gazette_aio.message.columnar.columns import Indices
+    from gazette_aio.message.sequencing.columns import Indices
 
 NEEDED: Final = ("_journal", "_producer", "_clock", "_flags", "_begin")
 """Columns which tell what commits."""

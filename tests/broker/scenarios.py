@@ -24,7 +24,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
-from tests.broker.http_steps import HttpSteps
+from tests.broker.gateway.http_steps import HttpSteps
 
 Json = Any
 Step = dict[str, Any]

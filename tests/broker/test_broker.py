@@ -28,8 +28,8 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
-from gazette_aio.broker.files import FileOps
-from gazette_aio.broker.options import PATH_OPTIONS, BrokerKeywords
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 

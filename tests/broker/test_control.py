@@ -17,8 +17,8 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerControl, EmbeddedBroker, ManualClock
-from gazette_aio.broker.control_handles import Hold
-from gazette_aio.broker.control_rules import Rule, RuleBook, journals_of
+from gazette_aio.broker.control.handles import Hold
+from gazette_aio.broker.control.rules import Rule, RuleBook, journals_of
 from gazette_aio.client import JournalClient, connect
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import meta_log
-from gazette_aio.broker.commit_log import Kind
 from gazette_aio.broker.core import BrokerCore
-from gazette_aio.broker.files import FileOps
-from gazette_aio.broker.records import encode_record
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.journal.commit_log import Kind
+from gazette_aio.broker.keyspace import meta_log
 from gazette_aio.broker.service.append import serve_append
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.broker.stores import FileStore
 from tests.broker.caller import journal_spec
-from tests.broker.faulty_files import FaultyFiles
-from tests.broker.test_crash_points import CLAIMS, Level, read, running, send
+from tests.broker.journal.faulty_files import FaultyFiles
+from tests.broker.journal.test_crash_points import CLAIMS, Level, read, running, send
 
 NAME = "test/journal"
 

@@ -9,7 +9,7 @@ from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.protocol import GazetteError
 from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
-from tests.client.cluster import Cluster
+from tests.client.rpc.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)

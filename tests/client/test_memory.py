@@ -16,7 +16,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
 from gazette_aio.testing.stub_broker import StubBroker
-from tests.client.read_server import CHUNK_BYTES, CONTENT, ROOT, read_server
+from tests.client.reads.read_server import CHUNK_BYTES, CONTENT, ROOT, read_server
 from tests.client.support import JOURNAL, content, metadata, until
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ def test_names():
     assert len(set(message.__all__)) == len(message.__all__)
     for name in message.__all__:
         assert getattr(message, name) is not None
-    for module in ("uuid", "framing", "mapping", "sequencer", "checkpoint", "iterators", "intents"):
+    for module in ("uuid", "framing", "mapping", "sequencing", "reading", "publishing"):
         assert hasattr(message, module)
 
 

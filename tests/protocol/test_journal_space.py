@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import yaml_tree
+from gazette_aio.protocol.journal_space import yaml_tree
 from tests import golden
 from tests.protocol.support import error_of, labels, spec, without_empty
 

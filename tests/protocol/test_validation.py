@@ -9,7 +9,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import consumer, validation
+from gazette_aio.protocol import consumer
+from gazette_aio.protocol.validation import rules as validation
 from tests.protocol.support import error_of
 
 OK = pb.Status.OK

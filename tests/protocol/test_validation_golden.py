@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import spec_validation
+from gazette_aio.protocol.validation import specs as spec_validation
 from tests import golden
 from tests.protocol.support import agrees, error_of, parse, pruned, spec, without_empty
 

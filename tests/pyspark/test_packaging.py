@@ -20,7 +20,7 @@ import pyspark_gazette
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import GazetteDataSource, lag, read_committed, register
-from tests.message.columnar.sequencing import well_formed, wild
+from tests.message.sequencing.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
 from tests.pyspark.streams import start_query
 

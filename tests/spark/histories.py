@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gazette_aio.message import build_uuid
 from gazette_aio.message.framing import FIXED_FRAME_WORD
-from gazette_aio.message.ranges import (
+from gazette_aio.message.ranges.committed import (
     RangeState,
     RangeSummary,
     advance,
@@ -22,8 +22,8 @@ from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitO
 from gazette_aio.spark.reading.engines import rows_of
 from gazette_aio.spark.rows.records import RowLayout
 from gazette_aio.spark.types import RESERVED
-from tests.message.columnar import sequencing
-from tests.message.columnar.sequencing import JOURNAL, envelope
+from tests.message.sequencing import sequencing
+from tests.message.sequencing.sequencing import JOURNAL, envelope
 
 ACK = 2
 TYPES = {

@@ -18,14 +18,14 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
-from gazette_aio.client.file_transport import FileBody, FileTransport
+from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
 from gazette_aio.spark.reading import bounded
 from gazette_aio.spark.reading.bounded import BoundedReader, head_of, map_bounded
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
-from tests.client.fake_fragments import FakeFragments, http_error
+from tests.client.fragments.fake_fragments import FakeFragments, http_error
+from tests.client.fragments.test_direct_reads import CONTENT, Serving
 from tests.client.support import JOURNAL, content, metadata, refusal, spec, until
-from tests.client.test_direct_reads import CONTENT, Serving
 
 INSTANT = RetryPolicy(backoff=lambda attempt: 0.0)
 PARTS = [b"%d" % part * 1000 for part in range(4)]

@@ -20,8 +20,8 @@ from gazette_aio.client import JournalClient, connect
 from gazette_aio.spark import bridge
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.testing.stub_broker import StubBroker
+from tests.client.fragments.test_direct_reads import CONTENT, Serving
 from tests.client.support import JOURNAL, listing, until
-from tests.client.test_direct_reads import CONTENT, Serving
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from gazette_aio.message import Sequencer
 from gazette_aio.spark import committed_rows
 from gazette_aio.spark.committed_rows import committed_batches
-from tests.message.columnar.sequencing import copies, outside, well_formed, wild
+from tests.message.sequencing.sequencing import copies, outside, well_formed, wild
 
 SCHEMA = pa.schema(
     [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.ranges import ProducerBounds, RangeState
+from gazette_aio.message.ranges.committed import ProducerBounds, RangeState
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, ValidationError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
 from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, settle

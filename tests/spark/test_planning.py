@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.columns import UuidColumns
-from gazette_aio.message.envelope import Envelope
-from gazette_aio.message.ranges import (
+from gazette_aio.message.envelopes.envelope import Envelope
+from gazette_aio.message.ranges.committed import (
     CommittedRange,
     CommittedSplit,
     RangeState,
     plan_splits,
     summarize,
 )
-from gazette_aio.message.sequencer import Sequencer
+from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags, ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown

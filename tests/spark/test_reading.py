@@ -11,12 +11,12 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing import FIXED_FRAME_WORD
-from gazette_aio.message.ranges import RangeState, plan_splits, summarize
+from gazette_aio.message.ranges.committed import RangeState, plan_splits, summarize
 from gazette_aio.spark.planning.journal_ranges import JournalInfo, Split
 from gazette_aio.spark.planning.tasks import plan_split_tasks
 from gazette_aio.spark.reading import outputs as row_outputs
-from tests.message.columnar import sequencing
-from tests.message.columnar.sequencing import JOURNAL
+from tests.message.sequencing import sequencing
+from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import TYPES, History, Run, options, random_log
 
 FORMS = ["ndjson", "csv", "protobuf-fixed"]

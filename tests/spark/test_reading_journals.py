@@ -32,8 +32,8 @@ from gazette_aio.spark.reading import partitions as reading
 from gazette_aio.spark.reading.partitions import read_partition, read_task
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
 from tests.cancellation import cancel_at_every_await
-from tests.message.columnar import sequencing
-from tests.message.columnar.sequencing import JOURNAL
+from tests.message.sequencing import sequencing
+from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import SCHEMA, TYPES, History
 
 

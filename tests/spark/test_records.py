@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.columnar.regions import Region, region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import FixedFraming
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import build_uuid, clock_as_ns, get_clock
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from gazette_aio.spark.rows.records import RowDecoder, RowLayout

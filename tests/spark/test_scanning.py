@@ -12,14 +12,14 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message import get_clock, get_flags, parse_uuid
-from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.spark.reading import scanning
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
-from tests.message.columnar import sequencing
-from tests.message.columnar.sequencing import JOURNAL
+from tests.message.sequencing import sequencing
+from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import TYPES, History, options, random_log
 
 FORMS = ["ndjson", "csv", "protobuf-fixed"]

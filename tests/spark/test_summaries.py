@@ -8,9 +8,15 @@ from dataclasses import replace
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.columnar.columns import UuidColumns
-from gazette_aio.message.envelope import Envelope
-from gazette_aio.message.ranges import RangeState, RangeSummary, advance, plan_splits, summarize
+from gazette_aio.message.envelopes.envelope import Envelope
+from gazette_aio.message.ranges.committed import (
+    RangeState,
+    RangeSummary,
+    advance,
+    plan_splits,
+    summarize,
+)
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import summaries

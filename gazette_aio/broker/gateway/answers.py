@@ -9,7 +9,7 @@ from typing import Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.target import escape_path
-from gazette_aio.protocol.gotext import join_path
+from gazette_aio.protocol.go.text import join_path
 
 Pairs = list[tuple[str, str]]
 """Headers, in the order in which they're sent."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.controlled import serve_append, serve_read
 from gazette_aio.broker.gateway.answers import (
     append_error,
     append_headers,
@@ -27,7 +26,8 @@ from gazette_aio.broker.gateway.connection import (
 )
 from gazette_aio.broker.gateway.query import QueryError, check_append_query, parse_read_query
 from gazette_aio.broker.gateway.read_relay import ReadRelay, RelayState
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.service.controlled import serve_append, serve_read
 from gazette_aio.broker.service.read import ContentChunk
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from aiohttp import web
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.controlled import serve_list, serve_read
 from gazette_aio.broker.gateway.answers import code_status
 from gazette_aio.broker.gateway.calls import counted
 from gazette_aio.broker.gateway.connection import (
@@ -24,7 +23,8 @@ from gazette_aio.broker.gateway.json_form import (
     result_line,
     stream_error,
 )
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.service.controlled import serve_list, serve_read
 from gazette_aio.broker.service.read import ContentChunk
 
 if TYPE_CHECKING:

@@ -6,8 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.append_machine import AppendMachine, AppendStreamError
-from gazette_aio.broker.append_rules import (
+from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.journal.append_writer import AppendWriter
+from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
+from gazette_aio.broker.journal.registers import update_registers
+from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.journal.rolling import roll_offset
+from gazette_aio.broker.service.append_machine import AppendMachine, AppendStreamError
+from gazette_aio.broker.service.append_rules import (
     ChangeSuspension,
     JournalState,
     Refuse,
@@ -16,20 +23,13 @@ from gazette_aio.broker.append_rules import (
     decide_append,
     may_have_content,
 )
-from gazette_aio.broker.append_writer import AppendWriter
-from gazette_aio.broker.files import os_error_text
-from gazette_aio.broker.flow_control import FlowControl, effective_max_rate
-from gazette_aio.broker.receive_guard import ReceiveGuard
-from gazette_aio.broker.registers import update_registers
-from gazette_aio.broker.replica import Replica, ReplicaFailedError
-from gazette_aio.broker.rolling import roll_offset
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.service.receive_guard import ReceiveGuard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.keyspace import JournalItem
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.resolver import Resolution
 
 AppendMessage = pb.AppendRequest | bytes | memoryview

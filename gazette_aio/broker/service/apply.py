@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.keyspace import TransactionError
+from gazette_aio.aio.turns import Turns
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.keyspace.keyspace import TransactionError
 from gazette_aio.broker.resolver import visibility
-from gazette_aio.broker.rpc_error import RpcError
-from gazette_aio.broker.slices import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

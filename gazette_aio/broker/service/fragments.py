@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.aio.turns import Turns
+from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
-from gazette_aio.broker.slices import Turns
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore

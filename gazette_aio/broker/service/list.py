@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.broker.headers import empty_header
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.common import validated
-from gazette_aio.broker.slices import Turns
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.keyspace import JournalItem
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
 
 CHUNK_JOURNALS = 25
 """Most journals of one message."""

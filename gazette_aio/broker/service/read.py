@@ -7,20 +7,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.cover_index import Hit, query
-from gazette_aio.broker.files import os_error_text
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.host.workers import settle, wait_until
+from gazette_aio.broker.journal.cover_index import Hit, query
+from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import validated
-from gazette_aio.broker.stored_content import StoredContent
-from gazette_aio.broker.workers import settle, wait_until
 
 if TYPE_CHECKING:
     import asyncio
 
-    from gazette_aio.broker.clock import Deadline
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.index_entry import IndexEntry
-    from gazette_aio.broker.replica import Replica
+    from gazette_aio.broker.host.clock import Deadline
+    from gazette_aio.broker.journal.index_entry import IndexEntry
+    from gazette_aio.broker.journal.replica import Replica
 
 INLINE_BYTES = 64 << 10
 BATCH_BYTES = 1 << 20

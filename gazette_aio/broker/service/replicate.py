@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.rpc_error import RpcError
+from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
 
 if TYPE_CHECKING:

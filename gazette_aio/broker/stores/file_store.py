@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.files import FileOps, os_error_text
+from gazette_aio.broker.host.files import FileOps, os_error_text
 from gazette_aio.broker.stores.base import Listed
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.files import os_error_text
+from gazette_aio.broker.host.files import os_error_text
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.clock import ManualClock
-    from gazette_aio.broker.metrics import Metrics
+    from gazette_aio.broker.host.clock import ManualClock
+    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.stores.base import Store
-    from gazette_aio.broker.workers import Workers
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore as Client
 
-    from gazette_aio.broker.clock import ManualClock
-    from gazette_aio.broker.files import FileOps
-    from gazette_aio.broker.metrics import Metrics
+    from gazette_aio.broker.host.clock import ManualClock
+    from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.stores.base import Store
-    from gazette_aio.broker.workers import Workers
 
 _REMOTE_THREADS = 16
 _VISIT_THREADS = 4

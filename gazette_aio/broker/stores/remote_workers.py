@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.workers import Workers
+from gazette_aio.broker.host.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

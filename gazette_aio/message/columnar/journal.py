@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.plan import NO_ROWS
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.replayed import ReplayRecords
-from gazette_aio.message.columnar.sequencer import ColumnarSequencer
 from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
+from gazette_aio.message.sequencing.columnar import ColumnarSequencer
+from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.sequencing.plan import NO_ROWS
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gazette_aio.message.checkpoint import ProducerState
-    from gazette_aio.message.columnar.columns import Indices
     from gazette_aio.message.columnar.outputs import OutputMaker, RecordOptions
-    from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
+    from gazette_aio.message.envelopes.stamps import BadFrame
     from gazette_aio.message.framing import Framing
-    from gazette_aio.message.stamps import BadFrame
+    from gazette_aio.message.sequencing.checkpoint import ProducerState
+    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
 
 
 _MAX_RUNS = 64  # Of messages between skipped ones, read at once.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gazette_aio.message.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.columnar.journal import JournalRecords
-from gazette_aio.message.columnar.sequencer import ColumnarSequencer
+from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
+from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.protocol.errors import ReplayError
 
 if TYPE_CHECKING:

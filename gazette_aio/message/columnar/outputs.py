@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from gazette_aio.message.columnar.arrow import pa
-from gazette_aio.message.columnar.documents import Decoded
+from gazette_aio.message.columnar.documents.base import Decoded
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.records import RecordBuilder
-from gazette_aio.message.splitter import framing_error
-from gazette_aio.message.stamps import BadFrame
+from gazette_aio.message.envelopes.splitter import framing_error
+from gazette_aio.message.envelopes.stamps import BadFrame
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.columnar.columns import Indices, UuidColumns
-    from gazette_aio.message.columnar.documents import DocumentDecoder
+    from gazette_aio.message.columnar.documents.base import DocumentDecoder
     from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
 
 _ACK = np.uint16(2)
 

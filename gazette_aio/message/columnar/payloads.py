@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyarrow import BinaryArray, Buffer
 
-    from gazette_aio.message.columnar.columns import Indices
     from gazette_aio.message.columnar.regions import Region
+    from gazette_aio.message.sequencing.columns import Indices
 
 MAX_TAKE_BYTES = 1 << 30
 """Limit of messages which are worked on at once, and of a single one."""

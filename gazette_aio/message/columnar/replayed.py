@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.message.columnar.outputs import DONE, Output, OutputMaker, Progress
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.outcome import ReplayRange
+from gazette_aio.message.sequencing.outcome import ReplayRange
 from gazette_aio.protocol.errors import FramingError, ReplayError, UnexpectedEOFError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.message.columnar.columns import UuidColumns
-    from gazette_aio.message.columnar.plan import CommitPlan, Replay, ReplaySpan
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.columnar.uuids import UuidReader
+    from gazette_aio.message.sequencing.columns import UuidColumns
+    from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
 
 
 class ReplayRecords:

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter, UUIDPlace
 from gazette_aio.message.adapters.json import JSONAdapter
-from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.message.envelopes.stamps import BadFrame, EnvelopeBuilder
 from gazette_aio.message.framing import Frames
-from gazette_aio.message.stamps import BadFrame, EnvelopeBuilder
+from gazette_aio.message.sequencing.columns import UuidColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.columnar.columns import Indices
     from gazette_aio.message.columnar.regions import Region
+    from gazette_aio.message.sequencing.columns import Indices
 
 _TEXT_LENGTH, _RAW_LENGTH = 36, 16
 _BLOCK_ROWS = 1 << 13  # So that what's gathered of them stays in the CPU's cache.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, StampingAdapter
 from gazette_aio.message.framing import FixedFraming, framing_by_content_type
-from gazette_aio.message.intent_record import AckIntent
+from gazette_aio.message.publishing.intent_record import AckIntent
 from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.message.uuid import (
     ACK_TXN,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.client.append_service import ClearedError
+    from gazette_aio.client.appends.service import ClearedError
     from gazette_aio.message.mapping import Target
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gazette_aio.message.ranges import RangeState, RangeSummary, plan_splits, summarize
+from gazette_aio.message.ranges.committed import RangeState, RangeSummary, plan_splits, summarize
 from gazette_aio.spark.planning.journal_ranges import JournalRange, clip_fragments
 from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.reading.engines import STEP_BYTES
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.ranges import RangePlan
+    from gazette_aio.message.ranges.committed import RangePlan
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Split
 

@@ -17,13 +17,13 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from gazette_aio.message.ranges import RangeState, SplitPlan
+from gazette_aio.message.ranges.committed import RangeState, SplitPlan
 from gazette_aio.spark.planning.journal_ranges import content_bytes, split_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from gazette_aio.message.ranges import RangePlan
+    from gazette_aio.message.ranges.committed import RangePlan
     from gazette_aio.spark.planning.journal_ranges import JournalRange, Labels, Split
 
 DEFAULT_SPLIT_BYTES = 128 << 20

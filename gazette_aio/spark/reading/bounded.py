@@ -15,9 +15,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import Owner
 from gazette_aio.client import Reader, RetryReader, iter_fragments
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.owner import Owner
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gazette_aio.client.owner import Owner
+from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.engines import STEP_BYTES

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.journal import JournalRecords
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.columnar.regions import Region
 from gazette_aio.message.framing import NDJSONFraming
-from gazette_aio.message.ranges import CommittedRange, RangeState
+from gazette_aio.message.ranges.committed import CommittedRange, RangeState
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.tasks import All, CommittedFrom
 from gazette_aio.spark.reading.outputs import RowOutputs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.journal import BatchSequencer
     from gazette_aio.message.columnar.replayed import ReplayRecords
     from gazette_aio.message.framing import Framing
-    from gazette_aio.message.ranges import SplitPlan
+    from gazette_aio.message.ranges.committed import SplitPlan
     from gazette_aio.spark.planning.tasks import Task
     from gazette_aio.spark.reading.content import Pieces
     from gazette_aio.spark.rows.records import RowLayout

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from gazette_aio.message.adapters import Adapter
-    from gazette_aio.message.columnar.columns import Indices, UuidColumns
     from gazette_aio.message.columnar.outputs import Progress
     from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.content import Pieces
     from gazette_aio.spark.rows.records import RowDecoder

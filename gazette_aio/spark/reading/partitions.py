@@ -20,8 +20,8 @@ from collections import deque
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Final, Self
 
-from gazette_aio.client.owner import Owner
-from gazette_aio.client.threads import in_thread
+from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.protocol.errors import DataLossError, SequencerStateError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client

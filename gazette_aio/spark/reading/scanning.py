@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gazette_aio.client.threads import in_thread
-from gazette_aio.message.columnar.columns import UuidColumns
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError, FramingError, UnexpectedEOFError
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.engines import STEP_BYTES, is_lines

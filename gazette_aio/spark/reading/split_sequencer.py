@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gazette_aio.message.columnar.columns import UuidColumns
-from gazette_aio.message.columnar.plan import NO_ROWS, CommitPlan
-from gazette_aio.message.ranges import CommittedSplit
+from gazette_aio.message.ranges.committed import CommittedSplit
+from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.sequencing.plan import NO_ROWS, CommitPlan
 from gazette_aio.protocol.errors import SequencerStateError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gazette_aio.message.columnar.plan import Replay, ReplaySpan
-    from gazette_aio.message.ranges import SplitPlan
+    from gazette_aio.message.ranges.committed import SplitPlan
+    from gazette_aio.message.sequencing.plan import Replay, ReplaySpan
 
 
 class SplitSequencer:

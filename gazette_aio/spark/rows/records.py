@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gazette_aio.message.columnar.arrow import pa
-from gazette_aio.message.columnar.documents import DocumentDecoder
+from gazette_aio.message.columnar.documents.base import DocumentDecoder
+from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.records import timestamps
-from gazette_aio.message.columnar.texts import clock_texts, producer_texts, uuid_texts
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from gazette_aio.spark.rows.formats import Format, format_of
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.columnar.columns import Indices, UuidColumns
     from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Labels
 

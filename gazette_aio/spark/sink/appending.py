@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.owner import Owner
+from gazette_aio.aio.owner import Owner
 from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.sink.answers import answered
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.listing import get_journal
+from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.spark.reading.bounded import is_old
 from gazette_aio.spark.sink.answers import answered
 from gazette_aio.spark.sink.commit_records import HEADER, MAX_LINE_BYTES, decode_lines

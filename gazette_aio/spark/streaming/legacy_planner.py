@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio.message.ranges import RangeState
+from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.spark.streaming.offsets import (
     BatchRange,
     Offsets,

@@ -10,8 +10,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import iter_fragments
-from gazette_aio.client.threads import in_thread
 from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV, CONTENT_TYPE_JSON_LINES
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, find_cuts

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
-from gazette_aio.message.columnar.states import is_offset
-from gazette_aio.message.ranges import RangeState, prune
+from gazette_aio.message.ranges.committed import RangeState, prune
+from gazette_aio.message.ranges.states import is_offset
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.spark.planning.journal_ranges import EARLIEST, resolve
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.ranges import RangeState
+from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names
 from gazette_aio.spark.planning.tasks import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pyarrow import Schema
 
-    from gazette_aio.message.columnar.columns import UuidColumns
+    from gazette_aio.message.sequencing.columns import UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo
     from gazette_aio.spark.planning.tasks import Partition

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gazette_aio.message.ranges import ProducerBounds, RangeState
+from gazette_aio.message.ranges.committed import ProducerBounds, RangeState
 from gazette_aio.protocol.errors import DataLossError
 from gazette_aio.spark.planning.journal_ranges import JournalRange, cut_range
 from gazette_aio.spark.streaming.offsets import Offsets, is_recreated

@@ -9,13 +9,13 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.records import (
     METADATA_NAMES,
     VALUE_NAME,
     RecordBuilder,
     record_schema,
 )
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import clock_as_ns, clock_as_time, clock_from_datetime
 
 MAX_CLOCK = 2**64 - 1

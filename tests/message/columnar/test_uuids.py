@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from gazette_aio.message.adapters import csv_adapter, json_adapter, raw_adapter
 from gazette_aio.message.adapters.base import UUIDPlace
 from gazette_aio.message.columnar import uuids
-from gazette_aio.message.columnar.columns import UuidColumns
 from gazette_aio.message.columnar.regions import Region, region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
+from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
 from gazette_aio.message.framing import CSVFraming, FixedFraming, Frames, NDJSONFraming
-from gazette_aio.message.stamps import EnvelopeBuilder
+from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ZERO_UUID, build_uuid, get_clock, uuid_from_bytes
 from gazette_aio.protocol.errors import ValidationError
 from tests import golden

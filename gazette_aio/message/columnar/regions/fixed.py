@@ -13,7 +13,7 @@ from gazette_aio.message.framing.fixed import check_fixed_end
 from gazette_aio.protocol.errors import DesyncDetectedError, FrameTooLargeError, FramingError
 
 if TYPE_CHECKING:
-    from gazette_aio.message.columnar.columns import Indices
+    from gazette_aio.message.sequencing.columns import Indices
 
 _WORD = int.from_bytes(FIXED_FRAME_WORD, "little")
 _HEADER = struct.Struct("<II")

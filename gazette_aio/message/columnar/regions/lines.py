@@ -10,7 +10,7 @@ from gazette_aio.message.columnar.regions.base import MAX_ROWS, ChunkSplitter, R
 from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError
 
 if TYPE_CHECKING:
-    from gazette_aio.message.columnar.columns import Indices
+    from gazette_aio.message.sequencing.columns import Indices
 
 _LINES_PER_SCAN = 64
 _SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.

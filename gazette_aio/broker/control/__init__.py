@@ -1,0 +1,4 @@
+"""Control of a broker by tests: rules for requests, and the handles which tests hold.
+
+Imports `broker.host`, `aio` and `protocol`.
+"""

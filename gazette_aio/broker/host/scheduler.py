@@ -1,0 +1,129 @@
+"""Timers of all journals, in one heap with one task."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.host.clock import ManualClock
+    from gazette_aio.broker.host.workers import Background
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+MAX_RUNNING = 16
+"""Most work of one lane which runs at the same time."""
+
+
+class _Lane:
+    """Work of one kind which is due: what runs, and what waits for it."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting: deque[tuple[str, Work]] = deque()
+
+
+class Scheduler:
+    """Runs work at times of the broker's clock; the task exists only while something is due.
+
+    Args:
+        background: Owner of the tasks.
+        clock: The clock.
+    """
+
+    def __init__(self, background: Background, clock: ManualClock) -> None:
+        self._background = background
+        self._clock = clock
+        self._heap: list[tuple[float, int, str, Work, str]] = []
+        self._lanes: dict[str, _Lane] = {}
+        self._count = itertools.count()
+        self._task: asyncio.Task[None] | None = None
+        self._earlier = asyncio.Event()
+        self._progress: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Scheduler due={len(self._heap)}>"
+
+    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> None:
+        """Run `work` after a number of seconds. Work that became pointless must return at once.
+
+        Args:
+            seconds: How long after now.
+            name: Name of its task.
+            work: The work.
+            lane: What it may have to wait for, as the URL of a store which may be silent: little
+                work of one lane runs at the same time, and none waits for that of another.
+        """
+        when = self._clock.monotonic() + seconds
+        heapq.heappush(self._heap, (when, next(self._count), name, work, lane))
+        if self._task is None or self._task.done():
+            self._task = self._background.start(self._run(), "broker-scheduler")
+        elif self._heap[0][0] == when:
+            self._earlier.set()
+
+    async def settled(self) -> None:
+        """Wait until all work which is due is done.
+
+        Cancellation: safe.
+        """
+        while self._lanes or self._is_due():
+            if self._progress is None:
+                self._progress = asyncio.Event()
+            await self._progress.wait()
+
+    def _is_due(self) -> bool:
+        if self._task is None or self._task.done() or not self._heap:
+            return False
+        return self._heap[0][0] <= self._clock.monotonic()
+
+    async def _run(self) -> None:
+        try:
+            await self._run_due()
+        finally:
+            self._wake()
+
+    async def _run_due(self) -> None:
+        clock = self._clock
+        while self._heap:
+            self._earlier.clear()
+            when, _, name, work, key = self._heap[0]
+            if when > clock.monotonic():
+                timer = clock.call_at(when, self._earlier.set)
+                try:
+                    await self._earlier.wait()
+                finally:
+                    timer.cancel()
+                continue
+            heapq.heappop(self._heap)
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.waiting.append((name, work))
+            self._start(key, lane)
+            await asyncio.sleep(0)  # Very much may be due at once.
+
+    def _start(self, key: str, lane: _Lane) -> None:
+        """Start what may run of a lane."""
+        while lane.waiting and lane.running < MAX_RUNNING:
+            name, work = lane.waiting.popleft()
+            if (task := self._background.start(work(), name)) is None:
+                lane.waiting.clear()
+                break
+            lane.running += 1
+            task.add_done_callback(lambda _: self._finish(key, lane))
+        if not lane.running:
+            del self._lanes[key]
+
+    def _finish(self, key: str, lane: _Lane) -> None:
+        lane.running -= 1
+        self._start(key, lane)
+        self._wake()
+
+    def _wake(self) -> None:
+        event, self._progress = self._progress, None
+        if event is not None:
+            event.set()

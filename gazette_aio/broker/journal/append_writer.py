@@ -1,0 +1,150 @@
+"""Writes the content of one append to its spool: a little of it at once, more in a worker thread.
+
+The thread writes and hashes batches while the next chunks are received.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gazette_aio.broker.host.workers import settle
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from gazette_aio.broker.host.workers import Workers
+    from gazette_aio.broker.journal.spool import Spool
+
+INLINE_BYTES = 64 << 10
+"""Content of an append up to which it's written at once."""
+LEAST_BYTES = 512 << 10
+"""Content which is worth a thread, as long as more is to come."""
+BATCH_BYTES = 1 << 20
+MAX_PENDING_BYTES = 4 << 20
+CHUNK_BYTES = 256
+"""Memory which a chunk takes besides its content; it counts in all the above but the batches."""
+_JOB_BATCHES = 2
+"""Batches after which the thread is left to others."""
+
+
+class AppendWriter:
+    """Writer of one append, which holds its journal.
+
+    Args:
+        spool: Spool of the journal, with its files open.
+        workers: Threads to write in.
+    """
+
+    def __init__(self, spool: Spool, workers: Workers) -> None:
+        self._spool = spool
+        self._workers = workers
+        self._chunks: deque[bytes | memoryview] = deque()
+        # Race: once there are jobs, the loop changes the first and the job the second only.
+        self._taken_bytes = 0
+        self._written_bytes = 0
+        self._least_bytes = LEAST_BYTES
+        self._job: asyncio.Future[None] | None = None
+        self._buffer = bytearray()
+        spool.begin_append()
+
+    def __repr__(self) -> str:
+        return f"<AppendWriter taken={self._taken_bytes} pending={self._pending_bytes}>"
+
+    async def write(self, chunk: bytes | memoryview) -> None:
+        """Take a chunk of content, which isn't changed any more.
+
+        Raises:
+            OSError: If this or an earlier chunk can't be written.
+
+        Cancellation: aborts — call `abort` then.
+        """
+        taken_bytes = self._taken_bytes + len(chunk) + CHUNK_BYTES
+        if taken_bytes <= INLINE_BYTES:
+            self._spool.write(chunk)
+            self._taken_bytes = self._written_bytes = taken_bytes
+            return
+        # Race: the job takes what's counted, and so it has to be there.
+        self._chunks.append(chunk)
+        self._taken_bytes = taken_bytes
+        job = self._advance()
+        while job is not None and self._pending_bytes > MAX_PENDING_BYTES:
+            await settle(job)
+            job = self._advance()
+
+    async def flush(self) -> None:
+        """Write all that was taken.
+
+        Raises:
+            OSError: If that fails.
+
+        Cancellation: aborts — call `abort` then.
+        """
+        self._least_bytes = 1
+        while (job := self._advance()) is not None:
+            await settle(job)
+
+    async def abort(self) -> int:
+        """Roll the append back; return the number of bytes dropped.
+
+        Cancellation: safe — takes effect when the spool has been rolled back.
+        """
+        # The job ends after its batch.
+        self._least_bytes = self._taken_bytes + 1
+        try:
+            if self._job is not None:
+                await settle(self._job)
+        except OSError:
+            pass  # The append fails anyway, and what was written is dropped.
+        finally:
+            # Invariant: no thread writes to the spool once its holder gives it up.
+            dropped = self._spool.rollback()
+        return dropped
+
+    @property
+    def _pending_bytes(self) -> int:
+        return self._taken_bytes - self._written_bytes
+
+    def _advance(self) -> asyncio.Future[None] | None:
+        """Start a job if none is running and there's enough to write; return the one which runs.
+
+        A failed job stays, and its error is raised each time.
+        """
+        if (job := self._job) is not None:
+            if not job.done():
+                return job
+            job.result()
+            self._job = None
+        if self._pending_bytes >= self._least_bytes:
+            self._job = self._workers.submit(self._run)
+        return self._job
+
+    def _run(self) -> None:
+        for _ in range(_JOB_BATCHES):
+            if self._pending_bytes < self._least_bytes:
+                return
+            batch, pending_bytes = self._next_batch()
+            self._spool.write(batch)
+            self._written_bytes += pending_bytes
+
+    def _next_batch(self) -> tuple[bytes | memoryview, int]:
+        """Take chunks which fit a batch, or a longer one; return it, and what it counted for.
+
+        They're joined, so that the thread competes for the interpreter a few times per batch rather
+        than per chunk; and always in the same memory, which the processor then has at hand.
+        """
+        chunks = self._chunks
+        first = chunks.popleft()
+        length = len(first)
+        if not chunks or length + len(chunks[0]) > BATCH_BYTES:
+            return first, length + CHUNK_BYTES
+        if not self._buffer:
+            self._buffer = bytearray(BATCH_BYTES)
+        batch = memoryview(self._buffer)
+        batch[:length] = first
+        count = 1
+        while chunks and (end := length + len(chunks[0])) <= BATCH_BYTES:
+            batch[length:end] = chunks.popleft()
+            length = end
+            count += 1
+        return batch[:length], length + count * CHUNK_BYTES

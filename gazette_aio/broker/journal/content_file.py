@@ -1,0 +1,67 @@
+"""The content file of a fragment, shared by its writer and its readers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gazette_aio.broker.host.files import FileOps
+
+
+class ContentFile:
+    """Raw content of a local fragment.
+
+    The descriptor is opened by the first user and closed by the last. A file which is removed
+    meanwhile stays readable to those who use it.
+    """
+
+    __slots__ = ("_descriptor", "_files", "_users", "path")
+
+    def __init__(self, files: FileOps, path: Path) -> None:
+        self.path = path
+        self._files = files
+        self._descriptor = -1
+        self._users = 0
+
+    def __repr__(self) -> str:
+        return f"<ContentFile {self.path.name} users={self._users}>"
+
+    def acquire(self, *, create: bool = False) -> int:
+        """Begin to use the file, and return its descriptor.
+
+        Args:
+            create: Whether to create it if it's missing.
+
+        Raises:
+            OSError: If it can't be opened.
+        """
+        if self._users == 0:
+            flags = os.O_RDWR | (os.O_CREAT if create else 0)
+            try:
+                self._descriptor = self._files.open(self.path, flags)
+            except OSError as error:
+                if create or error.errno != errno.EROFS:
+                    raise
+                # What can't be written to any more can be read nonetheless.
+                self._descriptor = self._files.open(self.path, os.O_RDONLY)
+        self._users += 1
+        return self._descriptor
+
+    def release(self) -> None:
+        """End one use of the file."""
+        self._users -= 1
+        if self._users == 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._files.close(descriptor)
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset` of the file, which the caller uses."""
+        return self._files.pread(self._descriptor, length, offset)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self._files.unlink(self.path)

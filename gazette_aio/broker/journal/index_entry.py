@@ -1,0 +1,122 @@
+"""A fragment as the index of a journal knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.journal.cover_index import CoverSet
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.journal.content_file import ContentFile
+
+
+class IndexEntry:
+    """Fragment of the index: local, with its content file, or persisted in a store.
+
+    Args:
+        fragment: The fragment; not modified afterwards.
+        content: Its content file, if it's local.
+    """
+
+    __slots__ = ("begin", "content", "end", "fragment", "mod_time")
+
+    def __init__(self, fragment: pb.Fragment, content: ContentFile | None = None) -> None:
+        self.fragment = fragment
+        self.content = content
+        self.begin = fragment.begin
+        self.end = fragment.end
+        self.mod_time = fragment.mod_time
+
+    def __repr__(self) -> str:
+        place = "local" if self.content else self.fragment.backing_store
+        return f"<IndexEntry {self.begin}-{self.end} {place}>"
+
+
+class FragmentCover(CoverSet[IndexEntry]):
+    """Fragments of a journal; those which were listed are packed until somebody looks at them."""
+
+    __slots__ = ("_journal", "_stores")
+
+    def __init__(self, journal: str = "") -> None:
+        super().__init__()
+        self._journal = journal
+        self._stores: list[str] = []
+
+    def __getitem__(self, index: int) -> IndexEntry:
+        member = self._members[index]
+        if isinstance(member, IndexEntry):
+            return member
+        assert isinstance(member, bytes)
+        begin, end, mod_time = self.extent(index)
+        fragment = pb.Fragment(
+            journal=self._journal,
+            begin=begin,
+            end=end,
+            sum=pb.sum_from_digest(member[:20]),
+            compression_codec=pb.CompressionCodec.ValueType(member[20]),
+            backing_store=self._stores[int.from_bytes(member[21:25])],
+            mod_time=mod_time,
+            path_postfix=member[25:].decode(),
+        )
+        return IndexEntry(fragment)
+
+    def begin_store(self, url: str) -> int:
+        """Note the store of which listed fragments follow; returns its number for `pack`."""
+        self._stores.append(url)
+        return len(self._stores) - 1
+
+    def add_listed(self, begin: int, end: int, mod_time: int, packed: bytes) -> bool:
+        """Add a fragment of a listing as `add` does, in the form of `pack`."""
+        return self._insert(begin, end, mod_time, packed)
+
+
+def pack(fragment: pb.Fragment, store: int) -> bytes:
+    """Return what's to be kept of a listed fragment other than its extent."""
+    head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
+    return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
+
+
+class FragmentIndex:
+    """All fragments of a journal: those listed in its stores, and those which are only local."""
+
+    def __init__(self) -> None:
+        self.cover = FragmentCover()
+        self._local: CoverSet[IndexEntry] = CoverSet()
+        self._persisted: list[tuple[int, IndexEntry]] = []
+        self._generation = 0
+
+    def __repr__(self) -> str:
+        return f"<FragmentIndex {self.cover}>"
+
+    @property
+    def last_mod_time(self) -> int:
+        """Modification time of the last fragment, zero if it's local or there's none."""
+        return self.cover.last_mod_time
+
+    def add_local(self, entry: IndexEntry) -> None:
+        """Add a local fragment, or a further extent of it."""
+        self._local.add(entry)
+        self.cover.add(entry)
+
+    def add_persisted(self, entry: IndexEntry) -> None:
+        """Replace a local fragment by its persisted form."""
+        self._local.drop_inside(entry.begin, entry.end)
+        self.cover.add(entry)
+        self._generation += 1
+        self._persisted.append((self._generation, entry))
+
+    def begin_listing(self) -> int:
+        """Note that stores are about to be listed; returns a token for `replace_listed`."""
+        return self._generation
+
+    def replace_listed(self, listed: FragmentCover, token: int) -> None:
+        """Adopt a listing of all stores."""
+        # Race: what was persisted since the listing began may be missing in it.
+        self._persisted = [item for item in self._persisted if item[0] > token]
+        for _, entry in self._persisted:
+            listed.add(entry)
+        self._local = self._local.without_covered(listed)
+        for entry in self._local:
+            listed.add(entry)
+        self.cover = listed

@@ -1,0 +1,184 @@
+"""Writes complete fragments to the stores of their journals."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.records import encode_record, scan_records
+from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
+from gazette_aio.broker.journal.content_file import ContentFile
+from gazette_aio.broker.journal.index_entry import IndexEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.workers import Workers
+    from gazette_aio.broker.journal.local_fragment import LocalFragment
+    from gazette_aio.broker.journal.replica import Replica
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.broker.runtime import Runtime
+    from gazette_aio.broker.stores import Store
+
+logger = logging.getLogger(__name__)
+
+_MAX_RETRY_SECONDS = 150.0
+_MAX_POSTFIX_LENGTH = 512
+
+
+class Persister:
+    """Persists fragments of replicas in the background, and on demand.
+
+    Args:
+        runtime: Services of the broker.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def schedule(self, replica: Replica, *, failures: int = 0) -> None:
+        """See to it that complete fragments of a replica are persisted before long."""
+        if replica.persist_armed or not replica.complete or not first_store(replica.item):
+            return
+        replica.persist_armed = True
+        options = self._runtime.options
+        delay = options.persist_delay
+        if failures:
+            delay = min(options.persist_retry * 2 ** (failures - 1), _MAX_RETRY_SECONDS)
+
+        async def work() -> None:
+            replica.persist_armed = False
+            if replica.closed:
+                return
+            try:
+                await self.persist(replica)
+            except (OSError, pb.GazetteError) as error:
+                logger.warning(
+                    "unable to persist a fragment",
+                    extra={"journal": replica.name, "failures": failures + 1},
+                    exc_info=error,
+                )
+                self.schedule(replica, failures=failures + 1)
+
+        lane = first_store(replica.item)
+        self._runtime.scheduler.after(delay, f"persist {replica.name}", work, lane=lane)
+
+    async def persist(self, replica: Replica) -> None:
+        """Persist all complete fragments of a replica, if its journal has a store.
+
+        Raises:
+            OSError, StoreError: If a fragment can't be persisted; it remains local.
+
+        Cancellation: safe — takes effect between two fragments.
+        """
+        async with replica.persist_lock:
+            while replica.complete and not replica.closed and (url := first_store(replica.item)):
+                await self._persist(replica, replica.complete[0], url)
+
+    async def _persist(self, replica: Replica, local: LocalFragment, url: str) -> None:
+        health = self._runtime.stores.get(url)
+        if health.store is None:
+            raise pb.StoreError(await health.check())
+        fragment = pb.Fragment()
+        fragment.CopyFrom(local.fragment)
+        spec = replica.item.spec
+        if spec.fragment.path_postfix_template:
+            template = pb.parse_path_postfix_template(spec.fragment.path_postfix_template)
+            fragment.path_postfix = template.render(
+                fragment=local.fragment,
+                first_append_time=local.first_append_time,
+                registers=local.registers,
+                spec=spec,
+            )
+            _check_postfix(fragment.path_postfix)
+        path = pb.content_path(fragment)
+        # Invariant: the thread has a descriptor of its own, as it may go on when nobody waits for
+        # it any more, and must not read from another file which the number was given to.
+        files = self._runtime.files
+        own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
+        mod_time, written = await health.workers.run(
+            _write, health.store, path, own, health.workers
+        )
+        if url not in replica.item.spec.fragment.stores:
+            return  # Nobody looks for it there any more: it goes to the store which is next.
+        # Invariant: fragments are marked in order, each before it counts as persisted. A restart
+        # would else miss what's behind one without a mark, and take all that follows for lost.
+        await self._runtime.io.run(_mark, files, local, sync=self._runtime.syncs)
+        self._runtime.metrics.spool_persisted += 1
+        self._runtime.metrics.store_put_bytes += written
+        fragment.backing_store = url
+        fragment.mod_time = mod_time
+        replica.complete.remove(local)
+        replica.index.add_persisted(IndexEntry(fragment))
+        replica.wake()
+        await self._runtime.io.run(_remove, files, local)
+
+
+def first_store(item: JournalItem) -> str:
+    """Return the store which fragments of a journal go to, or an empty text."""
+    stores = item.spec.fragment.stores
+    return stores[0] if stores else ""
+
+
+def _check_postfix(postfix: str) -> None:
+    """Raise StoreError unless fragments of a postfix are found again, below their journal."""
+    try:
+        pb.validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
+    except pb.ValidationError as error:
+        raise pb.StoreError(f"rendered path postfix: {error}") from None
+    if postfix == ".." or postfix.startswith("../"):
+        raise pb.StoreError(f"rendered path postfix leads out of the journal ({postfix})")
+
+
+def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> tuple[int, int]:
+    # Names hold the sum of the content: a file which exists already has it.
+    written = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal written
+        for piece in local.pieces():
+            if workers.stopping.is_set():
+                raise pb.StoreError("broker is stopping")
+            written += len(piece)
+            yield piece
+
+    mod_time = store.stat(path)
+    if mod_time is not None:
+        store.make_durable(path)  # A crash may have come between its write and its sync.
+    else:
+        gzipped = local.fragment.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+        local.content.acquire()
+        try:
+            store.put(path, pieces(), gzipped=gzipped)
+        finally:
+            local.content.release()
+        mod_time = store.stat(path)
+        if mod_time is None:
+            raise pb.StoreError(f"{path} vanished after it was written")
+    return mod_time, written
+
+
+def _remove(files: FileOps, local: LocalFragment) -> None:
+    try:
+        files.unlink(local.log_path)
+        local.content.remove()
+    except OSError as error:
+        # The next start removes it, as it's marked.
+        logger.warning("unable to remove a persisted fragment", exc_info=error)
+
+
+def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
+    record = encode_record(encode_entry(Mark(Kind.PERSISTED, local.fragment.end)))
+    # A mark which couldn't be written in full would hide a record behind it.
+    _, end = scan_records(files.read_file(local.log_path))
+    descriptor = files.open(local.log_path, os.O_RDWR)
+    try:
+        files.pwrite(descriptor, record, end)
+        if sync:
+            files.datasync(descriptor)
+    finally:
+        files.close(descriptor)

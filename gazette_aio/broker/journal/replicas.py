@@ -1,0 +1,486 @@
+"""The journals which this broker serves, opened on first use, and their periodic work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import weakref
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.journal.listing import refresh
+from gazette_aio.broker.journal.persister import Persister, first_store
+from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
+from gazette_aio.broker.journal.rolling import roll_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gazette_aio.broker.keyspace.data_directory import DataDirectory
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+    from gazette_aio.broker.runtime import Runtime
+
+STOPPED = "resolver has stopped serving local replicas"
+"""What a request is told which would lead to a replica after the broker's end has begun."""
+
+logger = logging.getLogger(__name__)
+
+_FULL = pb.JournalSpec.Suspend.Level.FULL
+_ORPHAN_SUFFIX = ".orphan"
+_FLUSHES_AT_ONCE = 8
+_IDLE_SECONDS = 60.0
+
+
+class Replicas:
+    """Replicas by journal. A journal costs nothing here until it's first read or appended to.
+
+    Args:
+        runtime: Services of the broker.
+        space: The key space.
+        data: The broker's directory.
+    """
+
+    def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
+        self.persister = Persister(runtime)
+        self._runtime = runtime
+        self._space = space
+        self._data = data
+        self._replicas: dict[str, Replica] = {}
+        self._opening: dict[Replica, asyncio.Task[None]] = {}
+        self._leaving: dict[Path, asyncio.Task[None]] = {}
+        self._unopened: set[str] = set()
+        """Journals which aren't open, but may have content of before in their directories."""
+        self._recent: OrderedDict[Replica, None] = OrderedDict()
+        self._max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._unsynced: set[Replica] = set()
+        self._interval_armed = False
+        self._interval_lock = asyncio.Lock()
+        self._ending = False
+        self.stopped = False
+        """Whether no journal is served any more."""
+
+    def __repr__(self) -> str:
+        return f"<Replicas open={len(self._replicas)}>"
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._replicas.values()))
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    # Opening
+
+    async def get(self, item: JournalItem) -> Replica:
+        """Return the replica of a journal, recovered and with its stores listed.
+
+        Raises:
+            OSError: If its files can't be read.
+            StoreError: If they're of a later version.
+            ReplicaFailedError: If the broker is stopping.
+
+        Cancellation: safe.
+        """
+        replica = self._replicas.get(item.name)
+        if replica is None or replica.item.create_revision != item.create_revision:
+            if self.stopped:
+                raise ReplicaFailedError(STOPPED)
+            directory = self._data.journal(item)
+            replica = Replica(self._runtime, item, directory)
+            replica.ending = self._ending
+            is_fresh = directory not in self._leaving and not directory.exists()
+            if is_fresh and not item.spec.fragment.stores:
+                replica.listed = True
+                self._replicas[item.name] = replica
+                return replica
+            # Taken now: a later one may itself wait until this replica is open.
+            opening_work = self._open(replica, self._leaving.get(directory))
+            task = self._runtime.background.start(opening_work, f"open {item.name}")
+            if task is None:
+                raise ReplicaFailedError(STOPPED)
+            self._replicas[item.name] = replica
+            self._opening[replica] = task
+        if (opening := self._opening.get(replica)) is not None:
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # The broker stops; else it's the caller who was cancelled.
+                if opening.cancelled() and not _is_cancelled():
+                    raise ReplicaFailedError(STOPPED) from None
+                raise
+        replica.accessed = True
+        if replica.idle:
+            await self._refresh(replica)
+        return replica
+
+    async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:
+        try:
+            # Race: an append to the replica which was dropped may still be about to commit.
+            if leaving is not None:
+                await asyncio.wait([leaving])
+            await replica.recover()
+            await self._refresh(replica)
+        except BaseException:
+            replica.close()
+            if self._replicas.get(replica.name) is replica:
+                del self._replicas[replica.name]
+            raise
+        finally:
+            self._opening.pop(replica, None)
+        if replica.closed:
+            return
+        self._unopened.discard(replica.name)
+        self.persister.schedule(replica)
+        self.arm_pulse(replica)
+
+    async def recover_later(self) -> None:
+        """Open those journals soon which may have content to persist from an earlier run.
+
+        Directories of journals which exist no more are removed.
+
+        Cancellation: safe.
+        """
+        kept, removed = await self._runtime.io.run(self._directories)
+        self._unopened.update(kept)
+        for name in kept:
+            self._open_later(name)
+        for name in removed:
+            await self._runtime.bulk.run(
+                self._runtime.files.remove_tree, self._data.journals / name
+            )
+
+    def _directories(self) -> tuple[list[str], set[str]]:
+        """Return journals which have a directory, and directories without a journal."""
+        names = {
+            path.name for path in self._data.journals.iterdir() if path.suffix != _ORPHAN_SUFFIX
+        }
+        kept: list[str] = []
+        for item in self._space if names else ():
+            directory = self._data.journal(item).name
+            if directory in names:
+                names.remove(directory)
+                kept.append(item.name)
+        for name in list(names):
+            # A journal which the key space can't have deleted, as it has never known it.
+            revision = name.partition("-")[0]
+            if not revision.isdecimal() or int(revision) > self._space.revision:
+                path = self._data.journals / name
+                logger.warning("put aside an unknown journal", extra={"path": str(path)})
+                self._runtime.files.rename(path, path.with_name(name + _ORPHAN_SUFFIX))
+                names.remove(name)
+        return kept, names
+
+    def _open_later(self, name: str) -> None:
+        item = self._space.get(name)
+        if item is None or not item.spec.fragment.stores:
+            return
+
+        async def work() -> None:
+            item = self._space.get(name)
+            if item is not None and item.spec.suspend.level != _FULL and not self.stopped:
+                await self.get(item)
+
+        self._runtime.scheduler.after(0.0, f"recover {name}", work, lane=first_store(item))
+
+    # Changes of the key space
+
+    def adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
+        """Follow a transaction which was committed to the key space.
+
+        Args:
+            transaction: The transaction.
+            removed: Journals which it deleted.
+        """
+        for spec in transaction.puts:
+            replica = self._replicas.get(spec.name)
+            item = self._space.get(spec.name)
+            if item is None:
+                continue
+            if replica is None:
+                if spec.name in self._unopened:
+                    self._open_later(spec.name)
+                continue
+            old, replica.item = replica.item, item
+            if spec.suspend.level == _FULL:
+                if replica.complete or replica.spool.end > replica.spool.begin:
+                    self._unopened.add(spec.name)
+                self._drop(replica)
+            elif list(old.spec.fragment.stores) != list(spec.fragment.stores):
+                replica.idle = True
+                replica.persist_armed = False  # A pause after failures was for the other store.
+                self.persister.schedule(replica)
+                if replica.waiters:
+                    self._open_later(spec.name)  # Those who wait don't ask again.
+            elif old.spec.fragment.refresh_interval != spec.fragment.refresh_interval:
+                replica.refreshes += 1
+                if spec.fragment.stores and not replica.idle:
+                    self._arm_refresh(replica)
+        for item in removed:
+            self._unopened.discard(item.name)
+            replica = self._replicas.get(item.name)
+            if replica is not None:
+                self._unsynced.discard(replica)
+                self._drop(replica)
+            self._runtime.background.start(self._remove(item), f"remove {item.name}")
+
+    def _drop(self, replica: Replica) -> None:
+        replica.close()
+        self._recent.pop(replica, None)
+        if self._replicas.get(replica.name) is replica:
+            del self._replicas[replica.name]
+        opening = self._opening.get(replica)
+        unsynced = replica in self._unsynced
+        if self.stopped or (opening is None and replica.is_settled and not unsynced):
+            return
+        directory = replica.directory
+        leave = self._leave(replica, self._leaving.get(directory), opening)
+        task = self._runtime.background.start(leave, f"leave {replica.name}")
+        if task is not None:
+            self._leaving[directory] = task
+
+    async def _leave(
+        self,
+        replica: Replica,
+        before: asyncio.Task[None] | None,
+        opening: asyncio.Task[None] | None,
+    ) -> None:
+        """Wait until a replica which was dropped has let go of its files."""
+        waiting = [task for task in (before, opening) if task is not None]
+        if waiting:
+            await asyncio.wait(waiting)
+        await replica.settled()  # An append which holds the journal still commits.
+        if replica in self._unsynced:
+            self._unsynced.discard(replica)
+            await replica.sync_unacknowledged()
+            replica.close_files()
+        if self._leaving.get(replica.directory) is asyncio.current_task():
+            del self._leaving[replica.directory]
+
+    async def _remove(self, item: JournalItem) -> None:
+        directory = self._data.journal(item)
+        if (leaving := self._leaving.get(directory)) is not None:
+            await asyncio.wait([leaving])
+        await self._runtime.bulk.run(self._runtime.files.remove_tree, directory)
+
+    # Periodic work
+
+    def touched(self, replica: Replica) -> None:
+        """Note that a replica has files open, and close those of the ones used least recently."""
+        if replica.closed:
+            return
+        self._recent[replica] = None
+        self._recent.move_to_end(replica)
+        for _ in range(len(self._recent) - self._max_open):
+            oldest, _ = self._recent.popitem(last=False)
+            oldest.close_files()
+            if oldest.spool.is_open:
+                self._recent[oldest] = None  # It's busy: its turn comes again.
+
+    def appended(self, replica: Replica) -> None:
+        """Note that a replica has new content."""
+        self.arm_pulse(replica)
+        if self._runtime.options.fsync == "interval":
+            self._unsynced.add(replica)
+            if not self._interval_armed:
+                self._interval_armed = True
+                self._runtime.scheduler.after(
+                    self._runtime.options.sync_interval, "sync journals", self._sync_interval
+                )
+
+    def arm_pulse(self, replica: Replica) -> None:
+        """See to it that the replica's fragment is looked at within the pulse interval."""
+        if replica.pulse_armed or replica.closed or replica.spool.end == replica.spool.begin:
+            return
+        replica.pulse_armed = True
+
+        async def work() -> None:
+            replica.pulse_armed = False
+            if replica.closed:
+                return
+            # An append which holds the journal did the same as it began, and may last very long.
+            is_busy = replica.is_busy
+            if not is_busy:
+                await self.pulse(replica)
+            if is_busy or replica.item.spec.fragment.flush_interval.seconds > 0:
+                self.arm_pulse(replica)
+
+        interval = self._runtime.options.pulse_interval
+        self._runtime.scheduler.after(interval, f"pulse {replica.name}", work)
+
+    async def pulse(self, replica: Replica) -> None:
+        """Do what an empty append does: complete the fragment if it's due.
+
+        Cancellation: safe.
+        """
+        async with replica.exclusive():
+            spool = replica.spool
+            spec = replica.item.spec
+            if replica.closed or spool.end == spool.begin:
+                return
+            cover = replica.index.cover
+            if max(cover.end, spec.suspend.offset) > spool.end and pb.may_write(spec.flags):
+                return  # An append would be refused.
+            offset = roll_offset(
+                spool.extent,
+                spec.fragment,
+                roll_to=spool.end if replica.roll_pending or spool.begin == cover.begin else None,
+                now_seconds=self._runtime.options.clock(),
+            )
+            if offset is not None:
+                await self._roll(replica, offset)
+
+    async def flush(self, replica: Replica) -> None:
+        """Complete the fragment in progress, and persist all complete ones now.
+
+        Raises:
+            OSError, StoreError: If a fragment can't be persisted.
+
+        Cancellation: safe.
+        """
+        async with replica.exclusive():
+            if replica.closed:
+                return
+            await replica.synced()
+            if replica.spool.end > replica.spool.begin:
+                await self._roll(replica, replica.spool.end)
+        await self.persister.persist(replica)
+
+    async def flush_all(self) -> None:
+        """Flush all journals with stores, also those which were left by an earlier run.
+
+        Raises:
+            OSError, StoreError: If a fragment of one can't be persisted; the others are flushed.
+
+        Cancellation: safe.
+        """
+        # A silent store must not keep journals of others from theirs.
+        turns: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_FLUSHES_AT_ONCE)
+        )
+        failure: Exception | None = None
+
+        async def flush(name: str, turn: asyncio.Semaphore) -> None:
+            nonlocal failure
+            async with turn:
+                # Race: the journal may have been deleted, and created anew, while this one waited.
+                item = self._space.get(name)
+                replica = self._replicas.get(name)
+                if item is None or not (replica or item.spec.fragment.stores):
+                    return
+                try:
+                    if replica is None or replica in self._opening:
+                        replica = await self.get(item)
+                    await self.flush(replica)
+                except ReplicaFailedError as error:
+                    failure = failure or pb.StoreError(f"{name}: {error}")
+                except (OSError, pb.GazetteError) as error:
+                    failure = failure or error
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in sorted({*self._replicas, *self._unopened}):
+                item = self._space.get(name)
+                turn = turns[first_store(item) if item else ""]
+                tasks.create_task(flush(name, turn), name=f"flush {name}")
+        if failure is not None:
+            raise failure
+
+    async def _roll(self, replica: Replica, offset: int) -> None:
+        try:
+            await replica.roll(offset)
+        except (OSError, ReplicaFailedError) as error:
+            logger.warning(
+                "unable to roll a fragment", extra={"journal": replica.name}, exc_info=error
+            )
+        self.persister.schedule(replica)
+
+    async def refresh(self, replica: Replica) -> None:
+        """List the stores of a replica now.
+
+        Cancellation: safe.
+        """
+        await refresh(self._runtime, self._space, replica)
+
+    async def _refresh(self, replica: Replica) -> None:
+        replica.idle = False
+        replica.refreshes += 1
+        try:
+            await self.refresh(replica)
+        except BaseException:
+            replica.idle = True  # Whoever comes next lists them.
+            raise
+        finally:
+            if replica.item.spec.fragment.stores:
+                self._arm_refresh(replica)
+
+    def _arm_refresh(self, replica: Replica) -> None:
+        """See to it that the stores are listed again once their interval is over."""
+        interval = replica.item.spec.fragment.refresh_interval
+        seconds = interval.seconds + interval.nanos / 1e9
+        if replica.idle:
+            seconds = max(seconds, _IDLE_SECONDS)
+        # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
+        reference, turn = weakref.ref(replica), replica.refreshes
+
+        async def work() -> None:
+            replica = reference()
+            if replica is None or replica.closed or replica.refreshes != turn:
+                return
+            if not replica.accessed and not replica.waiters and replica.listed:
+                # Nobody looks: the next one who does lists the stores first. But one who reads
+                # slowly may come to wait, and doesn't ask.
+                replica.idle = True
+                self._arm_refresh(replica)
+                return
+            replica.accessed = False
+            await self._refresh(replica)
+
+        lane = first_store(replica.item)
+        self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work, lane=lane)
+
+    async def sync_rest(self) -> None:
+        """Make durable what was acknowledged and isn't yet, as the broker ends.
+
+        Cancellation: safe.
+        """
+        await self._sync_interval()
+
+    async def _sync_interval(self) -> None:
+        self._interval_armed = False
+        async with self._interval_lock:  # Who ends the broker waits for a round in progress.
+            for replica in list(self._unsynced):
+                if replica not in self._unsynced or (replica.closed and not self.stopped):
+                    continue  # It's synced as it leaves, before its files are another one's.
+                self._unsynced.discard(replica)
+                await replica.sync_unacknowledged()
+                if replica.closed:
+                    replica.close_files()
+
+    # End
+
+    def end_reads(self) -> None:
+        """Let readers of all replicas, now and later, see the end of their streams."""
+        self._ending = True
+        for replica in self._replicas.values():
+            replica.end_reads()
+
+    async def close(self) -> None:
+        """End all replicas: their readers see the end of their streams.
+
+        Cancellation: safe — all replicas are ended.
+        """
+        self.stopped = True
+        self._runtime.bulk.stopping.set()
+        self._runtime.stores.begin_close()
+        await self._sync_interval()
+        for replica in list(self._replicas.values()):
+            self._drop(replica)
+        for task in list(self._opening.values()):
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

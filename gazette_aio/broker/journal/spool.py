@@ -1,0 +1,274 @@
+"""The fragment in progress of a journal: its content file, its commit log, and an uncommitted tail.
+
+    begin ------------------- end ----------- end + delta
+      committed content         content of the append in progress
+
+All methods block, and are called by whoever holds the journal: inline where they touch a few bytes
+of page cache, and else in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.journal.commit_log import Begin, Commit, Kind, Mark, encode_entry
+from gazette_aio.broker.journal.content_file import ContentFile
+from gazette_aio.broker.journal.hashing import Hash, new_sha1
+from gazette_aio.broker.journal.rolling import SpoolExtent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import gazette_aio.protocol as pb
+    from gazette_aio.broker.host.files import FileOps
+
+_EMPTY_SHA1 = new_sha1()
+
+
+def spool_paths(directory: Path, begin: int) -> tuple[Path, Path]:
+    """Return the paths of the content file and the commit log of a fragment."""
+    return directory / f"{begin:016x}.spool", directory / f"{begin:016x}.log"
+
+
+class Spool:
+    """Fragment in progress.
+
+    Args:
+        files: File operations.
+        directory: Directory of the journal; made when the first content arrives.
+        journal: Name of the journal.
+        begin: First offset of the fragment.
+        codec: Codec in which it's to be persisted.
+        registers: Registers of the journal.
+        previous_end: End of the fragment before it.
+    """
+
+    def __init__(
+        self,
+        files: FileOps,
+        directory: Path,
+        *,
+        journal: str,
+        begin: int,
+        codec: int,
+        registers: pb.LabelSet,
+        previous_end: int = 0,
+    ) -> None:
+        self.journal = journal
+        self.begin = begin
+        self.end = begin
+        self.delta = 0
+        self.codec = codec
+        self.registers = registers
+        self.first_append_seconds = 0.0
+        self.previous_end = previous_end
+        self._files = files
+        self._directory = directory
+        content_path, self.log_path = spool_paths(directory, begin)
+        self.content = ContentFile(files, content_path)
+        self._descriptor = -1
+        self._log = -1
+        self._log_length = 0
+        self._created = False
+        self._names_durable = False
+        self._committed = _EMPTY_SHA1.copy()
+        self._fragment_hash = self._committed
+        self._append_hash = _EMPTY_SHA1.copy()
+
+    def __repr__(self) -> str:
+        return f"<Spool {self.journal} {self.begin}-{self.end}+{self.delta}>"
+
+    @property
+    def extent(self) -> SpoolExtent:
+        """Extent of the fragment, as far as it's committed."""
+        return SpoolExtent(self.begin, self.end, self.first_append_seconds, self.codec)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether files are held open."""
+        return self._log >= 0
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-1 of the committed content, zero if there's none."""
+        return self._committed.digest() if self.end > self.begin else bytes(20)
+
+    def adopt(
+        self,
+        *,
+        end: int,
+        first_append_seconds: float,
+        committed: Hash,
+        log_length: int,
+        names_durable: bool = False,
+    ) -> None:
+        """Continue a fragment whose files were recovered."""
+        self.end = end
+        self.first_append_seconds = first_append_seconds
+        self._committed = self._fragment_hash = committed
+        self._log_length = log_length
+        self._created = True
+        self._names_durable = names_durable
+
+    def recode(self, codec: int) -> None:
+        """Change the codec of the fragment, which is empty.
+
+        Raises:
+            OSError: If the log can't be written.
+        """
+        assert self.end == self.begin, "only an empty fragment changes its codec"
+        if codec != self.codec:
+            previous, self.codec = self.codec, codec
+            try:
+                if self._created:
+                    self.create()
+            except OSError:
+                self.codec = previous
+                raise
+
+    def create(self) -> None:
+        """Make the files, and write the log's opening entry.
+
+        Raises:
+            OSError: If that fails.
+        """
+        if not self._created:
+            self._files.make_directory(self._directory)
+        begin = Begin(
+            self.journal,
+            self.begin,
+            self.previous_end,
+            self.codec,
+            self.registers.SerializeToString(deterministic=True),
+        )
+        self._append_log(encode_record(encode_entry(begin)))
+        self._created = True
+
+    def open(self) -> None:
+        """Open the files, if they aren't."""
+        if self._log < 0:
+            self._descriptor = self.content.acquire(create=True)
+            try:
+                self._log = self._files.open(self.log_path, os.O_RDWR | os.O_CREAT)
+            except BaseException:
+                self.content.release()
+                raise
+
+    def close(self) -> None:
+        """Close the files; they're opened again when they're needed."""
+        if self._log >= 0:
+            log, self._log = self._log, -1
+            self.content.release()
+            self._files.close(log)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        self.close()
+        self.content.remove()
+        self._files.unlink(self.log_path)
+        self._created = False
+        self._names_durable = False
+        self._log_length = 0
+
+    def begin_append(self) -> None:
+        """Prepare for the content of an append."""
+        self.delta = 0
+        self._append_hash = _EMPTY_SHA1.copy()
+        # The sum of an append which opens a fragment is also that of the fragment: hash it once.
+        self._fragment_hash = self._committed.copy() if self.end > self.begin else self._append_hash
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Write content behind what the append has written so far; the files are open.
+
+        Raises:
+            OSError: If it can't be written; the append must be rolled back.
+        """
+        self._files.pwrite(self._descriptor, chunk, self.end - self.begin + self.delta)
+        self._append_hash.update(chunk)
+        if self._fragment_hash is not self._append_hash:
+            self._fragment_hash.update(chunk)
+        self.delta += len(chunk)
+
+    def commit(self, registers: pb.LabelSet | None, now_seconds: float) -> bytes:
+        """Make the append part of the fragment; return the SHA-1 of its content.
+
+        Args:
+            registers: Registers as of this append, or None if they don't change.
+            now_seconds: Current Unix time.
+
+        Raises:
+            OSError: If the log can't be written; its state is unknown then.
+        """
+        if self.delta == 0:
+            return _EMPTY_SHA1.digest()
+        digest = self._append_hash.digest()
+        first = self.first_append_seconds or now_seconds
+        encoded = None if registers is None else registers.SerializeToString(deterministic=True)
+        entry = Commit(self.end + self.delta, self.delta, digest, first, encoded)
+        self._append_log(encode_record(encode_entry(entry)))
+        self.first_append_seconds = first
+        if registers is not None:
+            self.registers = registers
+        self.end += self.delta
+        self.delta = 0
+        self._committed = self._fragment_hash
+        return digest
+
+    def rollback(self) -> int:
+        """Forget the append in progress; return the number of bytes dropped."""
+        dropped, self.delta = self.delta, 0
+        self._fragment_hash = self._committed
+        return dropped
+
+    def mark(self, kind: Kind) -> None:
+        """Note in the log that the fragment is complete, or persisted.
+
+        Raises:
+            OSError: If the log can't be written.
+        """
+        self._append_log(encode_record(encode_entry(Mark(kind, self.end))))
+
+    def sync(self) -> None:
+        """Make content, log and the names of the files durable; the files are open."""
+        self._files.datasync(self._descriptor)
+        self._files.datasync(self._log)
+        self.sync_names()
+
+    def sync_duplicates(self, descriptors: Sequence[int]) -> None:
+        """Make the same durable, by duplicates of the descriptors."""
+        for descriptor in descriptors:
+            self._files.datasync(descriptor)
+        self.sync_names()
+
+    def duplicate(self) -> tuple[int, int]:
+        """Return duplicates of the descriptors of content and log, for the caller to close.
+
+        Raises:
+            OSError: If there can't be more descriptors.
+        """
+        content = self._files.duplicate(self._descriptor)
+        try:
+            return content, self._files.duplicate(self._log)
+        except BaseException:
+            self._files.close(content)
+            raise
+
+    def sync_names(self) -> None:
+        """Make the names of the files durable, if they aren't."""
+        if not self._names_durable:
+            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self._directory.parent)
+            self._names_durable = True
+
+    @property
+    def exists(self) -> bool:
+        """Whether the fragment has files."""
+        return self._created
+
+    def _append_log(self, record: bytes) -> None:
+        self.open()
+        self._files.pwrite(self._log, record, self._log_length)
+        self._log_length += len(record)

@@ -1,0 +1,132 @@
+"""The directory of a broker: its lock, its identity, and where things are in it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """What headers say about the key space."""
+
+    cluster_id: int
+    member_id: int
+    raft_term: int
+    """Raised by each start."""
+    suffix: str
+    """Suffix of the broker's process id, unless the options name one."""
+
+
+class DataDirectory:
+    """A locked directory. All methods block.
+
+    Args:
+        files: File operations.
+        path: The directory; made if it's missing.
+        sync: Whether writes are made durable before they return.
+    """
+
+    def __init__(self, files: FileOps, path: Path, *, sync: bool) -> None:
+        self.path = path
+        self.meta = path / "meta"
+        self.journals = path / "journals"
+        self._files = files
+        self._sync = sync
+        self._lock = -1
+
+    def open(self) -> ClusterIdentity:
+        """Lock the directory and return its identity, a new one if it's fresh.
+
+        Raises:
+            ConfigurationError: If another broker uses it, or it can't be used.
+        """
+        try:
+            make_durable_directory(self._files, self.path, sync=self._sync)
+            self._lock = self._files.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise pb.ConfigurationError(
+                f"data directory {self.path} is in use by another broker"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
+        try:
+            # Both names are made durable with that of the identity.
+            self._files.make_directory(self.journals)
+            self._files.make_directory(self.meta)
+            identity = self._next_identity()
+        except OSError as error:
+            self.close()
+            raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
+        except BaseException:
+            self.close()
+            raise
+        return identity
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            self._files.close(lock)
+
+    def journal(self, item: JournalItem) -> Path:
+        """Return the directory of a journal's life.
+
+        It's named by revision and a digest, so that no name can lead elsewhere, and a journal which
+        is created again doesn't meet the files of its predecessor.
+        """
+        digest = hashlib.sha1(item.name.encode(), usedforsecurity=False).hexdigest()
+        return self.journals / f"{item.create_revision}-{digest[:16]}"
+
+    def _next_identity(self) -> ClusterIdentity:
+        path = self.path / "CLUSTER"
+        known: dict[str, Any] = {}
+        try:
+            loaded = json.loads(self._files.read_file(path))
+            if not isinstance(loaded, dict):
+                raise TypeError("not an object")
+            known = cast("dict[str, Any]", loaded)
+            if known.get("format") != _FORMAT:
+                raise ValueError(f"unknown format {known.get('format')}")
+            identity = ClusterIdentity(
+                int(known["cluster_id"]),
+                int(known["member_id"]),
+                int(known["raft_term"]) + 1,
+                str(known["suffix"]),
+            )
+        except FileNotFoundError:
+            identity = ClusterIdentity(
+                secrets.randbits(63) | 1,
+                secrets.randbits(63) | 1,
+                2,
+                f"broker-{secrets.token_hex(4)}",
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise pb.ConfigurationError(f"{path}: {error}") from error
+        content = {
+            "format": _FORMAT,
+            "cluster_id": identity.cluster_id,
+            "member_id": identity.member_id,
+            "raft_term": identity.raft_term,
+            "suffix": identity.suffix,
+        }
+        write_durably(self._files, path, json.dumps(content).encode(), sync=self._sync)
+        return identity

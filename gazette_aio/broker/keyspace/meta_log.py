@@ -1,0 +1,259 @@
+"""The durable form of the key space: a log of transactions, and snapshots which shorten it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import in_thread_slices
+from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
+from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
+from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_BYTES = 1 << 20
+"""Length of the log from which a snapshot is due."""
+
+TAG = b"jm"
+_HEAD = struct.Struct("<2sqI")
+_PUT = struct.Struct("<BIq")
+_DELETE_KIND, _PUT_KIND = 0, 1
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    """Return the payload of a transaction's record."""
+    parts = [
+        _HEAD.pack(TAG, transaction.revision, len(transaction.puts) + len(transaction.deletes))
+    ]
+    for spec in transaction.puts:
+        data = spec.SerializeToString()
+        parts += [_PUT.pack(_PUT_KIND, len(data), transaction.revision), data]
+    for name in transaction.deletes:
+        data = name.encode()
+        parts += [_PUT.pack(_DELETE_KIND, len(data), 0), data]
+    return b"".join(parts)
+
+
+def decode_transaction(payload: bytes) -> Transaction:
+    """Return the transaction of a payload.
+
+    Raises:
+        ValueError: If it isn't one.
+    """
+    try:
+        tag, revision, count = _HEAD.unpack_from(payload)
+        puts: list[pb.JournalSpec] = []
+        deletes: list[str] = []
+        position = _HEAD.size
+        for _ in range(count):
+            kind, length, _revision = _PUT.unpack_from(payload, position)
+            position += _PUT.size
+            data = payload[position : position + length]
+            position += length
+            if len(data) != length:
+                raise ValueError("short operation")
+            if kind == _PUT_KIND:
+                puts.append(pb.JournalSpec.FromString(data))
+            else:
+                deletes.append(data.decode())
+    except (struct.error, DecodeError) as error:
+        raise ValueError(str(error)) from None
+    if tag != TAG or position != len(payload):
+        raise ValueError("not a transaction")
+    return Transaction(revision, tuple(puts), tuple(deletes))
+
+
+_ITEM = struct.Struct("<qqI")
+
+
+def encode_snapshot(space: KeySpace) -> bytes:
+    """Return the payload of a snapshot's only record."""
+    parts = [_HEAD.pack(TAG, space.revision, len(space))]
+    for item in in_thread_slices(space):
+        data = item.spec.SerializeToString()
+        parts += [_ITEM.pack(item.create_revision, item.mod_revision, len(data)), data]
+    return b"".join(parts)
+
+
+def decode_snapshot(payload: bytes) -> tuple[list[JournalItem], int]:
+    """Return the items and the revision of a snapshot.
+
+    Raises:
+        ValueError: If it isn't one.
+    """
+    try:
+        tag, revision, count = _HEAD.unpack_from(payload)
+        items: list[JournalItem] = []
+        position = _HEAD.size
+        for _ in range(count):
+            created, modified, length = _ITEM.unpack_from(payload, position)
+            position += _ITEM.size
+            spec = pb.JournalSpec.FromString(payload[position : position + length])
+            items.append(JournalItem(spec, created, modified))
+            position += length
+    except (struct.error, DecodeError) as error:
+        raise ValueError(str(error)) from None
+    if tag != TAG or position != len(payload):
+        raise ValueError("not a snapshot")
+    return items, revision
+
+
+class MetaLog:
+    """Log of the key space in a directory. All methods block.
+
+    Args:
+        files: File operations.
+        directory: Directory of the log and its snapshots.
+        sync: Whether writes are made durable before they return.
+    """
+
+    def __init__(self, files: FileOps, directory: Path, *, sync: bool) -> None:
+        self._files = files
+        self._directory = directory
+        self._sync = sync
+        self._descriptor = -1
+        self._number = 0
+        self._length = 0
+        self._snapshot_at = 0
+
+    def __repr__(self) -> str:
+        return f"<MetaLog number={self._number} bytes={self._length}>"
+
+    @property
+    def snapshot_is_due(self) -> bool:
+        """Whether the log has grown long."""
+        return self._length > max(SNAPSHOT_BYTES, self._snapshot_at)
+
+    def load(self) -> KeySpace:
+        """Read the key space, and open the log for further transactions.
+
+        Raises:
+            StoreError: If a file is damaged other than at its end, naming file and offset.
+            OSError: If it can't be read, or made durable.
+        """
+        make_durable_directory(self._files, self._directory, sync=self._sync)
+        space = KeySpace()
+        snapshots, logs = self._list()
+        for path in reversed(snapshots):
+            if (loaded := self._load_snapshot(path)) is not None:
+                space.restore(*loaded)
+                break
+        # A snapshot which failed leaves a log without content behind the one which is in use.
+        written = [path for path in logs if path.stat().st_size]
+        for path in written:
+            self._replay(path, space, is_last=path == written[-1])
+        self._number = int(logs[-1].stem) if logs else 1
+        self._descriptor = self._files.open(self._log_path(), os.O_RDWR | os.O_CREAT)
+        try:
+            self._length = self._files.size(self._descriptor)
+            if self._sync:
+                # What was found may be in the page cache only, and is about to be shown.
+                for path in (*snapshots, *written):
+                    _sync_file(self._files, path)
+                self._files.sync_directory(self._directory)
+        except BaseException:
+            self.close()
+            raise
+        return space
+
+    def append(self, transaction: Transaction) -> None:
+        """Write a transaction.
+
+        Raises:
+            OSError: If it can't be written, or synced; the log is then not to be used any more.
+        """
+        record = encode_record(encode_transaction(transaction))
+        self._files.pwrite(self._descriptor, record, self._length)
+        if self._sync:
+            self._files.datasync(self._descriptor)
+        self._length += len(record)
+
+    def snapshot(self, payload: bytes, revision: int) -> None:
+        """Write a snapshot, begin a new log, and remove what they replace. Blocks.
+
+        Raises:
+            OSError: If that fails; the present log remains in use, and it's tried again later.
+        """
+        if not self._length:
+            return
+        self._snapshot_at = self._length + SNAPSHOT_BYTES
+        snapshots, logs = self._list()
+        target = self._directory / f"snapshot-{revision:016x}.bin"
+        write_durably(self._files, target, encode_record(payload), sync=self._sync)
+        following = self._log_path(self._number + 1)
+        descriptor = self._files.open(following, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if self._sync:
+                self._files.sync_directory(self._directory)
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        previous, self._descriptor = self._descriptor, descriptor
+        self._number += 1
+        self._length = self._snapshot_at = 0
+        self._files.close(previous)
+        for path in [*logs, *snapshots]:
+            if path != target:
+                self._files.unlink(path)
+
+    def close(self) -> None:
+        """Close the log. Idempotent."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._files.close(descriptor)
+
+    def _log_path(self, number: int | None = None) -> Path:
+        return self._directory / f"{number or self._number:06d}.log"
+
+    def _list(self) -> tuple[list[Path], list[Path]]:
+        paths = sorted(self._directory.iterdir(), key=lambda path: (len(path.name), path.name))
+        snapshots = [p for p in paths if p.suffix == ".bin" and p.stem.startswith("snapshot-")]
+        return snapshots, [p for p in paths if p.suffix == ".log" and p.stem.isdecimal()]
+
+    def _load_snapshot(self, path: Path) -> tuple[list[JournalItem], int] | None:
+        records, _ = scan_records(self._files.read_file(path))
+        if len(records) == 1:
+            try:
+                return decode_snapshot(records[0].payload)
+            except ValueError as error:
+                logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
+        raise pb.StoreError(f"{path}: damaged snapshot")
+
+    def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> None:
+        data = self._files.read_file(path)
+        records, end = scan_records(data)
+        for record in records:
+            try:
+                transaction = decode_transaction(record.payload)
+            except ValueError as error:
+                raise pb.StoreError(f"{path}: bad transaction at offset {record.offset}") from error
+            if transaction.revision > space.revision:
+                space.commit(transaction)
+        if end == len(data):
+            return
+        # Only the end of the newest log can be torn by a crash: of other damage nothing is guessed.
+        if not is_last or find_tagged_record(data, end, TAG) is not None:
+            raise pb.StoreError(f"{path}: bad record at offset {end}")
+        logger.info("cut a torn transaction", extra={"path": str(path), "offset": end})
+        descriptor = self._files.open(path, os.O_RDWR)
+        try:
+            self._files.truncate(descriptor, end)
+        finally:
+            self._files.close(descriptor)
+
+
+def _sync_file(files: FileOps, path: Path) -> None:
+    descriptor = files.open(path, os.O_RDWR)
+    try:
+        files.datasync(descriptor)
+    finally:
+        files.close(descriptor)

@@ -1,0 +1,182 @@
+"""The key space of a running broker: durable transactions, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.broker.host.workers import Workers, settle, wait_until
+from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+from gazette_aio.broker.keyspace.meta_log import MetaLog, encode_snapshot
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.host.clock import Deadline, ManualClock
+
+logger = logging.getLogger(__name__)
+
+Adopt = Callable[[Transaction, list[JournalItem]], None]
+
+
+class SpaceStore:
+    """Applies transactions one after the other, each durable before it's seen.
+
+    Args:
+        space: The key space as loaded.
+        log: Its log.
+        workers: Threads to write in.
+        adopt: Called with each transaction, and the journals it deleted, once it's committed.
+    """
+
+    def __init__(self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt) -> None:
+        self.space = space
+        self._log = log
+        self._workers = workers
+        self._adopt = adopt
+        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._failure = ""
+        self.stopping = False
+
+    def __repr__(self) -> str:
+        return f"<SpaceStore {self.space!r} {self._log!r}>"
+
+    async def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> bool:
+        """Apply valid changes, all or none; return whether they were applied.
+
+        Raises:
+            TransactionError: If they're malformed.
+            RpcError: If they can't be made durable.
+
+        Cancellation: safe — the changes may have been applied.
+        """
+        async with self._lock:
+            transaction = self.space.decide(changes)
+            if transaction is None:
+                return False
+            if transaction.revision > self.space.revision:
+                await self._settle(transaction)
+            return True
+
+    async def suspend(
+        self, item: JournalItem, level: pb.JournalSpec.Suspend.Level.ValueType, offset: int
+    ) -> None:
+        """Write a suspension to the spec of a journal, unless that has changed meanwhile.
+
+        Raises:
+            RpcError: If it can't be made durable.
+
+        Cancellation: safe — the suspension may have been written.
+        """
+        async with self._lock:
+            spec = pb.JournalSpec()
+            spec.CopyFrom(item.spec)
+            spec.suspend.Clear()
+            spec.suspend.SetInParent()
+            spec.suspend.level = level
+            spec.suspend.offset = offset
+            if (transaction := self.space.decide_spec(item, spec)) is not None:
+                await self._settle(transaction)
+
+    async def wait_for(self, revision: int, until: Deadline | None = None) -> bool:
+        """Wait until the key space has reached a revision.
+
+        Args:
+            revision: The revision.
+            until: Time at which to give up.
+
+        Returns:
+            Whether it has; if not, the broker is stopping, or the time has come.
+
+        Cancellation: safe.
+        """
+        while self.space.revision < revision:
+            if self.stopping or not await wait_until(self._changed, until):
+                return False
+        return True
+
+    async def wait_merged(
+        self, revision: int, delay: float, clock: ManualClock, until: Deadline | None = None
+    ) -> bool:
+        """Wait until the key space has reached a revision, and for changes which follow closely.
+
+        Args:
+            revision: The revision; if it's reached already, nothing is waited for.
+            delay: Seconds in which further changes are merged with the first one.
+            clock: Clock of these seconds. On a frozen one nothing follows closely.
+            until: Time at which to give up.
+
+        Returns:
+            Whether it has; if not, the broker is stopping, or the time has come.
+
+        Cancellation: safe.
+        """
+        if self.space.revision >= revision:
+            return True
+        if not await self.wait_for(revision, until):
+            return False
+        if clock.is_frozen:
+            return True
+        when = clock.monotonic() + delay
+        if until is not None and until.when < when:
+            # The client's token ends before they're shown.
+            await until.wait(self._stopped)
+            return False
+        return not await clock.wait(self._stopped, when)
+
+    def stop(self) -> None:
+        """End all waits."""
+        self.stopping = True
+        self._stopped.set()
+        self._wake()
+
+    async def close(self) -> None:
+        """Write a snapshot, and close the log.
+
+        Cancellation: safe — takes effect when it's done.
+        """
+        async with self._lock:
+            if not self._failure:
+                await self._snapshot()
+            await self._workers.run(self._log.close)
+
+    async def _settle(self, transaction: Transaction) -> None:
+        # Invariant: what's in the log is adopted, also if the one who asked has gone. The next
+        # transaction would else take the same revision, and be lost at the next start.
+        await settle(asyncio.ensure_future(self._commit(transaction)))
+
+    async def _commit(self, transaction: Transaction) -> None:
+        if self._failure:
+            raise RpcError(self._failure)
+        try:
+            await self._workers.run(self._log.append, transaction)
+        except OSError as error:
+            # Its state on disk is unknown: nothing more is accepted until a restart has read it.
+            self._failure = f"key space: {os_error_text(error)}"
+            logger.exception("key space failed")
+            raise RpcError(self._failure) from error
+        deletes = (self.space.get(name) for name in transaction.deletes)
+        removed = [item for item in deletes if item is not None]
+        self.space.commit(transaction)
+        self._adopt(transaction, removed)
+        self._wake()
+        if self._log.snapshot_is_due:
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        try:
+            # The lock is held: nothing changes while a thread looks at it.
+            payload = await self._workers.run(encode_snapshot, self.space)
+            await self._workers.run(self._log.snapshot, payload, self.space.revision)
+        except OSError as error:
+            # The log goes on, and has it all.
+            logger.warning("unable to write a snapshot of the key space", exc_info=error)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,134 @@
+"""Preconditions of an append, decided while it holds its journal and before it may stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.journal.registers import registers_match
+
+_Suspend = pb.AppendRequest.Suspend
+_Level = pb.JournalSpec.Suspend.Level
+# Looked up once: each time it's a call of Python.
+_RESUME, _NO_RESUME = _Suspend.SUSPEND_RESUME, _Suspend.SUSPEND_NO_RESUME
+_NOT_SUSPENDED = _Level.NONE
+_OK = pb.Status.OK
+_DEFAULT_FLUSH_SECONDS = 24 * 3600
+
+
+class JournalState(NamedTuple):
+    """What the preconditions look at."""
+
+    begin: int
+    """First offset of the fragment in progress."""
+    head: int
+    """Offset which the next append begins at."""
+    registers: pb.LabelSet
+    index_begin: int
+    index_end: int
+    last_mod_time: int
+    """Modification time of the last fragment of the index, zero if it's local or there's none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer with a status."""
+
+    status: pb.Status.ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class RollTo:
+    """Begin a fragment at `offset`, and decide again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSuspension:
+    """Write the suspension to the spec, and resolve again."""
+
+    level: pb.JournalSpec.Suspend.Level.ValueType
+    offset: int
+    roll: bool
+    """Whether the fragment in progress is to be completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Receive the content."""
+
+    status: pb.Status.ValueType
+    """OK, or the status to answer with if the stream turns out to have no content."""
+    roll_to: int | None
+    """Offset to roll to, if the append is to begin a fragment."""
+
+
+Decision = Refuse | RollTo | ChangeSuspension | Stream
+
+
+def decide_append(
+    request: pb.AppendRequest,
+    spec: pb.JournalSpec,
+    state: JournalState,
+    *,
+    roll_pending: bool,
+    now_seconds: float,
+) -> Decision:
+    """Return what an append which holds its journal is to do next.
+
+    Args:
+        request: First message of the stream.
+        spec: Current spec of the journal, which isn't fully suspended.
+        state: State of the journal.
+        roll_pending: Whether an earlier decision asked for the fragment to be completed.
+        now_seconds: Current Unix time.
+    """
+    checks = request.check_registers if request.HasField("check_registers") else None
+    if not registers_match(state.registers, checks):
+        return Refuse(pb.Status.REGISTER_MISMATCH)
+    if state.head < spec.suspend.offset:
+        return RollTo(spec.suspend.offset)
+    furthest = max(state.head, state.index_end)
+    if state.head != furthest and request.offset == 0 and pb.may_write(spec.flags):
+        return Refuse(pb.Status.INDEX_HAS_GREATER_OFFSET)
+    if request.offset not in (0, furthest):
+        return Refuse(pb.Status.WRONG_APPEND_OFFSET)
+    if request.offset and state.head != furthest:
+        return RollTo(furthest)
+
+    status: pb.Status.ValueType = _OK
+    suspended = spec.suspend.level != _NOT_SUSPENDED
+    match request.suspend:
+        case suspend if suspend == _RESUME:
+            if suspended:
+                return ChangeSuspension(_NOT_SUSPENDED, state.head, roll=False)
+        case suspend if suspend == _NO_RESUME:
+            if suspended:
+                return Refuse(pb.Status.SUSPENDED)
+        case _Suspend.SUSPEND_IF_FLUSHED | _Suspend.SUSPEND_NOW:
+            if state.index_begin == state.index_end:
+                return ChangeSuspension(_Level.FULL, state.head, roll=False)
+            now = request.suspend == _Suspend.SUSPEND_NOW
+            if not suspended and (now or _is_flushed(spec, state, now_seconds)):
+                return ChangeSuspension(_Level.PARTIAL, state.head, roll=True)
+            if spec.suspend.level == _Level.PARTIAL:
+                status = pb.Status.SUSPENDED
+        case _:
+            pass
+
+    # The first known write of a journal is completed on its own, so that it's persisted soon: a
+    # store which isn't empty tells brokers that lost all else that the journal was written before.
+    roll = roll_pending or state.begin == state.index_begin
+    return Stream(status, state.head if roll else None)
+
+
+def may_have_content(request: pb.AppendRequest, spec: pb.JournalSpec) -> bool:
+    """Return whether the stream of `request` may have content at all."""
+    return request.suspend in (_RESUME, _NO_RESUME) and pb.may_write(spec.flags)
+
+
+def _is_flushed(spec: pb.JournalSpec, state: JournalState, now_seconds: float) -> bool:
+    interval = spec.fragment.flush_interval.seconds or _DEFAULT_FLUSH_SECONDS
+    return state.last_mod_time != 0 and state.last_mod_time <= int(now_seconds) - interval

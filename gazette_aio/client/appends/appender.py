@@ -1,0 +1,308 @@
+"""One Append RPC."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import warnings
+from typing import TYPE_CHECKING, Final, Self
+
+import grpc.aio
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.options import CHUNK_BYTES
+from gazette_aio.client.rpc.errors import closed_channel_is_an_error
+from gazette_aio.client.rpc.stub import decoded, without_header
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.rpc.stub import AppendCall
+
+_COMMIT: Final = b""
+_ROLLBACK_SECONDS: Final = 1.0
+_CONTENT_TAG: Final = bytes([pb.AppendRequest.DESCRIPTOR.fields_by_name["content"].number << 3 | 2])
+
+
+class _State(enum.Enum):
+    READY = "ready"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_WRITE_FAILURES: Final = (
+    grpc.aio.AioRpcError,
+    # Race: raised bare where the peer goes away just as the stream is ended.
+    grpc.aio.InternalError,
+    asyncio.InvalidStateError,
+)
+"""What grpcio raises when a stream can't be written to, whatever the RPC came to."""
+
+
+class Appender:
+    """Appends to a journal by one RPC: all that's written, or nothing.
+
+    As an async context manager it commits at its end, and rolls back upon an exception. Once the
+    broker takes up the append it expects content without pauses: write what is at hand already.
+
+    Args:
+        client: Client to use.
+        request: The first message: journal and preconditions. Not modified. A `header` isn't sent:
+            it's that of a refusal, by whose route the append goes.
+        claims: Claims to present in place of the least ones.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        request: pb.AppendRequest,
+        *,
+        claims: pb.Claims | None = None,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._claims = claims
+        self._call: AppendCall | None = None
+        self._endpoint = ""
+        self._state = _State.READY
+        self._response: pb.AppendResponse | None = None
+        self._sent_bytes = 0
+
+    @property
+    def request(self) -> pb.AppendRequest:
+        """The first message."""
+        return self._request
+
+    @property
+    def response(self) -> pb.AppendResponse:
+        """The response, also if it's a refusal.
+
+        Raises:
+            asyncio.InvalidStateError: There is none.
+        """
+        if self._response is None:
+            raise asyncio.InvalidStateError("the append has no response")
+        return self._response
+
+    async def open(self) -> None:
+        """Begin the RPC, unless it began, and wait until its first message is on its way.
+
+        The first `write()`, else `close()`, does so, too. Who has to prepare content may rather
+        wait without holding any.
+
+        Cancellation: poisons — the append is rolled back.
+
+        Raises:
+            GazetteError: As `write()`.
+        """
+        await self._open()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send content, in messages of at most 128 KiB. Waits while the broker accepts no more.
+
+        Cancellation: poisons — the append is rolled back.
+
+        Raises:
+            ValidationError: The request is invalid.
+            BrokerStatusError: The broker refused the append.
+            TransportError: The RPC failed.
+        """
+        if not data:
+            return  # Wire: an empty message means to commit.
+        view = memoryview(data).cast("B")
+        call = await self._open()
+        try:
+            with closed_channel_is_an_error(self._request.journal):
+                for begin in range(0, len(view), CHUNK_BYTES):
+                    await call.write(_encode_chunk(view[begin : begin + CHUNK_BYTES]))
+        except _WRITE_FAILURES:
+            await self._refused(call)
+        except BaseException:
+            self._drop()
+            raise
+        self._sent_bytes += len(view)
+
+    async def close(self) -> pb.AppendResponse:
+        """Commit, and return the response. Without prior writes it's an append of no bytes.
+
+        Cancellation: poisons — whether it committed is unknown.
+
+        Raises:
+            ValidationError: The request or the response is invalid.
+            BrokerStatusError: The broker refused the append.
+            TransportError: The RPC failed. It may have committed nevertheless.
+        """
+        call = await self._open()
+        try:
+            try:
+                with closed_channel_is_an_error(self._request.journal):
+                    await call.write(_COMMIT)
+                    await call.done_writing()
+            except _WRITE_FAILURES:
+                # Race: the broker may answer ahead of the commit; its answer tells why.
+                pass
+            response = await self._finish(call)
+            _check_length(response.commit, self._sent_bytes)
+            if self._sent_bytes:
+                self._client.rpc.metrics.append_bytes(self._request.journal, self._sent_bytes)
+            return response
+        finally:
+            self._drop()
+
+    async def abort(self) -> None:
+        """Roll back. Does nothing after `close()`, and never fails. Idempotent.
+
+        A broker which doesn't answer is waited for within a bound, and cut off then.
+
+        Cancellation: safe — it's rolled back anyway.
+        """
+        call, state = self._call, self._state
+        self._state = _State.CLOSED
+        if call is None or state is not _State.OPEN:
+            return
+        try:
+            # Wire: an end without commit is the orderly form of rolling back.
+            async with asyncio.timeout(_ROLLBACK_SECONDS):
+                with closed_channel_is_an_error():
+                    await call.done_writing()
+                    await call
+        except (*_WRITE_FAILURES, pb.TransportError, TimeoutError):
+            pass  # However it ended, it isn't committed.
+        finally:
+            self._drop()
+
+    def reset(self) -> None:
+        """Prepare for another attempt.
+
+        Raises:
+            RuntimeError: The append isn't over.
+        """
+        if self._state is _State.OPEN:
+            raise RuntimeError("reset() of an Appender which is neither closed nor aborted")
+        self._state = _State.READY
+        self._call = None
+        self._response = None
+        self._sent_bytes = 0
+
+    async def _open(self) -> AppendCall:
+        if self._state is _State.CLOSED:
+            raise RuntimeError("the Appender is closed; reset() it first")
+        if self._call is None:
+            if not self._request.journal:
+                raise pb.ValidationError("expected Request.Journal")
+            try:
+                self._client.rpc.check_request(self._request)
+            except pb.ValidationError as error:
+                raise error.extend("Request") from None
+            begun = await self._client.rpc.append(self._request, claims=self._claims)
+            call, self._endpoint = begun
+            self._call = call
+            if self._state is not _State.READY:
+                # Race: another task aborted it while it waited for its token or its broker.
+                self._drop()
+                raise RuntimeError("the Appender was closed while it opened")
+            self._state = _State.OPEN
+            try:
+                with closed_channel_is_an_error(self._request.journal):
+                    await call.write(without_header(self._request).SerializeToString())
+            except _WRITE_FAILURES:
+                await self._refused(call)
+            except BaseException:
+                self._drop()
+                raise
+        return self._call
+
+    async def _refused(self, call: AppendCall) -> None:
+        """Raise what the broker refused the append for."""
+        try:
+            # Wire: a failed write says nothing; the outcome of the RPC does.
+            await self._finish(call)
+        finally:
+            self._drop()
+        raise pb.ValidationError("the broker committed an append which wasn't complete")
+
+    async def _finish(self, call: AppendCall) -> pb.AppendResponse:
+        journal = self._request.journal
+        try:
+            with closed_channel_is_an_error(journal):
+                data = await call
+        except grpc.aio.AioRpcError as error:
+            raise self._client.rpc.map_error(error, journal, self._endpoint) from error
+
+        try:
+            response = decoded(pb.AppendResponse.FromString, data)
+            pb.validate(response, strict=self._client.rpc.strict)
+        except pb.ValidationError as error:
+            raise error.extend("validating broker response") from None
+        self._response = response
+        self._client.rpc.update_route(journal, response.header)
+        if response.status != pb.Status.OK:
+            raise pb.status_error(
+                response.status,
+                _refusal_detail(self._request, response),
+                journal=journal,
+                header=response.header,
+                response=response,
+            )
+        return response
+
+    def _drop(self) -> None:
+        self._state = _State.CLOSED
+        if self._call is not None:
+            self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._state is _State.CLOSED:
+            return
+        if exc_type is None:
+            await self.close()
+        elif issubclass(exc_type, Exception):
+            await self.abort()
+        else:
+            self._drop()
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None) is _State.OPEN:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<Appender of {self._request.journal!r}, {self._state.value}>"
+
+
+def _encode_chunk(content: memoryview) -> bytes:
+    size = len(content)
+    varint = bytearray()
+    while size >= 0x80:
+        varint.append(size & 0x7F | 0x80)
+        size >>= 7
+    varint.append(size)
+    return b"".join((_CONTENT_TAG, varint, content))
+
+
+def _check_length(commit: pb.Fragment, expected: int) -> None:
+    # Invariant: an append counts as committed only if all of it is where the broker says.
+    if (length := pb.content_length(commit)) != expected:
+        raise pb.ValidationError(
+            f"invalid length of Commit ({length}; expected {expected})",
+            ("validating broker response",),
+        )
+
+
+def _refusal_detail(request: pb.AppendRequest, response: pb.AppendResponse) -> str:
+    if response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY:
+        return response.store_health_error
+    if response.status == pb.Status.REGISTER_MISMATCH:
+        return (
+            f"selector {pb.format_label_selector(request.check_registers)} doesn't match registers "
+            f"{' '.join(str(response.registers).split())}"
+        )
+    return ""

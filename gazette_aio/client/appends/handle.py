@@ -1,0 +1,193 @@
+"""Handle of one append of an AppendService."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.client.appends.futures import Callback, OpFuture
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import gazette_aio.protocol as pb
+    from gazette_aio.client.appends.batch import Batch
+    from gazette_aio.client.appends.journal_appends import JournalAppends
+
+
+class AsyncAppend(OpFuture):
+    """An append which is being written, or is on its way.
+
+    While it's held, its journal is locked for everybody else: write, then `release()` it. From
+    then on it may be awaited, for the response of the broker.
+
+    Cancellation: safe — cancelling one who awaits it leaves the append alone.
+    """
+
+    __slots__ = ("_begin", "_end", "_error", "_holding", "batch")
+
+    def __init__(
+        self, batch: Batch, begin: int, end: int, holding: JournalAppends | None = None
+    ) -> None:
+        self.batch = batch
+        """The batch, which is appended by one RPC. Appends of one batch share it."""
+        self._begin = begin
+        self._end = end
+        self._holding = holding
+        self._error: BaseException | None = None
+
+    @property
+    def request(self) -> pb.AppendRequest:
+        """The request of the batch."""
+        return self.batch.request
+
+    @property
+    def response(self) -> pb.AppendResponse:
+        """The response to the batch, whose `commit` spans all of it.
+
+        Raises:
+            asyncio.InvalidStateError: The append didn't complete, or has no response.
+        """
+        if self._error is not None or self.batch.response is None:
+            raise asyncio.InvalidStateError("the append has no response")
+        return self.batch.response
+
+    @property
+    def commit_range(self) -> tuple[int, int]:
+        """Offsets of the journal at which this append's own content begins and ends.
+
+        Raises:
+            asyncio.InvalidStateError: The append didn't complete, or has no response.
+        """
+        begin = self.response.commit.begin
+        return begin + self._begin, begin + self._end
+
+    @property
+    def writer(self) -> AsyncAppend:
+        """The append itself, while it may be written to.
+
+        Raises:
+            RuntimeError: It was released.
+        """
+        self._held("writer")
+        return self
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Add content, without waiting, and return its length in bytes.
+
+        Content is kept in memory until the append is released, or `drain()` is awaited.
+
+        Raises:
+            RuntimeError: It was released.
+        """
+        if self._holding is None:
+            self._held("write()")  # Hot: it's called only to raise.
+        content = data if type(data) is bytes else bytes(data)
+        self.batch.buffer.append(content)
+        return len(content)
+
+    async def drain(self) -> None:
+        """Move written content to the spool file if there's a lot, before writing more.
+
+        Cancellation: safe — the append is still held.
+
+        Raises:
+            RuntimeError: It was released.
+        """
+        await self._held("drain()").drain(self.batch)
+
+    def require(self, error: BaseException | None) -> AsyncAppend:
+        """Have `release()` roll back if `error` isn't None. The first one counts.
+
+        Raises:
+            RuntimeError: It was released.
+        """
+        self._held("require()")
+        if self._error is None:
+            self._error = error
+        return self
+
+    def release(self) -> None:
+        """Queue the content, and let the next in line write to the journal.
+
+        Raises:
+            RuntimeError: It was released before.
+            BaseException: The error handed to `require()`; nothing of the content is appended.
+        """
+        appends = self._holding or self._held("release()")
+        self._holding = None
+        error = self._error
+        self._end = appends.leave(self.batch, self._begin, keep=error is None)
+        if error is not None:
+            raise error
+
+    def roll_back(self, error: BaseException) -> None:
+        """Let go of the append, if it's still held, so that nothing of its content is appended.
+
+        Args:
+            error: What it fails with, unless `require()` was given another error before.
+        """
+        if self._holding is not None:
+            appends, self._holding = self._holding, None
+            self._error = self._error or error
+            self._end = appends.leave(self.batch, self._begin, keep=False)
+
+    def done(self) -> bool:
+        """Whether the append was committed, failed, or was rolled back."""
+        return self._holding is None and (self._error is not None or self.batch.operation.done())
+
+    def exception(self) -> BaseException | None:
+        """Return why the append failed, or None if it was committed.
+
+        Raises:
+            asyncio.InvalidStateError: It didn't complete yet.
+        """
+        if not self.done():
+            raise asyncio.InvalidStateError("the append is still pending")
+        return self._error or self.batch.operation.exception()
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call `callback` upon completion, which may be at once. It must not raise."""
+        if self.done():
+            callback()
+        else:
+            self.batch.operation.add_done_callback(callback)
+
+    def remove_done_callback(self, callback: Callback) -> None:
+        """Forget `callback`, which may have been called."""
+        self.batch.operation.remove_done_callback(callback)
+
+    def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
+        if self._holding is not None:
+            raise RuntimeError("awaited an append which isn't released")
+        batch, error = self.batch, self._error
+        if error is None:
+            operation = batch.operation
+            if not operation.done():
+                # Hot: this is what `parked()` does.
+                waiter = operation.waiter()
+                try:
+                    yield from waiter
+                except BaseException:
+                    operation.forget(waiter)
+                    raise
+            error = operation.exception()
+        if error is not None:
+            raise error.with_traceback(None)
+        return self.response if batch.response is None else batch.response
+
+    def _held(self, what: str) -> JournalAppends:
+        if self._holding is None:
+            raise RuntimeError(f"{what} of an append which was released")
+        return self._holding
+
+    def __repr__(self) -> str:
+        if self._holding is not None:
+            state = "held"
+        elif not self.done():
+            state = "pending"
+        elif (error := self.exception()) is not None:
+            state = f"failed: {error}"
+        else:
+            state = "committed"
+        return f"<AsyncAppend to {self.request.journal!r}, {state}>"

@@ -1,0 +1,234 @@
+"""What an AppendService has pending of one journal, and the task which sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.fifo import FifoLock
+from gazette_aio.client.appends.appender import Appender
+from gazette_aio.client.appends.batch import Batch, Chain
+from gazette_aio.client.appends.content_buffer import SPILL_BYTES
+from gazette_aio.client.appends.futures import OpFuture, parked
+from gazette_aio.client.appends.spool import Spool
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.options import CHUNK_BYTES
+from gazette_aio.client.retry import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from gazette_aio.client.appends.service import AppendService
+
+_logger = logging.getLogger(__name__)
+
+
+class JournalAppends:
+    """Pending appends of one journal.
+
+    There is a task while there are batches. It's started with the first, and ends with the last.
+
+    Args:
+        service: The service which they belong to.
+        journal: The journal.
+    """
+
+    __slots__ = ("chain", "journal", "lock", "request", "service", "spools", "worker")
+
+    def __init__(self, service: AppendService, journal: str) -> None:
+        self.service = service
+        self.journal = journal
+        self.request = pb.AppendRequest(journal=journal)
+        """The request which asks for nothing special."""
+        self.chain = Chain(service.cutoff_bytes)
+        self.lock = FifoLock()
+        """Held by who writes to the open batch, and by who seals it."""
+        self.spools: dict[Batch, Spool] = {}
+        self.worker: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is pending, and nobody is about to write."""
+        return not self.chain.batches and not self.lock.locked and self.worker is None
+
+    def admit(
+        self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture], *, is_plain: bool
+    ) -> Batch:
+        """Return the batch for the next holder, and see to it that it will be sent.
+
+        The caller holds the lock, or knows it to be free and doesn't suspend.
+        """
+        batch = self.chain.admit(request, dependencies, is_plain=is_plain)
+        if self.worker is None:
+            # Claims that the first holder happens to have set aren't those of all the others.
+            self.worker = asyncio.get_running_loop().create_task(
+                self._work(), name=f"gazette append {self.journal}", context=contextvars.Context()
+            )
+            self.worker.add_done_callback(self._worker_ended)
+        return batch
+
+    def leave(self, batch: Batch, begin: int, *, keep: bool) -> int:
+        """End the turn of a holder, and return the resulting length of its batch.
+
+        Args:
+            batch: The batch written to.
+            begin: Length of the batch when the turn began.
+            keep: Whether to keep what was written since.
+        """
+        buffer = batch.buffer
+        if batch.operation.done():
+            pass  # It failed while it was held, and has lost its content.
+        elif keep:
+            batch.kept += 1
+            if buffer.length > buffer.quick_length:
+                self.spill(batch)
+        else:
+            buffer.truncate(begin)
+        end = buffer.length
+        # Hot: this is `unlock()`.
+        self.lock.release()
+        if not self.chain.batches:
+            self.service.forget_if_idle(self)
+        return end
+
+    def unlock(self) -> None:
+        """Let the next in line have the lock, if there is anyone."""
+        self.lock.release()
+        if not self.chain.batches:
+            self.service.forget_if_idle(self)
+
+    def spill(self, batch: Batch) -> None:
+        """Begin to move content of `batch` to its file, if there's a lot in memory."""
+        if batch.buffer.tail_bytes >= SPILL_BYTES:
+            self._spool(batch).spill()
+
+    async def move(self, batch: Batch) -> bool:
+        """Move content of `batch` to its file, and return whether little is left in memory.
+
+        Cancellation: safe.
+        """
+        while batch.buffer.memory_bytes >= SPILL_BYTES and not batch.operation.done():
+            spool = self._spool(batch)
+            spool.spill()
+            await spool.settle()
+            if spool.failures:
+                return False
+        return True
+
+    async def drain(self, batch: Batch) -> None:
+        """Move content of `batch` to its file, and wait for the disk if that's full.
+
+        Cancellation: safe.
+        """
+        attempt = 0
+        while not await self.move(batch):
+            await asyncio.sleep(self.service.policy.backoff(attempt))
+            attempt += 1
+
+    def _spool(self, batch: Batch) -> Spool:
+        spool = self.spools.get(batch)
+        if spool is None:
+            spool = self.spools[batch] = Spool(batch.buffer, self.service.spool_directory)
+        return spool
+
+    async def _work(self) -> None:
+        while self.chain.batches:
+            batch = self.chain.batches[0]
+            response: pb.AppendResponse | None = None
+            error: Exception | None = batch.doom or self.service.error_of(self.journal)
+            if error is None:
+                error = await self._await_dependencies(batch)
+            if batch is self.chain.open:
+                # Invariant: nobody writes to a batch which is being sent.
+                await self.lock.acquire()
+                self.chain.seal()
+                self.lock.release()
+            if error is None and batch.kept:
+                try:
+                    response = await self._append(batch)
+                except pb.GazetteError as failure:
+                    error = failure
+            if error is not None and batch.kept and batch.doom is None:
+                self.service.note_error(self.journal, error)
+                self.chain.doom(error)
+            self._complete(response, error)
+        # Race: whoever admits a batch from here on has to start another task.
+        self.worker = None
+        self.service.forget_if_idle(self)
+
+    def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
+        spool = self.spools.pop(self.chain.batches[0], None)
+        if spool is not None:
+            spool.close()
+        self.chain.complete(response, error)
+
+    async def _await_dependencies(self, batch: Batch) -> pb.DependencyError | None:
+        for dependency in batch.dependencies:
+            if not dependency.done():
+                await parked(dependency)
+            if (cause := dependency.exception()) is not None:
+                error = pb.DependencyError(f"dependency failed: {cause}")
+                error.__cause__ = cause
+                return error
+        return None
+
+    async def _append(self, batch: Batch) -> pb.AppendResponse:
+        request = batch.request
+        if not batch.buffer.length and (
+            request.HasField("union_registers") or request.HasField("subtract_registers")
+        ):
+            # Wire: brokers refuse it by a code which also stands for failures that pass.
+            raise pb.ValidationError("register modification requires non-empty Append")
+        attempts = Attempts(Operation.APPEND_SERVICE, self.service.policy, request)
+        while True:
+            appender = Appender(self.service.client, request, claims=self.service.claims)
+            try:
+                async with appender:
+                    await self._write(batch, appender)
+            except pb.GazetteError as error:
+                await attempts.pause(error)
+            else:
+                return appender.response
+
+    async def _write(self, batch: Batch, appender: Appender) -> None:
+        # While there's no connection, chunks would only be copies of what is there.
+        await appender.open()
+        spool = self.spools.get(batch)
+        if spool is None:
+            for chunk in batch.buffer.pieces(CHUNK_BYTES):
+                await appender.write(chunk)
+            return
+        try:
+            async with contextlib.aclosing(spool.chunks(CHUNK_BYTES)) as chunks:
+                async for chunk in chunks:
+                    await appender.write(chunk)
+        except OSError as error:
+            raise pb.StoreError(f"reading a spooled append: {error}") from error
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        if worker is not self.worker:
+            return  # It came to its regular end.
+        # It was cancelled, maybe by others and before it had begun, or is broken.
+        self.worker = None
+        error: BaseException = self.service.cancellation or pb.TransportError(
+            "CANCELLED", "the append service was cancelled", journal=self.journal
+        )
+        if not worker.cancelled() and (cause := worker.exception()) is not None:
+            _logger.error(
+                "appending to %s broke off",
+                self.journal,
+                exc_info=cause,
+                extra={"journal": self.journal},
+            )
+            error = cause
+        if self.service.cancellation is None and isinstance(error, Exception):
+            # Invariant: nothing is appended behind an append which is missing.
+            self.service.note_error(self.journal, error)
+        # Race: those who hear of a failure may begin anew at once.
+        for _ in range(len(self.chain.batches)):
+            self._complete(None, error)
+        self.service.forget_if_idle(self)

@@ -1,0 +1,122 @@
+"""One append, from content that can be sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.appends.appender import Appender
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.retry import Operation, RetryPolicy
+
+if TYPE_CHECKING:
+    from gazette_aio.client.client import JournalClient
+
+_SLICE_BYTES: Final = 256 << 10
+
+
+@runtime_checkable
+class SeekableFile(Protocol):
+    """A binary file which can be read from its start again and again."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read up to `size` bytes."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Go to an offset."""
+        ...
+
+
+Content: TypeAlias = (
+    bytes
+    | bytearray
+    | memoryview
+    | SeekableFile
+    | Callable[[], AsyncIterable[bytes] | Iterable[bytes]]
+)
+"""Content to append: bytes, a seekable binary file, or a function which returns an iterable."""
+
+
+async def append(
+    client: JournalClient,
+    request: pb.AppendRequest | str,
+    *content: Content,
+    retry_policy: RetryPolicy | None = None,
+    claims: pb.Claims | None = None,
+) -> pb.AppendResponse:
+    """Append content to a journal as a whole, and return where it is.
+
+    Without content it's a barrier, which returns the write head. Retries may append the content
+    more than once, unless the request has an `offset`: then a second one is refused.
+
+    Args:
+        client: Client to use.
+        request: The journal, or a request with preconditions, too.
+        content: Appended one after the other. Files are read from their start.
+        retry_policy: Which failures to retry; None for the policy of the client.
+        claims: Claims to present in place of the least ones.
+
+    Cancellation: aborts — rolled back, unless the broker is about to commit.
+
+    Raises:
+        ValidationError: The request is invalid.
+        BrokerStatusError: The broker refused the append.
+        TransportError: The RPC failed.
+        Exception: Any exception of `content`; nothing is appended.
+    """
+    if isinstance(request, str):
+        request = pb.AppendRequest(journal=request)
+    else:
+        # The header of a refusal is noted in it.
+        given, request = request, pb.AppendRequest()
+        request.CopyFrom(given)
+    attempts = Attempts(Operation.APPEND, retry_policy or client.retry_policy, request)
+    while True:
+        appender = Appender(client, request, claims=claims)
+        error = await _attempt(appender, content)
+        if error is None:
+            return appender.response
+        await attempts.pause(error)
+
+
+async def _attempt(appender: Appender, content: Iterable[Content]) -> pb.GazetteError | None:
+    """Append once, and return the error of the RPC. Exceptions of the content are raised."""
+    async with appender:
+        for item in content:
+            async with contextlib.aclosing(_chunks(item)) as chunks:
+                async for chunk in chunks:
+                    try:
+                        await appender.write(chunk)
+                    except pb.GazetteError as error:
+                        return error
+        try:
+            await appender.close()
+        except pb.GazetteError as error:
+            return error
+    return None
+
+
+async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryview, None]:
+    """Yield the non-empty parts of `item`, from its start."""
+    if isinstance(item, bytes | bytearray | memoryview):
+        if item:
+            yield item
+    elif isinstance(item, SeekableFile):
+        # Files may block, whatever they are.
+        await asyncio.to_thread(item.seek, 0)
+        while data := await asyncio.to_thread(item.read, _SLICE_BYTES):
+            yield data
+    else:
+        parts = item()
+        if isinstance(parts, AsyncIterable):
+            async for part in parts:
+                if part:
+                    yield part
+        else:
+            for part in parts:
+                if part:
+                    yield part

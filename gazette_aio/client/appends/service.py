@@ -1,0 +1,445 @@
+"""Appends in the background: batched, in order, retried, and dependent on each other."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import warnings
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import Owner
+from gazette_aio.client.appends.batch import NO_DEPENDENCIES
+from gazette_aio.client.appends.content_buffer import CROWDED_BYTES
+from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation, parked
+from gazette_aio.client.appends.handle import AsyncAppend
+from gazette_aio.client.appends.journal_appends import JournalAppends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
+    from types import TracebackType
+
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.retry import RetryPolicy
+
+_logger = logging.getLogger(__name__)
+
+CUTOFF_BYTES: Final = 64 << 20
+"""Length beyond which a batch takes no further appends."""
+
+MAX_PENDING_BYTES: Final = 1 << 30
+"""Pending bytes from which on appends behind a full batch have to wait."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AppendStatus:
+    """What an AppendService has pending."""
+
+    journals: int
+    """Journals with pending appends."""
+    batches: int
+    """Their batches, each of which takes one RPC."""
+    appends: int
+    """Appends which share them."""
+    pending_bytes: int
+    """Content of these batches."""
+    failed_journals: int
+    """Journals whose appends fail until `clear_error()`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ClearedError:
+    """An error of appends of a journal which `clear_error()` has cleared."""
+
+    error: BaseException
+    count: int
+    """How many errors of the journal were cleared so far, with this one."""
+
+
+class AppendContext:
+    """An append which is held within an `async with`. See `AppendService.append()`."""
+
+    __slots__ = ("_append", "_dependencies", "_request", "_service")
+
+    def __init__(
+        self,
+        service: AppendService,
+        request: pb.AppendRequest | str,
+        dependencies: Iterable[OpFuture],
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._dependencies = dependencies
+        self._append: AsyncAppend | None = None
+
+    async def __aenter__(self) -> AsyncAppend:
+        assert self._append is None, "entered twice"
+        self._append = append = await self._service.start_append(self._request, self._dependencies)
+        return append
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        append = self._append
+        assert append is not None, "left without being entered"
+        if exc is None:
+            append.release()
+        else:
+            append.roll_back(exc)
+
+
+class AppendService(Owner):
+    """Appends to any number of journals in the background.
+
+    Appends of one journal commit in the order in which they were started. While an RPC is under
+    way, further ones gather in a batch, which the next RPC appends as a whole. Failures are retried
+    as the policy says. One which isn't ends the batch, and all later appends of its journal fail
+    with the same error, since they were meant to follow it, until `clear_error()`.
+
+    Content is appended at least once. A broker may have committed a batch whose RPC failed, and the
+    next attempt then appends it again; handles tell of the last one. A request with an `offset`
+    rules that out: it's refused the second time.
+
+    Closing waits for pending appends up to a bound, and cancels those which remain.
+
+    Args:
+        client: Client to use.
+        retry_policy: Which failures to retry; None for the policy of the client.
+        claims: Claims to present in place of the least ones.
+        cutoff_bytes: Length beyond which a batch takes no further appends.
+        max_pending_bytes: Pending bytes of all journals from which on an append waits if the
+            newest batch of its journal is full.
+        spool_directory: Directory of temporary files, or None for the system's.
+        drain_timeout: Seconds which `aclose()` waits for pending appends.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        claims: pb.Claims | None = None,
+        cutoff_bytes: int = CUTOFF_BYTES,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        spool_directory: str | None = None,
+        drain_timeout: float = 30.0,
+    ) -> None:
+        self.client = client
+        self.policy = retry_policy or client.retry_policy
+        self.claims = claims
+        self.cutoff_bytes = cutoff_bytes
+        self.spool_directory = spool_directory
+        self.cancellation: pb.TransportError | None = None
+        """Error of the appends which `cancel()` ended, once it was called."""
+        self._max_pending_bytes = max_pending_bytes
+        self._drain_timeout = drain_timeout
+        self._journals: dict[str, JournalAppends] = {}
+        self._errors: dict[str, AsyncOperation] = {}
+        self._cleared: dict[str, ClearedError] = {}
+        self._closed = False
+        self._takes_appends = True  # Neither closed nor cancelled.
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of content which isn't appended yet."""
+        return sum(appends.chain.pending_bytes for appends in self._journals.values())
+
+    def status(self) -> AppendStatus:
+        """Return what is pending."""
+        batches = [batch for appends in self._journals.values() for batch in appends.chain.batches]
+        return AppendStatus(
+            journals=len(self._journals),
+            batches=len(batches),
+            appends=sum(batch.kept for batch in batches),
+            pending_bytes=sum(batch.buffer.length for batch in batches),
+            failed_journals=len(self._errors),
+        )
+
+    async def start_append(
+        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+    ) -> AsyncAppend:
+        """Lock a journal, and return an append to write to and to `release()`.
+
+        Args:
+            request: The journal, or a request with preconditions, too.
+            dependencies: Operations which have to succeed before anything is appended.
+
+        Cancellation: safe — nothing was started.
+
+        Raises:
+            ValidationError: The request is invalid.
+            TransportError: The service was cancelled.
+            RuntimeError: The service is closed.
+        """
+        if (
+            type(request) is str
+            and not dependencies
+            and (appends := self._journals.get(request)) is not None
+            and (batch := appends.chain.open) is not None
+            and (buffer := batch.buffer).length <= buffer.quick_length
+            and batch.is_plain
+            and self._takes_appends
+            and appends.lock.try_acquire()
+        ):
+            # Hot: this is what the rest comes to if nothing has to be looked into.
+            return AsyncAppend(batch, buffer.length, -1, appends)
+
+        self._check()
+        awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
+        if not isinstance(request, str):
+            self._validate(request)
+        attempt = 0
+        while True:
+            appends = await self._locked(request if isinstance(request, str) else request.journal)
+            try:
+                self._check()
+                batch = (
+                    appends.admit(appends.request, awaited, is_plain=True)
+                    if isinstance(request, str)
+                    else appends.admit(request, awaited, is_plain=False)
+                )
+                if batch.buffer.memory_bytes <= CROWDED_BYTES or await appends.move(batch):
+                    return AsyncAppend(batch, batch.buffer.length, -1, appends)
+            except BaseException:
+                appends.unlock()
+                raise
+            # The disk is full. Let the worker in, which may send the batch as it is.
+            appends.unlock()
+            await asyncio.sleep(self.policy.backoff(attempt))
+            attempt += 1
+
+    async def _locked(self, journal: str) -> JournalAppends:
+        """Lock a journal which isn't clogged, and return its state."""
+        # Invariant: a journal has one state at a time. It may be another one after any suspension,
+        # unless that was in line for its lock.
+        while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
+            await parked(appends.chain.batches[0].operation)
+        if appends is None:
+            appends = self._begin(journal)
+        try:
+            await appends.lock.acquire()
+        except BaseException:
+            self.forget_if_idle(appends)
+            raise
+        return appends
+
+    def append(
+        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+    ) -> AppendContext:
+        """Hold an append of a journal within a context, and release it at the end.
+
+        An exception, or an error handed to `require()`, rolls back and is raised.
+
+        Example:
+            async with service.append("a/journal") as append:
+                append.write(b"content")
+            response = await append
+
+        Cancellation: aborts — what was written is rolled back.
+        """
+        return AppendContext(self, request, dependencies)
+
+    def try_append(self, journal: str, data: bytes) -> AsyncAppend | None:
+        """Append `data` without suspension, if that's possible at this moment.
+
+        Returns:
+            The append, which is released already. None if the caller has to use `start_append()`,
+            because the journal is locked, or content has to be moved out of memory first.
+
+        Raises:
+            ValidationError: `journal` isn't the name of a journal.
+        """
+        appends = self._journals.get(journal)
+        if (
+            appends is None
+            or (batch := appends.chain.open) is None
+            or (begin := (buffer := batch.buffer).length) > buffer.quick_length
+            or appends.lock.locked
+            or not batch.is_plain
+            or not self._takes_appends
+        ):
+            return self._try_append(appends, journal, data)
+        # Hot: this is `buffer.append()`, and what `leave()` does.
+        buffer.tail.append(data)
+        buffer.length = end = begin + len(data)
+        batch.kept += 1
+        return AsyncAppend(batch, begin, end)
+
+    def _try_append(
+        self, appends: JournalAppends | None, journal: str, data: bytes
+    ) -> AsyncAppend | None:
+        if self._closed or self.cancellation is not None or journal in self._errors:
+            return None
+        if appends is None:
+            appends = self._begin(journal)
+        elif appends.lock.locked or self._is_clogged(appends):
+            return None
+        batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
+        buffer = batch.buffer
+        if buffer.memory_bytes > CROWDED_BYTES:
+            return None
+        begin = buffer.length
+        buffer.append(data)
+        batch.kept += 1
+        appends.spill(batch)
+        return AsyncAppend(batch, begin, buffer.length)
+
+    def pending_except(self, journal: str) -> set[OpFuture]:
+        """Return operations which complete once all appends pending now have completed.
+
+        It's a barrier: an append which depends on them follows all that was appended before.
+
+        Args:
+            journal: Journal to leave out, or empty.
+        """
+        pending: set[OpFuture] = {
+            appends.chain.batches[-1].operation
+            for appends in self._journals.values()
+            if appends.chain.batches and appends.journal != journal
+        }
+        pending.update(
+            failed for failed_journal, failed in self._errors.items() if failed_journal != journal
+        )
+        return pending
+
+    def clear_error(self, journal: str) -> BaseException | None:
+        """Let new appends of a journal proceed after one failed, and return its error.
+
+        Barriers of `pending_except()` don't tell of that failure from then on: whoever relies on
+        earlier appends has to have awaited them. A Publisher knows by `cleared_error()`, and fails
+        transactions of which messages may be missing.
+        """
+        if (failed := self._errors.pop(journal, None)) is None:
+            return None
+        error = failed.exception()
+        assert error is not None
+        before = self._cleared.get(journal)
+        self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
+        return error
+
+    def cleared_error(self, journal: str) -> ClearedError | None:
+        """Return the latest error of a journal which was cleared, or None.
+
+        While that's the same object, the success of an append means that all appends of the journal
+        before it have succeeded.
+        """
+        return self._cleared.get(journal)
+
+    def cancel(self) -> None:
+        """End all pending appends, some of which may have been committed. Idempotent."""
+        if self.cancellation is None:
+            self.cancellation = pb.TransportError("CANCELLED", "the append service was cancelled")
+            self._takes_appends = False
+        for appends in self._journals.values():
+            if appends.worker is not None:
+                appends.worker.cancel()
+
+    async def flush(self) -> None:
+        """Wait until all appends pending now have completed.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: One of them failed.
+        """
+        for operation in self.pending_except(""):
+            await operation
+
+    async def aclose(self) -> None:
+        """Wait for pending appends, and cancel those left after the time-out. Idempotent.
+
+        Cancellation: poisons — pending appends are cancelled at once.
+        """
+        self._closed = True
+        self._takes_appends = False
+        try:
+            if workers := self._workers():
+                await asyncio.wait(workers, timeout=self._drain_timeout)
+        finally:
+            if workers := self._workers():
+                pending = self.status()
+                _logger.warning(
+                    "%d pending appends of %d journals are cancelled",
+                    pending.appends,
+                    pending.journals,
+                    extra={"journals": pending.journals, "pending_bytes": pending.pending_bytes},
+                )
+                self.cancel()
+                await asyncio.wait(workers)
+
+    def error_of(self, journal: str) -> Exception | None:
+        """Return the error which ends all appends of `journal`."""
+        if (failed := self._errors.get(journal)) is None:
+            return None
+        error = failed.exception()
+        assert isinstance(error, Exception)
+        return error
+
+    def note_error(self, journal: str, error: Exception) -> None:
+        """Have all further appends of `journal` fail with `error`."""
+        if journal not in self._errors:
+            _logger.warning(
+                "appends of journal %s fail from now on: %s",
+                journal,
+                str(error),
+                extra={"journal": journal},
+            )
+            self._errors[journal] = finished_operation(error)
+
+    def forget_if_idle(self, appends: JournalAppends) -> None:
+        """Drop the state of a journal which has nothing pending."""
+        if appends.is_idle and self._journals.get(appends.journal) is appends:
+            del self._journals[appends.journal]
+
+    def _begin(self, journal: str) -> JournalAppends:
+        self._validate(pb.AppendRequest(journal=journal))
+        self.client.rpc.dispatcher.check()
+        appends = self._journals[journal] = JournalAppends(self, journal)
+        return appends
+
+    def _is_clogged(self, appends: JournalAppends) -> bool:
+        return appends.chain.is_full and self.pending_bytes > self._max_pending_bytes
+
+    def _workers(self) -> list[asyncio.Task[None]]:
+        return [appends.worker for appends in self._journals.values() if appends.worker is not None]
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RuntimeError("the append service is closed")
+        if self.cancellation is not None:
+            raise self.cancellation.with_traceback(None)
+        self.client.rpc.dispatcher.check()
+
+    def _validate(self, request: pb.AppendRequest) -> None:
+        if not request.journal:
+            raise pb.ValidationError("expected Request.Journal")
+        try:
+            self.client.rpc.check_request(request)
+        except pb.ValidationError as error:
+            raise error.extend("Request") from None
+
+    def __del__(self) -> None:
+        if getattr(self, "_journals", None) and not self._closed:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        status = self.status()
+        return (
+            f"<AppendService with {status.pending_bytes} pending bytes in {status.batches} "
+            f"batches of {status.journals} journals, {status.failed_journals} failed>"
+        )
+
+
+def _operations_of(dependencies: Iterable[OpFuture]) -> AbstractSet[OpFuture]:
+    # A batch is what its appends have in common; which of them it is makes no difference.
+    return frozenset(
+        dependency.batch.operation
+        if isinstance(dependency, AsyncAppend) and not dependency.done()
+        else dependency
+        for dependency in dependencies
+    )

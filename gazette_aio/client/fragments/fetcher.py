@@ -1,0 +1,207 @@
+"""Fetching fragment files by HTTP."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote, urljoin
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.protocol.url import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    import aiohttp
+
+CONNECT_TIMEOUT: Final = 30.0
+_MAX_REDIRECTS: Final = 5
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_BUFFER_BYTES: Final = 256 << 10
+# What may stand in a URL as it is. Others are escaped.
+_URL_SAFE: Final = "%!#$&'()*+,/:;=?@[]~"
+
+
+class FragmentBody(Protocol):
+    """An answered request for a fragment file."""
+
+    @property
+    def status(self) -> int:
+        """Status of HTTP."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Phrase of the status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers answered, with names in any case."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Iterate the raw bytes of the body, of which nothing was decompressed.
+
+        Raises:
+            TransportError, OSError: They can't be had.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give up on what wasn't read. Idempotent."""
+        ...
+
+
+class FragmentFetcher(Protocol):
+    """Fetches fragment files; a user's own may go through a proxy, for example.
+
+    It mustn't decompress bodies, and must not put queries of URLs into the texts of errors: they
+    hold signatures.
+    """
+
+    async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
+        """Get a URL, and return the answer, whatever its status.
+
+        Cancellation: aborts — must leave nothing open.
+
+        Raises:
+            TransportError, OSError: There is no answer.
+            ConfigurationError: It can't fetch such URLs at all, so that others should.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close what is kept open between requests. Idempotent."""
+        ...
+
+
+class HTTPFragmentFetcher:
+    """Fetches by HTTP/1.1, and keeps connections for a while.
+
+    Redirects are followed unless they lead to another scheme. There are no limits on the time and
+    size of a body, nor on the number of connections: each reader which is open has its own.
+
+    Args:
+        connect_timeout: Seconds within which a connection must stand, its TLS included.
+    """
+
+    def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
+        self._connect_timeout = connect_timeout
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
+        """Get a URL, and return the answer.
+
+        Cancellation: aborts.
+
+        Raises:
+            TransportError: There is no answer, or it redirects to where we don't go.
+            ConfigurationError: The URL is one which aiohttp refuses.
+            RuntimeError: The fetcher is closed.
+        """
+        target, status, why = url, 0, "redirects too often"
+        for _ in range(_MAX_REDIRECTS):
+            response = await self._get(target, headers)
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTS or location is None:
+                return _HTTPBody(response, redacted(url))
+            response.close()
+            target, status = _redirected(target, location), response.status
+            if _scheme(target) != _scheme(url):
+                why = "redirects to another scheme"
+                break
+        raise pb.TransportError(str(status), f'"{redacted(url)}" {why}')
+
+    async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        if self._session is None:
+            # Importing takes long, and reads certificates.
+            await in_thread(importlib.import_module, "aiohttp")
+        import aiohttp  # noqa: PLC0415
+        import yarl  # noqa: PLC0415
+
+        if self._closed:
+            raise RuntimeError("the fetcher of fragments is closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                auto_decompress=False,
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_BUFFER_BYTES,
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
+            )
+        try:
+            # A signature covers the URL as it's spelled.
+            where = yarl.URL(quote(url, safe=_URL_SAFE), encoded=True)
+            return await self._session.get(where, headers=headers, allow_redirects=False)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            failure = _failure(error, redacted(url))
+        # Invariant: raised here, as errors of aiohttp tell the URL, and would be its context.
+        raise failure
+
+    async def aclose(self) -> None:
+        """Close idle connections. Idempotent."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "ready" if self._session is None else "open"
+        return f"<HTTPFragmentFetcher, {state}>"
+
+
+class _HTTPBody:
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._where = where
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        import aiohttp  # noqa: PLC0415
+
+        try:
+            data = await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            failure = _failure(error, self._where)
+        else:
+            if not data:
+                raise StopAsyncIteration
+            return data
+        raise failure
+
+    async def aclose(self) -> None:
+        # A connection whose body was read to its end is kept for others.
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+def _redirected(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return ""
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def _failure(error: Exception, where: str) -> pb.GazetteError:
+    """Return what a failure of aiohttp is to users, whose text tells nothing secret."""
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return pb.ConfigurationError(f'invalid URL "{where}"')
+    details = f'fetching "{where}": {type(error).__name__}'
+    if isinstance(error, OSError) and error.strerror:
+        details += f" ({error.strerror})"
+    # A certificate which is invalid remains so.
+    return pb.TransportError("UNAVAILABLE", details, retryable=not isinstance(error, ValueError))

@@ -1,0 +1,161 @@
+"""Reading a fragment file."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import ByteReader
+
+if TYPE_CHECKING:
+    from gazette_aio.client.fragments.stream import FragmentStream
+    from gazette_aio.client.metrics import Metrics
+
+
+class FragmentReader(ByteReader):
+    """Reads the content of an open fragment file, as `open_fragment_url()` returns it.
+
+    Content is fetched and decompressed ahead, up to 2 MiB of it. An async iterator of non-empty
+    chunks. After an error it stays in error.
+
+    Args:
+        fragment: The fragment.
+        offset: Offset of the first byte which `stream` brings.
+        stream: The content.
+        metrics: Counts bytes.
+    """
+
+    def __init__(
+        self, fragment: pb.Fragment, offset: int, stream: FragmentStream, metrics: Metrics
+    ) -> None:
+        self.fragment = fragment
+        """The fragment."""
+        self._offset = offset
+        self._stream = stream
+        self._metrics = metrics
+        self._codec = pb.codec_name(fragment.compression_codec)
+        self._piece = b""
+        self._taken = 0
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next byte to be returned."""
+        return self._offset
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of content which can be read without waiting."""
+        return self._stream.waiting_bytes + len(self._piece) - self._taken
+
+    def read_nowait(self, limit: int = -1) -> bytes:
+        """Return content which is there already, at most `limit` bytes, or nothing."""
+        if data := self._take(limit):
+            self._metrics.read_fragment_bytes(self.fragment.journal, self._codec, len(data))
+        return data
+
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next bytes, at least one but at most `limit`, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: The store fails, or sends nothing for too long.
+            UnexpectedEOFError: The file ends before the fragment does.
+            DidNotReadExpectedEOFError: It holds more than the fragment, all of which was returned.
+            FragmentError: It's damaged.
+            RuntimeError: The reader was closed before the end.
+        """
+        if not limit:
+            return b""
+        while not (data := self.read_nowait(limit)):
+            if not await self._receive():
+                return b""
+        return data
+
+    async def seek(self, offset: int) -> None:
+        """Skip content up to `offset`.
+
+        Cancellation: safe — some of the content may have been skipped; seek again.
+
+        Raises:
+            SeekRequiresNewReaderError: It's behind us, or outside of the fragment.
+            GazetteError: As `read()`.
+        """
+        if not self._offset <= offset < self.fragment.end:
+            raise pb.SeekRequiresNewReaderError(
+                "seek offset requires new Reader",
+                journal=self.fragment.journal,
+                offset=self._offset,
+            )
+        await self.skip_to(offset)
+
+    async def skip_to(self, offset: int) -> None:
+        """Skip content up to `offset`, which may be the end of the fragment.
+
+        Cancellation: safe — some of the content may have been skipped.
+
+        Raises:
+            GazetteError: As `read()`.
+        """
+        while (left := offset - self._offset) > 0:
+            if skipped := len(self._take(left)):
+                self._metrics.discard_fragment_bytes(self.fragment.journal, self._codec, skipped)
+            else:
+                await self._receive()
+
+    def abandon(self) -> None:
+        """Give up without waiting for the end of the request."""
+        self._piece, self._taken = b"", 0
+        self._stream.abandon()
+
+    async def aclose(self) -> None:
+        """Give up on what wasn't read. Idempotent.
+
+        Cancellation: safe — it's closed anyway.
+        """
+        self.abandon()
+        await self._stream.aclose()
+
+    async def _receive(self) -> bool:
+        """Wait for a slice, and return whether there is one."""
+        piece = await self._stream.receive()
+        if not piece and self._offset < self.fragment.end:
+            raise RuntimeError(f"{self!r} was closed")
+        self._piece, self._taken = piece, 0
+        return bool(piece)
+
+    def _take(self, limit: int) -> bytes:
+        """Remove and return up to `limit` bytes of what is there."""
+        if not limit:
+            return b""
+        if not self._piece:
+            self._piece, self._taken = self._stream.receive_nowait(), 0
+        piece, begin = self._piece, self._taken
+        left = len(piece) - begin
+        if limit < 0 or limit >= left:
+            self._piece, self._taken = b"", 0
+            data = piece[begin:] if begin else piece
+        else:
+            self._taken += limit
+            data = piece[begin : begin + limit]
+        self._offset += len(data)
+        return data
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None and not stream.has_ended:
+            # Race: garbage may be collected in any thread.
+            stream.abandon_from_anywhere()
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        fragment, stream = self.fragment, self._stream
+        state = "closed" if stream.is_abandoned else "fetched" if stream.has_ended else "open"
+        return (
+            f"<FragmentReader of {fragment.journal!r} [{fragment.begin}, {fragment.end}) at "
+            f"{self._offset}, {state}, {self.waiting_bytes} bytes waiting, of {stream.url!r}>"
+        )

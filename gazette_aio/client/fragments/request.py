@@ -1,0 +1,146 @@
+"""What to ask a store for, and what its answers mean.
+
+Which bytes a store sends depends on the codec of the fragment:
+
+| codec                      | asked for                 | `Content-Encoding: gzip` answered      |
+| -------------------------- | ------------------------- | -------------------------------------- |
+| NONE                       | plain, from the offset on | decompressed, unless only part was sent |
+| GZIP                       | gzip                      | the file itself                        |
+| GZIP_OFFLOAD_DECOMPRESSION | plain                     | decompressed: some stores don't        |
+| ZSTANDARD, SNAPPY          | plain                     | refused                                |
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.url import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gazette_aio.client.fragments.fetcher import FragmentBody
+
+_CONTENT_RANGE: Final = re.compile(
+    r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)", re.ASCII | re.IGNORECASE
+)
+_GZIP: Final = frozenset({"gzip", "x-gzip"})
+# Signed URLs expire and stores settle: the next Read RPC brings a fresh URL. What isn't listed and
+# below 500 will be refused again.
+_RETRYABLE_STATUSES: Final = frozenset({400, 401, 403, 404, 408, 409, 425, 429})
+
+
+class Answer(NamedTuple):
+    """What the body of an answer holds."""
+
+    begin: int
+    """Offset of its first byte of content."""
+    codec: int
+    """How it's compressed: a codec which `pb.decompressor()` takes as it is."""
+    content_length: int | None
+    """Bytes of the body, as far as they're known."""
+
+
+def request_headers(fragment: pb.Fragment, offset: int, *, verify: bool) -> dict[str, str]:
+    """Return the headers of a request for content from `offset` on.
+
+    Args:
+        fragment: The fragment.
+        offset: Offset of the first byte which is of interest, within the fragment.
+        verify: Whether all of the fragment is needed, as its sum is to be verified.
+    """
+    is_gzip = fragment.compression_codec == pb.CompressionCodec.GZIP
+    headers = {"Accept-Encoding": "gzip" if is_gzip else "identity"}
+    if (
+        fragment.compression_codec == pb.CompressionCodec.NONE
+        and fragment.begin < offset < fragment.end
+        and not verify
+    ):
+        headers["Range"] = f"bytes={offset - fragment.begin}-"
+    return headers
+
+
+def check_answer(
+    fragment: pb.Fragment,
+    requested: Mapping[str, str],
+    body: FragmentBody,
+    *,
+    url: str,
+    as_stored: bool = False,
+) -> Answer:
+    """Return what the body of an answer holds.
+
+    Args:
+        fragment: The fragment asked for.
+        requested: Headers of the request.
+        body: The answer.
+        url: URL of the request.
+        as_stored: Whether the body is that of the file in any case, as nobody decompresses it on
+            the way.
+
+    Raises:
+        TransportError: The store refused the request, or answered something else.
+        UnexpectedEOFError: The file ends before the range asked for.
+    """
+    journal, where, status = fragment.journal, redacted(url), body.status
+    wanted = requested.get("Range", "").removeprefix("bytes=").removesuffix("-")
+    begin = fragment.begin + int(wanted or 0)
+    if status == 416 and wanted:
+        raise cut_short(journal, begin)
+    if status != 200 and not (status == 206 and wanted):
+        raise pb.TransportError(
+            str(status),
+            f'!OK fetching ({status} {_phrase(status, body.reason)}, "{where}")',
+            journal=journal,
+            retryable=status >= 500 or status in _RETRYABLE_STATUSES,
+        )
+    answered = {name.lower(): value.strip() for name, value in body.headers.items()}
+    encoding = answered.get("content-encoding", "").lower()
+
+    def refuse(what: str) -> pb.TransportError:
+        text = f'{what} answered by "{where}"'
+        return pb.TransportError(str(status), text, journal=journal)
+
+    codec: int = fragment.compression_codec
+    is_plain = codec in (
+        pb.CompressionCodec.NONE,
+        pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
+    )
+    if encoding in _GZIP and is_plain and status == 200:
+        codec = pb.CompressionCodec.GZIP
+    elif encoding in _GZIP and codec == pb.CompressionCodec.GZIP:
+        pass  # A label on the file, which is what we're after.
+    elif encoding not in ("", "identity"):
+        raise refuse(f"Content-Encoding {encoding[:40]!r}")
+    elif as_stored and codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
+        codec = pb.CompressionCodec.GZIP
+
+    if status == 200:
+        begin = fragment.begin
+    else:
+        content_range = answered.get("content-range", "")
+        match = _CONTENT_RANGE.fullmatch(content_range)
+        if match is None or int(match[1]) != int(wanted):
+            raise refuse(f"Content-Range {content_range[:80]!r} in place of {requested['Range']!r}")
+    length = answered.get("content-length", "")
+    is_number = length.isascii() and length.isdigit() and len(length) < 20
+    return Answer(begin, codec, int(length) if is_number else None)
+
+
+def cut_short(journal: str, offset: int) -> pb.UnexpectedEOFError:
+    """Return the error of content which ends at `offset`, before its fragment does."""
+    error = pb.UnexpectedEOFError("unexpected EOF", journal=journal, offset=offset)
+    # The file may well be whole: some connections don't tell their end from their failure.
+    error.retryable = True
+    return error
+
+
+def _phrase(status: int, reason: str) -> str:
+    # What a server says may be anything.
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "".join(filter(str.isprintable, reason))[:80]

@@ -1,0 +1,308 @@
+"""Opening fragment files by the URLs which brokers hand out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.fragments.content import FragmentContent
+from gazette_aio.client.fragments.fetcher import HTTPFragmentFetcher
+from gazette_aio.client.fragments.file_transport import (
+    FileBody,
+    FileTransport,
+    installed_file_transport,
+)
+from gazette_aio.client.fragments.reader import FragmentReader
+from gazette_aio.client.fragments.request import check_answer, request_headers
+from gazette_aio.client.fragments.stream import FragmentStream
+from gazette_aio.client.metrics import NoMetrics
+from gazette_aio.protocol.url import parse_url, redacted
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Callable
+
+    from gazette_aio.client.fragments.fetcher import FragmentBody, FragmentFetcher
+    from gazette_aio.client.metrics import Metrics
+
+PROGRESS_TIMEOUT: Final = 60.0
+_WEB: Final = frozenset({"http", "https"})
+
+
+async def open_fragment_url(
+    fragment: pb.Fragment,
+    offset: int,
+    url: str,
+    *,
+    transport: FragmentFetcher | None = None,
+    metrics: Metrics | None = None,
+    verify: bool = False,
+    progress_timeout: float = PROGRESS_TIMEOUT,
+) -> FragmentReader:
+    """Open a fragment at the URL which a broker named, and skip to an offset.
+
+    Only what's needed is fetched of a file which isn't compressed, if its store knows ranges.
+
+    Args:
+        fragment: The fragment.
+        offset: Offset of the first byte to read, within the fragment or at its end.
+        url: URL of the fragment file; `http`, `https`, or `file` if there is a file transport.
+        transport: What fetches the file. None is the installed file transport, or a connection of
+            its own.
+        metrics: Counts bytes.
+        verify: Whether to verify the SHA-1 sum of the fragment if it's read to its end. All of the
+            file is fetched then. FragmentError is raised in place of the last slice of up to
+            1 MiB, so that whoever sees the end knows that everything was right.
+        progress_timeout: Seconds within which an answer, and then each further byte, must arrive.
+            There is no other limit on the time of a body. Local files have none.
+
+    Cancellation: aborts.
+
+    Raises:
+        ValidationError: The offset isn't within the fragment, or the URL is invalid.
+        ConfigurationError: There is no transport for the URL, or it leads out of the file root, or
+            the codec isn't supported. A broker may still be able to read the fragment.
+        TransportError: The store doesn't answer, or refuses.
+        ReadError: The file isn't what it should be.
+    """
+    owned: HTTPFragmentFetcher | None = None
+    if transport is None:
+        if _scheme(url) in _WEB:
+            transport = owned = HTTPFragmentFetcher()
+        elif (transport := installed_file_transport()) is None or _scheme(url) != "file":
+            raise _no_transport(url)
+    try:
+        return await _open(
+            fragment,
+            offset,
+            url,
+            transport,
+            owned=owned,
+            metrics=metrics or NoMetrics(),
+            verify=verify,
+            progress_timeout=progress_timeout,
+        )
+    except BaseException:
+        if owned is not None:
+            await owned.aclose()
+        raise
+
+
+class FragmentSource:
+    """Opens fragments for a client, and keeps connections to their stores.
+
+    Nothing happens before the first use, from when on it belongs to the running event loop.
+
+    Args:
+        file_root: Directory of `file` URLs, or None for what `install_file_transport()` says.
+        fallback_root: The same, where nothing is installed.
+        fetcher: What fetches `http` and `https` URLs; it's closed with this. None for a
+            HTTPFragmentFetcher.
+        metrics: Counts bytes.
+        progress_timeout: Seconds within which an answer, and then each further byte, must arrive.
+    """
+
+    def __init__(
+        self,
+        *,
+        file_root: str | os.PathLike[str] | None = None,
+        fallback_root: str | os.PathLike[str] | None = None,
+        fetcher: FragmentFetcher | None = None,
+        metrics: Metrics | None = None,
+        progress_timeout: float = PROGRESS_TIMEOUT,
+    ) -> None:
+        self.progress_timeout = progress_timeout
+        """Seconds within which an answer, and then each further byte, must arrive."""
+        self._files = None if file_root is None else FileTransport(file_root)
+        self._fallback = None if fallback_root is None else FileTransport(fallback_root)
+        self._fetcher: FragmentFetcher = fetcher or HTTPFragmentFetcher()
+        self._metrics = metrics or NoMetrics()
+        self._streams: set[FragmentStream] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def can_open(self, url: str) -> bool:
+        """Return whether the scheme of a URL has a transport.
+
+        Raises:
+            ValidationError: The URL is invalid.
+        """
+        return self._transport(url) is not None
+
+    async def open(
+        self, fragment: pb.Fragment, offset: int, url: str, *, verify: bool = False
+    ) -> FragmentReader:
+        """Open a fragment, as `open_fragment_url()`.
+
+        Cancellation: aborts.
+
+        Raises:
+            GazetteError: As `open_fragment_url()`.
+            RuntimeError: The client is closed, or belongs to another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._loop not in (None, loop):
+            raise RuntimeError("the client belongs to another event loop; connect anew in each")
+        self._loop = loop
+        if (transport := self._transport(url)) is None:
+            raise _no_transport(url)
+        return await _open(
+            fragment,
+            offset,
+            url,
+            transport,
+            metrics=self._metrics,
+            verify=verify,
+            progress_timeout=self.progress_timeout,
+            begun=self._begun,
+        )
+
+    def _begun(self, stream: FragmentStream) -> None:
+        self._streams.add(stream)
+        stream.on_end(self._streams.discard)
+        if self._closed:
+            stream.abandon()  # Race: the store answered after all was closed.
+
+    def _transport(self, url: str) -> FragmentFetcher | None:
+        match _scheme(url):
+            case "http" | "https":
+                return self._fetcher
+            case "file":
+                return self._files or installed_file_transport() or self._fallback
+            case _:
+                return None
+
+    async def aclose(self) -> None:
+        """Close all readers, and all connections. Idempotent.
+
+        Cancellation: safe — all of it is closed anyway.
+        """
+        self._closed = True
+        streams = tuple(self._streams)
+        for stream in streams:
+            stream.abandon()
+        try:
+            for stream in streams:
+                await stream.aclose()
+        finally:
+            await self._fetcher.aclose()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._streams)} open"
+        return f"<FragmentSource, {state}>"
+
+
+async def _open(
+    fragment: pb.Fragment,
+    offset: int,
+    url: str,
+    transport: FragmentFetcher,
+    *,
+    metrics: Metrics,
+    verify: bool,
+    progress_timeout: float,
+    owned: HTTPFragmentFetcher | None = None,
+    begun: Callable[[FragmentStream], None] | None = None,
+) -> FragmentReader:
+    if not fragment.begin <= offset <= fragment.end:
+        raise pb.ValidationError(
+            f"offset {offset} isn't within the fragment [{fragment.begin}, {fragment.end})"
+        )
+    requested = request_headers(fragment, offset, verify=verify)
+    body = await _fetch(fragment, url, transport, requested, progress_timeout)
+    try:
+        answer = check_answer(
+            fragment,
+            requested,
+            body,
+            url=url,
+            as_stored=isinstance(body, FileBody),
+        )
+        content = FragmentContent(fragment, answer.begin, answer.codec, verify=verify)
+    except BaseException:
+        await body.aclose()
+        raise
+    stream = FragmentStream(
+        content,
+        body if owned is None else _OwningBody(body, owned),
+        url=redacted(url),
+        journal=fragment.journal,
+        progress_timeout=progress_timeout,
+    )
+    if begun is not None:
+        begun(stream)
+    metrics.fragment_open(
+        fragment.journal,
+        pb.codec_name(fragment.compression_codec),
+        fragment.end - fragment.begin,
+        answer.content_length,
+    )
+    reader = FragmentReader(fragment, answer.begin, stream, metrics)
+    try:
+        await reader.skip_to(offset)
+    except BaseException:
+        await reader.aclose()
+        raise
+    return reader
+
+
+async def _fetch(
+    fragment: pb.Fragment,
+    url: str,
+    transport: FragmentFetcher,
+    headers: dict[str, str],
+    progress_timeout: float,
+) -> FragmentBody:
+    """Return the answer to a request, or raise errors which tell nothing secret."""
+    try:
+        async with asyncio.timeout(progress_timeout):
+            return await transport.open(url, headers)
+    except pb.TransportError as error:
+        error.journal = error.journal or fragment.journal
+        raise
+    except TimeoutError:
+        code, text = "DEADLINE_EXCEEDED", f"no answer within {progress_timeout:g} s"
+    except OSError as error:
+        code, text = "UNAVAILABLE", error.strerror or type(error).__name__
+    raise pb.TransportError(
+        code, f'fetching "{redacted(url)}": {text}', journal=fragment.journal, retryable=True
+    )
+
+
+def _scheme(url: str) -> str:
+    try:
+        return parse_url(url).scheme
+    except pb.ValidationError:
+        pass
+    # What parses URLs tells a user without a password, who may be a token.
+    raise pb.ValidationError(f'invalid URL "{redacted(url)}"')
+
+
+def _no_transport(url: str) -> pb.ConfigurationError:
+    return pb.ConfigurationError(
+        f'no transport for "{redacted(url)}": `file` URLs need a file_root of the client, '
+        "$BROKER_FILE_ROOT or install_file_transport()"
+    )
+
+
+class _OwningBody:
+    """A body which closes its fetcher, too."""
+
+    def __init__(self, body: FragmentBody, fetcher: HTTPFragmentFetcher) -> None:
+        self.status = body.status
+        self.reason = body.reason
+        self.headers = body.headers
+        self._body = body
+        self._fetcher = fetcher
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._body)
+
+    async def aclose(self) -> None:
+        try:
+            await self._body.aclose()
+        finally:
+            await self._fetcher.aclose()

@@ -1,0 +1,234 @@
+"""Content of a fragment, fetched and decompressed ahead of its reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.fragments.content import SLICE_BYTES
+from gazette_aio.client.fragments.file_transport import FileBody
+from gazette_aio.client.rpc.read_ahead import ReadAhead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from gazette_aio.client.fragments.content import FragmentContent
+    from gazette_aio.client.fragments.fetcher import FragmentBody
+
+
+_RUN_SLICES: Final = 8
+"""Most slices which a thread produces at a time, so that readers share the threads."""
+
+
+class FragmentStream(ReadAhead):
+    """Slices of content, produced by a task of its own.
+
+    Producing pauses while more than one whole slice waits, so that two at most do. Decompression
+    and files keep to worker threads. One task at a time may receive.
+
+    Args:
+        content: Turns raw bytes into content.
+        body: Where raw bytes come from. The stream owns it from now on.
+        url: URL of the body without its query, for errors.
+        journal: Journal of the fragment, for errors.
+        progress_timeout: Seconds within which each further byte of the body must arrive.
+    """
+
+    def __init__(
+        self,
+        content: FragmentContent,
+        body: FragmentBody,
+        *,
+        url: str,
+        journal: str,
+        progress_timeout: float,
+    ) -> None:
+        super().__init__()
+        self.journal = journal
+        self.url = url
+        self.waiting_bytes = 0
+        """Bytes of content which wait to be received."""
+        self._content = content
+        self._body = body
+        self._progress_timeout = progress_timeout
+        self._raw: bytes | memoryview = b""
+        self._produced = 0
+        self._taken = 0
+        self._waiting: deque[bytes] = deque()
+        self._producing = False
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
+
+    def on_end(self, callback: Callable[[FragmentStream], object]) -> None:
+        """Have a function called once the stream has ended, and its body is closed."""
+        self._task.add_done_callback(lambda _: callback(self))
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the stream was closed from outside."""
+        return self._closing
+
+    def receive_nowait(self) -> bytes:
+        """Return the next slice if it's there already, or nothing."""
+        if not self._waiting:
+            return b""
+        piece = self._waiting.popleft()
+        self.waiting_bytes -= len(piece)
+        self._taken += len(piece)
+        if not self._is_full():
+            self._wake(self._room)
+        return piece
+
+    async def receive(self) -> bytes:
+        """Return the next slice, or nothing at the end.
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: The body can't be had.
+            ReadError: It isn't what it should be.
+        """
+        while not (piece := self.receive_nowait()):
+            if not await self._more():
+                return b""
+        return piece
+
+    def abandon(self) -> None:
+        """Have the stream end, without waiting for that. Idempotent."""
+        self._closing = True
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        if not self._ended:
+            self._ended = True
+            # Race: a task which is cancelled before it begins, or when it's about to end, doesn't
+            # close the body.
+            if self._producing:
+                self._task.cancel()
+        self._wake(self._receiver)
+
+    def abandon_from_anywhere(self) -> None:
+        """Have the stream end, called from any thread and at any time."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.abandon)
+
+    async def aclose(self) -> None:
+        """End the stream, and wait until its body is closed. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        self.abandon()
+        await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        try:
+            try:
+                self._producing = not self._closing
+                if self._producing:
+                    await self._produce()
+            finally:
+                self._producing = False
+                await self._body.aclose()
+        except asyncio.CancelledError:
+            if not self._closing:
+                self._error = pb.TransportError(
+                    "CANCELLED", "the event loop ends", journal=self.journal
+                )
+            raise
+        except OSError as error:
+            self._error = self._failure(error)
+        except Exception as error:  # noqa: BLE001 - The receiver raises it.
+            self._error = error
+            if isinstance(error, pb.TransportError):
+                error.journal = error.journal or self.journal
+        finally:
+            self._ended = True
+            self._wake(self._receiver)
+
+    async def _produce(self) -> None:
+        if isinstance(self._body, FileBody):
+            while await in_thread(self._read_file, self._body):
+                await self._until_room()
+            return
+        chunks = aiter(self._body)
+        while piece := await self._next_piece(chunks):
+            self._produced += len(piece)
+            self._put(piece)
+            await self._until_room()
+
+    async def _next_piece(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """Return the next content, or nothing at the end."""
+        content = self._content
+        while True:
+            data: bytes | memoryview = b""
+            if content.needs_input:
+                if not self._raw:
+                    chunk = await self._fetch(chunks)
+                    if chunk is None:
+                        content.end()
+                        return b""
+                    self._raw = chunk
+                data, self._raw = self._raw, b""
+                if len(data) > content.input_bytes:
+                    whole = memoryview(data)
+                    data, self._raw = whole[: content.input_bytes], whole[content.input_bytes :]
+            piece = content.step(data) if content.is_plain else await in_thread(content.step, data)
+            if piece:
+                return piece
+
+    def _read_file(self, body: FileBody) -> bool:
+        """Produce some slices, and return whether there are more. Runs in a worker thread."""
+        content = self._content
+        for _ in range(_RUN_SLICES):
+            piece = b""
+            if self._is_full():
+                break
+            while not piece and not self._closing:
+                data = b""
+                if content.needs_input and not (data := body.read_blocking(content.input_bytes)):
+                    content.end()
+                    return False
+                piece = content.step(data)
+            if self._closing:
+                return False
+            self._produced += len(piece)
+            self._loop.call_soon_threadsafe(self._put, piece)
+        return True
+
+    def _is_full(self) -> bool:
+        # Race: a thread which produces may see fewer bytes taken than there are by now, which is
+        # on the safe side.
+        return self._produced - self._taken > SLICE_BYTES
+
+    def _put(self, piece: bytes) -> None:
+        if not self._closing:
+            self._waiting.append(piece)
+            self.waiting_bytes += len(piece)
+            self._wake(self._receiver)
+
+    async def _fetch(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next bytes of the body, or None at its end."""
+        try:
+            async with asyncio.timeout(self._progress_timeout):
+                async for chunk in chunks:
+                    if chunk:
+                        return chunk
+                return None
+        except TimeoutError:
+            pass
+        raise pb.TransportError(
+            "DEADLINE_EXCEEDED",
+            f'no byte of "{self.url}" came within {self._progress_timeout:g} s',
+            journal=self.journal,
+            retryable=True,
+        )
+
+    def _failure(self, error: OSError) -> pb.TransportError:
+        return pb.TransportError(
+            "UNAVAILABLE",
+            f'reading "{self.url}": {error.strerror or type(error).__name__}',
+            journal=self.journal,
+            retryable=True,
+        )

@@ -1,0 +1,437 @@
+"""Listing and applying journals, and listing fragments."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.listing.fold import ListFold
+from gazette_aio.client.retry import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+
+    from google.protobuf.message import Message
+
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.listing.changes import Slices
+    from gazette_aio.client.retry import RetryPolicy
+    from gazette_aio.client.rpc.stream import ResponseStream
+
+    Request = TypeVar("Request", bound=Message)
+
+T = TypeVar("T")
+
+_SLICE_CHECKED: Final = 32
+_SLICE_COPIED: Final = 256
+
+
+async def in_slices(work: Slices[T]) -> T:
+    """Do long work, and let the event loop run in between.
+
+    Cancellation: aborts — what was done is lost.
+    """
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        await asyncio.sleep(0)
+
+
+def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListRequest:
+    """Return the request of a selector, of its text, or as it is.
+
+    Raises:
+        ValidationError: The selector is invalid, or the request is one of a watch.
+    """
+    if isinstance(request, str):
+        request = pb.parse_label_selector(request)
+    if isinstance(request, pb.LabelSelector):
+        request = pb.ListRequest(selector=request)
+    if request.watch:
+        raise pb.ValidationError("expected ListRequest.Watch to be false")
+    pb.validate(request)
+    return request
+
+
+async def read_list_response(
+    stream: ResponseStream[pb.ListResponse], fold: ListFold
+) -> pb.ListResponse | None:
+    """Return the next snapshot of a List stream, or None if a watch ended behind the last one.
+
+    Cancellation: safe — what was received of the snapshot is kept in `fold`.
+
+    Raises:
+        BrokerStatusError: The broker refused the listing.
+        UnexpectedEOFError: The stream ended within a snapshot.
+        ValidationError: A message is invalid.
+        TransportError: The RPC failed.
+    """
+    while True:
+        await _fold_received(fold)
+        if (snapshot := fold.take()) is not None:
+            return snapshot
+        if (response := await stream.receive()) is None:
+            return fold.end()
+        fold.feed(response)
+
+
+async def _fold_received(fold: ListFold) -> None:
+    # Responses which are there are received without a suspension, however many there are.
+    while fold.step():  # noqa: ASYNC110 - There's nothing to wait for.
+        await asyncio.sleep(0)
+
+
+async def list_all_journals(
+    client: JournalClient, request: pb.ListRequest | pb.LabelSelector | str = ""
+) -> pb.ListResponse:
+    """Return all journals that a selector matches, ordered by name.
+
+    Args:
+        client: Client to use.
+        request: A selector, its text, or a request. The empty text matches every journal.
+
+    Cancellation: safe.
+
+    Raises:
+        ValidationError: The selector or a response is invalid.
+        BrokerStatusError: The broker refused the listing.
+        TransportError: The RPC failed, or no broker answers.
+    """
+    request = list_request(request)
+    return await list_retried(client, request, client.retry_policy)
+
+
+async def list_retried(
+    client: JournalClient, request: pb.ListRequest, policy: RetryPolicy
+) -> pb.ListResponse:
+    """Return the listing of a request which isn't a watch, and note the routes of its journals.
+
+    Cancellation: safe.
+
+    Raises:
+        GazetteError: As `list_all_journals()`.
+    """
+    listing = await _retried(client, request, functools.partial(list_once, client), policy)
+    await update_routes(client, listing.journals)
+    return listing
+
+
+async def list_once(client: JournalClient, request: pb.ListRequest) -> pb.ListResponse:
+    """Return the listing of a request which isn't a watch, without retries.
+
+    Cancellation: safe.
+
+    Raises:
+        GazetteError: As `list_all_journals()`.
+    """
+    stream = await client.rpc.list(request)
+    try:
+        listing = await read_list_response(stream, ListFold(request, strict=client.rpc.strict))
+    finally:
+        await stream.aclose()
+    assert listing is not None
+    return listing
+
+
+async def iter_journals(
+    client: JournalClient, request: pb.ListRequest | pb.LabelSelector | str = ""
+) -> AsyncGenerator[pb.ListResponse.Journal]:
+    """Yield the journals that a selector matches while they're received, ordered by name.
+
+    It needs little memory however many there are. The RPC is open until the last one was taken:
+    close a generator which is left early, by `contextlib.aclosing()`. Failures are retried until
+    the first journal was yielded.
+
+    Cancellation: aborts — the generator ends.
+
+    Raises:
+        GazetteError: As `list_all_journals()`.
+    """
+    request = list_request(request)
+    attempts = Attempts(Operation.CONTROL, client.retry_policy, request)
+    has_begun = False
+    while True:
+        await client.rpc.dispatcher.ready()
+        stream = await client.rpc.list(request)
+        fold = ListFold(request, strict=client.rpc.strict)
+        try:
+            while (response := await stream.receive()) is not None:
+                fold.feed(response)
+                await _fold_received(fold)
+                if (part := fold.drain()) is None:
+                    continue
+                await update_routes(client, part.journals)
+                has_begun = True
+                for journal in part.journals:
+                    yield journal
+            fold.end()
+        except pb.GazetteError as error:
+            if has_begun:
+                raise
+            failure = error
+        else:
+            return
+        finally:
+            await stream.aclose()
+        await attempts.pause(failure)
+
+
+async def update_routes(client: JournalClient, journals: Iterable[pb.ListResponse.Journal]) -> None:
+    """Note the routes of listed journals. Cancellation: safe — others go unnoted."""
+    for number, journal in enumerate(journals, 1):
+        client.rpc.update_route(journal.spec.name, journal.route)
+        if number % _SLICE_COPIED == 0:
+            await asyncio.sleep(0)
+
+
+async def get_journal(client: JournalClient, name: str) -> pb.ListResponse.Journal:
+    """Return the listing of one journal: its spec, revisions and route.
+
+    Args:
+        client: Client to use.
+        name: The journal. A metadata segment is left out of account.
+
+    Cancellation: safe.
+
+    Raises:
+        JournalNotFoundError: There is no such journal.
+        GazetteError: As `list_all_journals()`.
+    """
+    selector = pb.LabelSelector(include=pb.label_set("name", pb.strip_meta(name)))
+    listing = await list_all_journals(client, selector)
+    if not listing.journals:
+        raise pb.JournalNotFoundError(
+            f"named journal does not exist ({name})",
+            journal=name,
+            header=listing.header,
+            response=listing,
+        )
+    return listing.journals[0]
+
+
+async def apply_journals(
+    client: JournalClient,
+    request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
+    *,
+    batch_size: int = 0,
+) -> pb.ApplyResponse:
+    """Create, update and delete journals, and return the response to the last batch.
+
+    If the broker becomes unavailable, a transaction is made again only if it expects no revisions
+    (-1). Otherwise whether it was applied is unknown then.
+
+    Args:
+        client: Client to use.
+        request: The changes.
+        batch_size: Changes of each transaction, of which brokers accept some 128; 0 makes one of
+            all. Transactions before one that fails remain: the error has the number of their
+            changes as `applied`.
+
+    Cancellation: aborts — what was applied remains.
+
+    Raises:
+        ValidationError: A change or a response is invalid.
+        EtcdTransactionFailedError: An expected revision differs.
+        BrokerStatusError: The broker refused a transaction.
+        TransportError: An RPC failed, or no broker answers.
+    """
+    if batch_size < 0:
+        raise pb.ConfigurationError("batch_size must not be negative")
+    changes = list(request.changes if isinstance(request, pb.ApplyRequest) else request)
+    for index, change in enumerate(changes):
+        _check_change(client, index, change)
+        if index % _SLICE_CHECKED == 0:
+            await asyncio.sleep(0)
+    size = batch_size or max(len(changes), 1)
+    response = pb.ApplyResponse()
+    for begin in range(0, max(len(changes), 1), size):
+        try:
+            batch = pb.ApplyRequest(changes=changes[begin : begin + size])
+            response = await _retried(client, batch, functools.partial(_apply_once, client))
+        except pb.GazetteError as error:
+            error.applied = begin
+            raise
+    return response
+
+
+async def _apply_once(client: JournalClient, request: pb.ApplyRequest) -> pb.ApplyResponse:
+    response = await client.rpc.apply(request)
+    _check(client, response)
+    return response
+
+
+def _check_change(client: JournalClient, index: int, change: pb.ApplyRequest.Change) -> None:
+    try:
+        pb.validate(change)
+    except pb.ValidationError as error:
+        raise error.extend(f"Changes[{index}]") from None
+    # Journals which have such names already may still be deleted.
+    if change.HasField("upsert"):
+        try:
+            client.rpc.check_journal(change.upsert.name)
+        except pb.ValidationError as error:
+            raise error.extend(f"Changes[{index}].Upsert.Name") from None
+
+
+async def list_all_fragments(
+    client: JournalClient, request: pb.FragmentsRequest | str
+) -> pb.FragmentsResponse:
+    """Return all fragments of a journal which a request asks for.
+
+    An error behind the first page has the response merged so far as `partial`.
+
+    Args:
+        client: Client to use.
+        request: The journal, or a request with bounds.
+
+    Cancellation: safe.
+
+    Raises:
+        ValidationError: The request or a response is invalid.
+        BrokerStatusError: The broker refused the listing.
+        TransportError: The RPC failed, or no broker answers.
+    """
+    merged: pb.FragmentsResponse | None = None
+    try:
+        async for page in _fragment_pages(client, request):
+            if merged is None:
+                merged = page
+                continue
+            for begin in range(0, len(page.fragments), _SLICE_COPIED):
+                merged.fragments.extend(page.fragments[begin : begin + _SLICE_COPIED])
+                await asyncio.sleep(0)
+    except pb.GazetteError as error:
+        error.partial = merged
+        raise
+    assert merged is not None
+    merged.next_page_token = 0
+    return merged
+
+
+async def iter_fragments(
+    client: JournalClient, request: pb.FragmentsRequest | str
+) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
+    """Yield the fragments of a journal, listing page by page.
+
+    Cancellation: safe.
+
+    Raises:
+        GazetteError: As `list_all_fragments()`.
+    """
+    async for page in _fragment_pages(client, request):
+        for fragment in page.fragments:
+            yield fragment
+
+
+async def _fragment_pages(
+    client: JournalClient, request: pb.FragmentsRequest | str
+) -> AsyncGenerator[pb.FragmentsResponse]:
+    paged = pb.FragmentsRequest()
+    if isinstance(request, str):
+        paged.journal = request
+    else:
+        paged.CopyFrom(request)
+    pb.validate(paged)
+    while True:
+        page = await _retried(client, paged, functools.partial(_page_once, client))
+        # Wire: a token which doesn't move on would have us ask for ever.
+        if page.next_page_token and page.next_page_token <= paged.next_page_token:
+            raise pb.ValidationError(
+                f"invalid NextPageToken ({page.next_page_token}; "
+                f"expected > {paged.next_page_token})"
+            )
+        yield page
+        if not page.next_page_token:
+            return
+        paged.next_page_token = page.next_page_token
+
+
+async def _page_once(client: JournalClient, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+    page = await client.rpc.list_fragments(request)
+    await _check_page(client, page, request.journal)
+    client.rpc.update_route(request.journal, page.header)
+    return page
+
+
+async def fragment_store_health(
+    client: JournalClient, store: str, *, check_delete_prefix: str | None = None
+) -> pb.FragmentStoreHealthResponse:
+    """Have a broker check a fragment store, and return what it found.
+
+    Args:
+        client: Client to use.
+        store: URL of the store.
+        check_delete_prefix: Prefix below which to check that files can be deleted, ending in a
+            slash or empty; None doesn't check.
+
+    Returns:
+        The response, of status OK or FRAGMENT_STORE_UNHEALTHY.
+
+    Cancellation: safe.
+
+    Raises:
+        ValidationError: An argument or the response is invalid.
+        BrokerStatusError: The broker refused to check.
+        TransportError: The RPC failed. Brokers before v0.101 answer UNIMPLEMENTED.
+    """
+    request = pb.FragmentStoreHealthRequest(
+        fragment_store=store,
+        check_delete=check_delete_prefix is not None,
+        check_delete_prefix=check_delete_prefix or "",
+    )
+    pb.validate(request)
+    return await _retried(client, request, functools.partial(_health_once, client))
+
+
+async def _health_once(
+    client: JournalClient, request: pb.FragmentStoreHealthRequest
+) -> pb.FragmentStoreHealthResponse:
+    response = await client.rpc.fragment_store_health(request)
+    if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
+        _check(client, response)
+    return response
+
+
+async def _retried(
+    client: JournalClient,
+    request: Request,
+    attempt: Callable[[Request], Awaitable[T]],
+    policy: RetryPolicy | None = None,
+) -> T:
+    attempts = Attempts(Operation.CONTROL, policy or client.retry_policy, request)
+    while True:
+        # That no broker answers in time isn't retried: it has been.
+        await client.rpc.dispatcher.ready()
+        try:
+            return await attempt(request)
+        except pb.GazetteError as error:
+            await attempts.pause(error)
+
+
+async def _check_page(client: JournalClient, page: pb.FragmentsResponse, journal: str) -> None:
+    _check(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
+    for index, listed in enumerate(page.fragments, 1):
+        try:
+            pb.validate(listed, strict=client.rpc.strict)
+        except pb.ValidationError as error:
+            raise error.extend(f"Fragments[{index - 1}]") from None
+        if index % _SLICE_CHECKED == 0:
+            await asyncio.sleep(0)
+
+
+def _check(
+    client: JournalClient,
+    response: pb.ApplyResponse | pb.FragmentsResponse | pb.FragmentStoreHealthResponse,
+    journal: str = "",
+) -> None:
+    pb.validate(response, strict=client.rpc.strict)
+    if response.status != pb.Status.OK:
+        raise pb.status_error(
+            response.status, journal=journal, header=response.header, response=response
+        )

@@ -1,0 +1,197 @@
+"""The tasks which keep listings up to date, by watching or polling."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.listing.calls import (
+    in_slices,
+    list_once,
+    list_retried,
+    read_list_response,
+    update_routes,
+)
+from gazette_aio.client.listing.changes import lists_the_same
+from gazette_aio.client.listing.fold import ListFold, WatchPlan
+from gazette_aio.client.retry import LONGEST_DELAY, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.listing.watched_list import ListFeed
+    from gazette_aio.client.retry import RetryPolicy
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FollowerOptions:
+    """What to list, and how."""
+
+    client: JournalClient
+    request: pb.ListRequest
+    """A request which isn't a watch."""
+    on_error: Callable[[pb.GazetteError], None] | None
+    poll_interval: float
+    retry_policy: RetryPolicy
+
+
+class PollFollower:
+    """Keeps a feed up to date by polling.
+
+    It doesn't know the list which it works for, so that one which is forgotten can tell.
+
+    Args:
+        options: What to list, and how.
+        feed: Where listings go.
+    """
+
+    operation: ClassVar[Operation] = Operation.POLL
+
+    def __init__(self, options: FollowerOptions, feed: ListFeed) -> None:
+        self._options = options
+        self._feed = feed
+        self._attempts = Attempts(self.operation, options.retry_policy, options.request)
+        self._has_progressed = False
+
+    async def run(self) -> None:
+        """Work until it's cancelled, or an error isn't to be retried."""
+        feed = self._feed
+        try:
+            while True:
+                error = await self._followed()
+                if error is None and self._has_progressed:
+                    continue  # Brokers end streams, and this one was of use.
+                delay = self._attempts.failed(error)
+                if error is not None:
+                    feed.state = "retrying"
+                    feed.last_error = error
+                    if self._options.on_error is not None:
+                        self._options.on_error(error)
+                await asyncio.sleep(delay)
+        except asyncio.CancelledError:
+            feed.close()
+            raise
+        except Exception as error:  # noqa: BLE001 - All who wait get it.
+            feed.fail(error)
+            _logger.warning(
+                "the list of journals isn't kept up to date any more: %s",
+                str(error),
+                extra={"selector": pb.format_label_selector(self._options.request.selector)},
+            )
+
+    async def _followed(self) -> pb.GazetteError | None:
+        self._has_progressed = False
+        try:
+            await self._follow()
+        except pb.GazetteError as error:
+            return error
+        return None
+
+    async def _follow(self) -> None:
+        options = self._options
+        while True:
+            if not self._attempts.established:
+                listing = await list_retried(options.client, options.request, options.retry_policy)
+            else:
+                # Failures are retried as those of polled listings, and not twice.
+                listing = await list_once(options.client, options.request)
+                await update_routes(options.client, listing.journals)
+            self._feed.state = "polling"
+            self._progress()
+            await self._received(listing, always=True)
+            await asyncio.sleep(options.poll_interval)
+
+    async def _received(self, listing: pb.ListResponse, *, always: bool = False) -> bool:
+        """Publish a listing if it's another one, or else the one before it if `always`.
+
+        Returns:
+            Whether it's another one.
+        """
+        feed = self._feed
+        self._attempts.established = True
+        feed.last_error = None
+        before = feed.listing
+        # Invariant: users rely on the same object for as long as nothing changes.
+        if not await in_slices(lists_the_same(before, listing)):
+            feed.publish(listing)
+            return True
+        if before is not None and always:
+            feed.publish(before)
+        return False
+
+    def _progress(self) -> None:
+        self._has_progressed = True
+        self._attempts.succeeded()
+
+
+class WatchFollower(PollFollower):
+    """Keeps a feed up to date by watching.
+
+    Args:
+        options: What to list, and how.
+        feed: Where listings go.
+    """
+
+    operation: ClassVar[Operation] = Operation.WATCH
+
+    def __init__(self, options: FollowerOptions, feed: ListFeed) -> None:
+        super().__init__(options, feed)
+        self._plan = WatchPlan(options.request.selector)
+
+    async def _follow(self) -> None:
+        """Follow one stream to its end, or poll once if that's all which the broker knows."""
+        plan, feed = self._plan, self._feed
+        try:
+            if (probe := plan.probe()) is not None:
+                answer = await list_once(self._options.client, probe)
+                plan.probed(answer.header)
+                feed.last_error = None
+            unmarked = await self._watch(plan.request())
+        except pb.GazetteError as error:
+            # Those of transport pass, whereas a broker may never take what we resume from.
+            if not error.retryable:
+                plan.doubt()
+            raise
+        if unmarked is not None:
+            feed.state = "polling"
+            self._progress()
+            await self._received(unmarked)
+            await asyncio.sleep(self._options.poll_interval)
+
+    async def _watch(self, request: pb.ListRequest) -> pb.ListResponse | None:
+        """Follow one stream to its end, and return the listing of a broker which can't watch."""
+        plan, feed = self._plan, self._feed
+        fold = ListFold(request, strict=self._options.client.rpc.strict)
+        stream = await self._options.client.rpc.list(request)
+        began = time.monotonic()
+        # Whether the broker knows watches, and answers at all, is known from its first one. A
+        # resumed one may well have nothing to tell.
+        is_resumed = stands = request.HasField("watch_resume")
+        try:
+            if is_resumed:
+                feed.state = "watching"
+            while (snapshot := await read_list_response(stream, fold)) is not None:
+                feed.state = "watching"
+                stands = True
+                plan.received(snapshot.header)
+                if await self._received(snapshot):
+                    self._progress()
+        except pb.UnexpectedEOFError:
+            unmarked = fold.unmarked()
+            if unmarked is None or is_resumed:
+                raise
+            return unmarked
+        finally:
+            # Streams which end at once over and over are to be throttled, whatever they bring.
+            if stands and time.monotonic() - began >= LONGEST_DELAY:
+                self._progress()
+            await stream.aclose()
+        return None

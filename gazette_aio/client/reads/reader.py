@@ -1,0 +1,339 @@
+"""One Read RPC, and the fragment file which it may refer to."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.reads.journal_reader import JournalReader
+from gazette_aio.client.reads.message import ReadContent
+from gazette_aio.client.reads.state import ReadState
+from gazette_aio.client.status import StreamStatus
+
+if TYPE_CHECKING:
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.fragments.reader import FragmentReader
+    from gazette_aio.client.reads.message import ReadMessage
+    from gazette_aio.client.rpc.stream import ResponseStream
+
+
+class Reader(JournalReader):
+    """Reads a journal by one RPC, which begins with the first read.
+
+    It ends when the broker ends the RPC, for whatever reason. After any error but OffsetJumpError
+    it stays in error: begin a new one at `request.offset`, which is what a RetryReader does.
+
+    With `do_not_proxy`, a broker ends the RPC ahead of content which it has no local file of, and
+    refers to the fragment's file in its store. It's opened then by the next read, and reading ends
+    with the fragment.
+
+    Args:
+        client: Client to use.
+        request: What to read. Its `offset` is kept at that of the next byte to be returned.
+        on_offset_jump: Whether to raise OffsetJumpError when a hole is skipped, or go on.
+        claims: Claims to present in place of the least ones.
+        verify: Whether to check the sum of a fragment file which is read as a whole.
+
+    Raises:
+        ValidationError: The request is invalid.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        request: pb.ReadRequest,
+        *,
+        on_offset_jump: Literal["raise", "skip"] = "raise",
+        claims: pb.Claims | None = None,
+        verify: bool = False,
+    ) -> None:
+        client.rpc.check_request(request)
+        self._client = client
+        self._state = ReadState(request, strict=client.rpc.strict)
+        self._skips_jumps = on_offset_jump == "skip"
+        self._claims = claims
+        self._verify = verify
+        self._stream: ResponseStream[ReadMessage] | None = None
+        self._referral: pb.ReadResponse | None = None
+        self._fragment: FragmentReader | None = None
+        self._error: BaseException | None = None
+        self._ended = False
+
+    @property
+    def request(self) -> pb.ReadRequest:
+        """The request; its `offset` is that of the next byte to be returned."""
+        return self._state.request
+
+    @property
+    def response(self) -> pb.ReadResponse:
+        """The latest response. One of content also has the fragment and head known before it."""
+        return self._state.response
+
+    def read_nowait(self, limit: int = -1) -> bytes:
+        """Return content which was received already, or nothing.
+
+        Raises:
+            GazetteError: As `read()`.
+        """
+        state, stream = self._state, self._stream
+        if not limit:
+            return b""  # Not even a response is taken, as its content may remain.
+        if self._fragment is not None:
+            return self._taken(self._fragment.read_nowait(state.bounded(limit)))
+        while not (data := state.take(limit)):
+            if (
+                stream is None
+                or self._error is not None
+                or state.failure is not None
+                or state.is_complete
+                or (response := stream.receive_nowait()) is None
+            ):
+                return b""
+            self._receive(response)
+        self._client.rpc.metrics.read_bytes(self.journal, len(data))
+        return data
+
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next bytes, at least one but at most `limit`, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+
+        Cancellation: safe.
+
+        Raises:
+            RuntimeError: It was closed by another task amid a fragment's file.
+            OffsetJumpError: A hole was skipped. Reading may go on.
+            BrokerStatusError: The broker refused the read, or has nothing more.
+            TransportError: The RPC failed, or the fragment's file can't be fetched.
+            ValidationError: A response is invalid.
+            FragmentError, UnexpectedEOFError, DidNotReadExpectedEOFError: The fragment's file is
+                damaged.
+            ConfigurationError: This client can't open the fragment's file.
+        """
+        if not limit:
+            return b""
+        while self._referral is None:
+            if data := self.read_nowait(limit):
+                return data
+            if await self._next() is None and self._referral is None:
+                return b""
+        return await self._read_fragment(self._referral, limit)
+
+    async def next_response(self) -> pb.ReadResponse | None:
+        """Wait for the next response, or return None at the end of the RPC.
+
+        Content which it has is returned by the next `read()`, and so is that of a fragment's file
+        at the end. What wasn't read of the response before is skipped.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: As `read()`.
+        """
+        message = await self._next()
+        return message.message() if isinstance(message, ReadContent) else message
+
+    async def _next(self) -> ReadMessage | None:
+        state = self._state
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._ended:
+            return None
+        if self._stream is None and not state.is_complete:
+            self._stream = await self._client.rpc.read(state.request, claims=self._claims)
+            self._client.readers.add(self)
+        state.take()
+        # Race: who closes it needn't be who reads. There may be an RPC which began since then.
+        if self._is_over() or state.is_complete or self._stream is None:
+            await self.aclose()
+            return None
+        try:
+            response = await self._stream.receive()
+        except pb.TransportError as error:
+            # What the broker had to say counts, however the RPC ended afterwards.
+            self._error = state.failure or error
+            raise self._error from None
+        if response is None:
+            if self._is_over():
+                return None  # It was closed, which says nothing about how the RPC would have ended.
+            self._ended = True
+            if state.failure is not None:
+                self._error = state.failure
+                raise self._error
+            self._referral = state.referral
+            return None
+        self._receive(response)
+        return response
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Skip content of the fragment's file which is being read, and return the new offset.
+
+        Args:
+            offset: The offset, or the distance from the present one.
+            whence: `os.SEEK_SET` or `os.SEEK_CUR`.
+
+        Cancellation: safe — the offset is within what was to be skipped.
+
+        Raises:
+            SeekRequiresNewReaderError: The RPC goes on, or the offset is before the present one or
+                not within the fragment. Nothing was skipped.
+            ValueError: The offset is relative to the end.
+            GazetteError: As `read()`.
+        """
+        request = self._state.request
+        target = seek_target(offset, whence, request.offset)
+        referral, fragment = self._referral, self._fragment
+        if referral is None or not request.offset <= target < referral.fragment.end:
+            raise pb.SeekRequiresNewReaderError(
+                "seek offset requires new Reader", journal=self.journal, offset=request.offset
+            )
+        if fragment is None:
+            request.offset = target  # It will be opened there.
+            return target
+        try:
+            await fragment.seek(target)
+        except pb.GazetteError as error:
+            await self._end(error)
+            raise
+        finally:
+            request.offset = fragment.offset
+        return target
+
+    async def _read_fragment(self, referral: pb.ReadResponse, limit: int) -> bytes:
+        state = self._state
+        if state.is_complete:
+            await self._end()
+            return b""
+        try:
+            if (fragment := self._fragment) is None:
+                fragment = await self._client.fragments.open(
+                    referral.fragment, self.offset, referral.fragment_url, verify=self._verify
+                )
+                if self._referral is None:
+                    await fragment.aclose()
+                    return b""  # It was closed meanwhile.
+                self._fragment = fragment
+            data = await fragment.read(state.bounded(limit))
+        except pb.GazetteError as error:
+            await self._end(error)
+            raise
+        if not data:
+            await self._end()
+        return self._taken(data)
+
+    def _taken(self, data: bytes) -> bytes:
+        """Account for `data` of the fragment's file."""
+        if data:
+            self._state.request.offset += len(data)
+            self._client.rpc.metrics.read_bytes(self.journal, len(data))
+        return data
+
+    def _receive(self, response: ReadMessage) -> None:
+        try:
+            self._state.receive(response)
+        except pb.OffsetJumpError:
+            if not self._skips_jumps:
+                raise
+        except pb.ValidationError as error:
+            self._error = error
+            self.abandon()
+            raise
+        finally:
+            if (
+                self._error is None
+                and not isinstance(response, ReadContent)
+                and response.HasField("header")
+            ):
+                self._client.rpc.update_route(self.journal, response.header)
+
+    def abandon(self) -> None:
+        """End the RPC without waiting for its end."""
+        self._ended = True
+        self._referral = None
+        fragment, self._fragment = self._fragment, None
+        if fragment is not None:
+            fragment.abandon()
+        if self._stream is not None:
+            self._stream.abandon()
+
+    async def aclose(self) -> None:
+        """End the RPC, or reading its fragment's file. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        await self._end()
+
+    async def _end(self, error: pb.GazetteError | None = None) -> None:
+        self._error = self._error or error
+        self._ended = True
+        self._referral = None
+        fragment, self._fragment = self._fragment, None
+        if fragment is not None:
+            await fragment.aclose()
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None and not stream.has_ended and not self._is_over():
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+    @property
+    def stream(self) -> ResponseStream[ReadMessage] | None:
+        """The responses of the RPC, once it began."""
+        return self._stream
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the RPC is under way, or the file which it referred to is being read."""
+        stream = self._stream
+        return self._referral is not None or (stream is not None and not stream.has_ended)
+
+    def status(self) -> StreamStatus:
+        """Return how far it got."""
+        offset, stream, fragment = self.offset, self._stream, self._fragment
+        if fragment is not None:
+            waiting = fragment.waiting_bytes
+        else:
+            waiting = 0 if stream is None else stream.waiting_bytes
+        return StreamStatus(
+            journal=self.journal,
+            endpoint="" if stream is None else stream.endpoint,
+            waiting_bytes=waiting,
+            offset=None if offset < 0 else offset,
+            write_head=self._state.write_head,
+            is_direct=self._referral is not None,
+        )
+
+    def _is_over(self) -> bool:
+        return self._ended or self._error is not None
+
+    def __repr__(self) -> str:
+        if self._referral is not None:
+            state = "direct"
+        else:
+            state = "ended" if self._is_over() else "begun" if self._stream is not None else "ready"
+        return f"<Reader of {self.journal!r} at {self.offset}, {state}>"
+
+
+def seek_target(offset: int, whence: int, position: int) -> int:
+    """Return the offset which a seek is to.
+
+    Args:
+        offset: The offset, or the distance from `position`.
+        whence: `os.SEEK_SET` or `os.SEEK_CUR`.
+        position: Present offset, or -1 if it isn't known.
+
+    Raises:
+        ValueError: The offset is negative, or relative to the end.
+    """
+    if whence == os.SEEK_CUR:
+        offset += max(position, 0)
+    elif whence != os.SEEK_SET:
+        raise ValueError("only os.SEEK_SET and os.SEEK_CUR are supported")
+    if offset < 0:
+        raise ValueError(f"seek to a negative offset ({offset})")
+    return offset

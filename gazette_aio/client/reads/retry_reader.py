@@ -1,0 +1,271 @@
+"""Reads of a journal which survive what happens to RPCs and brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.reads.journal_reader import JournalReader
+from gazette_aio.client.reads.reader import Reader, seek_target
+from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
+
+if TYPE_CHECKING:
+    from gazette_aio.client.client import JournalClient
+
+_logger = logging.getLogger(__name__)
+
+
+class RetryReader(JournalReader):
+    """Reads a journal by as many RPCs as it takes.
+
+    It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`.
+    Iteration ends at the `end_offset` of the request. Without `block` it raises
+    OffsetNotYetAvailableError at the write head, and may be iterated on later. It raises
+    OffsetJumpError when a hole was skipped, and goes on behind it; only that an offset of -1 became
+    the one of the head isn't a jump. Failures are retried as the policy says.
+
+    If it reads directly, content which brokers no longer have at hand is fetched from the files of
+    its fragments, each of which a Read RPC refers to once content of it is asked for. Other content
+    comes from a broker, and so does all from when on there's a file that this client has no
+    transport for.
+
+    One task at a time may use it; only `cancel()` is for others.
+
+    Args:
+        client: Client to use.
+        request: What to read. A copy of it is taken.
+        retry_policy: Which failures to retry; None for the policy of the client.
+        claims: Claims to present in place of the least ones.
+        direct: Whether to read directly; None for what `do_not_proxy` of the request says.
+        verify: Whether to check the sums of fragment files which are read directly and as a whole.
+
+    Raises:
+        ValidationError: The request is invalid.
+        ConfigurationError: It's for metadata only, which a Reader is for.
+    """
+
+    def __init__(
+        self,
+        client: JournalClient,
+        request: pb.ReadRequest,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        claims: pb.Claims | None = None,
+        direct: bool | None = None,
+        verify: bool = False,
+    ) -> None:
+        self.client = client
+        """The client used."""
+        self._check(request)
+        self._policy = retry_policy or client.retry_policy
+        self._claims = claims
+        self._wants_direct = direct
+        self._verify = verify
+        self._task: asyncio.Task[object] | None = None
+        self._cancelled = False
+        self._interrupted = False
+        self._closed = False
+        self._begin(request)
+
+    def _begin(self, request: pb.ReadRequest) -> None:
+        self._request = pb.ReadRequest()
+        self._request.CopyFrom(request)
+        wants = self._wants_direct
+        self._direct = self._request.do_not_proxy if wants is None else wants
+        self._attempts = Attempts(Operation.READ, self._policy, self._request)
+        self._response = pb.ReadResponse()
+        self._reader: Reader | None = self._fresh_reader()
+
+    @property
+    def request(self) -> pb.ReadRequest:
+        """The request; its `offset` is that of the next byte, and its `block` may be changed."""
+        return self._request
+
+    @property
+    def response(self) -> pb.ReadResponse:
+        """The latest response. One of content also has the fragment and head known before it."""
+        return self._response if self._reader is None else self._reader.response
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it reads directly; not so any longer once this client turned out unable to."""
+        return self._direct
+
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next bytes, at least one but at most `limit`, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+
+        Cancellation: safe.
+
+        Raises:
+            OffsetJumpError: A hole was skipped. Reading may go on.
+            OffsetNotYetAvailableError: The request doesn't block, and there is nothing more.
+            GazetteError: Another error which isn't retried.
+            asyncio.CancelledError: `cancel()` was called.
+            RuntimeError: The reader is closed.
+        """
+        self._enter()
+        try:
+            while limit:
+                if self._closed:
+                    # Race: the one who closes it needn't be the one who reads.
+                    raise RuntimeError(f"{self!r} is closed")
+                error: pb.GazetteError | None = None
+                if self._reader is None:
+                    self._reader = self._fresh_reader()
+                try:
+                    data = self._reader.read_nowait(limit) or await self._reader.read(limit)
+                except pb.OffsetJumpError as jump:
+                    self._attempts.succeeded()
+                    if jump.requested >= 0:
+                        raise
+                    continue
+                except pb.GazetteError as failure:
+                    if self._direct and isinstance(failure, pb.ConfigurationError):
+                        _logger.debug("reading %s through the broker: %s", self.journal, failure)
+                        self._direct = False
+                        await self._drop_reader()
+                        continue
+                    error = failure
+                else:
+                    if data:
+                        self._attempts.succeeded()
+                        return data
+                    if 0 < self._request.end_offset <= self._request.offset:
+                        return b""
+                if not self._closed:
+                    await self._restart_after(error)
+        except asyncio.CancelledError:
+            self._interrupted_by_cancel()
+            raise
+        finally:
+            self._task = None
+        return b""
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Continue at another offset, and return it.
+
+        Args:
+            offset: The offset, or the distance from the present one.
+            whence: `os.SEEK_SET` or `os.SEEK_CUR`.
+
+        Cancellation: safe — the offset is the new one.
+
+        Raises:
+            ValueError: The offset is negative, or relative to the end.
+            asyncio.CancelledError: `cancel()` was called.
+            RuntimeError: The reader is closed.
+        """
+        target = seek_target(offset, whence, self._request.offset)
+        self._enter()
+        try:
+            if target != self._request.offset:
+                await self._move(target)
+        except asyncio.CancelledError:
+            self._interrupted_by_cancel()
+            raise
+        finally:
+            self._task = None
+        return target
+
+    def cancel(self) -> None:
+        """End an ongoing or the next read or seek with CancelledError, until `restart()`."""
+        self._cancelled = True
+        if self._task is not None and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+
+    async def restart(self, request: pb.ReadRequest) -> None:
+        """Begin anew with another request, also after `cancel()`.
+
+        Cancellation: safe — the new request is in place.
+
+        Raises:
+            ValidationError: The request is invalid.
+        """
+        self._check(request)
+        before, self._reader = self._reader, None
+        self._begin(request)
+        self._cancelled = self._closed = False
+        if before is not None:
+            await before.aclose()
+
+    async def aclose(self) -> None:
+        """End the present RPC. Idempotent.
+
+        Cancellation: safe — it ends anyway.
+        """
+        self._closed = True
+        await self._drop_reader()
+
+    def _check(self, request: pb.ReadRequest) -> None:
+        self.client.rpc.check_request(request)
+        if request.metadata_only:
+            raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self!r} is closed")
+        if self._cancelled:
+            raise asyncio.CancelledError("the reader was cancelled")
+        assert self._task is None, "two tasks use one reader"
+        self._task = asyncio.current_task()
+
+    def _interrupted_by_cancel(self) -> None:
+        # Invariant: the task wasn't cancelled, only what it did here was.
+        if self._interrupted and self._task is not None:
+            self._interrupted = False
+            self._task.uncancel()
+
+    async def _move(self, target: int) -> None:
+        request = self._request
+        try:
+            if self._reader is not None:
+                await self._reader.seek(target)
+        except pb.SeekRequiresNewReaderError:
+            pass
+        except pb.GazetteError as error:
+            extra = {"journal": self.journal, "offset": target}
+            _logger.warning(
+                "seek of journal %s begins anew: %s", self.journal, str(error), extra=extra
+            )
+        finally:
+            # Race: `restart()` may come right behind `cancel()`, and isn't to be undone.
+            if request is self._request and request.offset != target:
+                request.offset = target
+                await self._drop_reader()
+
+    async def _restart_after(self, error: pb.GazetteError | None) -> None:
+        if error is None and time.monotonic() - self._began > LONGEST_DELAY:
+            self._attempts.succeeded()  # The stream served its time.
+        await self._drop_reader()
+        try:
+            await self._attempts.pause(error)
+        except pb.GazetteError:
+            self._attempts.succeeded()  # The caller may go on, which begins anew.
+            raise
+
+    def _fresh_reader(self) -> Reader:
+        self._began = time.monotonic()
+        self._request.do_not_proxy = self._direct
+        return Reader(self.client, self._request, claims=self._claims, verify=self._verify)
+
+    async def _drop_reader(self) -> None:
+        before, self._reader = self._reader, None
+        if before is not None:
+            self._response = before.response
+            await before.aclose()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "cancelled" if self._cancelled else "open"
+        return (
+            f"<RetryReader of {self.journal!r} at {self.offset}, {state}, "
+            f"{self._attempts.count} failures in a row>"
+        )

@@ -1,0 +1,162 @@
+"""What the responses of one Read RPC mean.
+
+    begin ──► metadata ──► content… ──► metadata ──► …
+                  │            │
+                  ├────────────┴──► end of stream, or a status other than OK and then the end
+                  └──► end of stream: content is in the file of the fragment
+
+Metadata tells the offset at which content continues, the fragment which it's of, and the write
+head. A metadata offset beyond the expected one is a jump over a hole of the journal. Metadata which
+nothing follows refers to the file of its fragment, if it tells its URL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.reads.message import ReadContent
+
+if TYPE_CHECKING:
+    from gazette_aio.client.reads.message import ReadMessage
+
+_NOTHING = memoryview(b"")
+
+
+class ReadState:
+    """Follows the responses of one Read RPC.
+
+    Args:
+        request: The request, whose `offset` is kept at that of the next byte to be returned.
+        strict: Whether to check responses for all rules.
+    """
+
+    __slots__ = ("_content", "_metadata", "_strict", "_unread", "failure", "request")
+
+    def __init__(self, request: pb.ReadRequest, *, strict: bool = False) -> None:
+        self.request = request
+        self._strict = strict
+        self.failure: pb.BrokerStatusError | None = None
+        """The status other than OK which the broker ended with."""
+        self._metadata = pb.ReadResponse()
+        self._content: ReadMessage | None = None
+        self._unread = _NOTHING
+
+    @property
+    def response(self) -> pb.ReadResponse:
+        """The latest response; one of content also has the fragment and head known before it."""
+        content = self._content
+        if content is None:
+            return self._metadata
+        merged = pb.ReadResponse()
+        merged.CopyFrom(content.message() if isinstance(content, ReadContent) else content)
+        if self._metadata.HasField("fragment"):
+            merged.fragment.CopyFrom(self._metadata.fragment)
+        merged.write_head = self._metadata.write_head
+        return merged
+
+    @property
+    def write_head(self) -> int | None:
+        """Write head of the journal, as the latest metadata has it, or None if there is none."""
+        return self._metadata.write_head if self._metadata.ByteSize() else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end of the request was reached, or jumped over."""
+        return 0 < self.request.end_offset <= self.request.offset
+
+    @property
+    def referral(self) -> pb.ReadResponse | None:
+        """The latest response, if its fragment's file has the content that the RPC ended ahead of.
+
+        It means so only once the RPC has ended well.
+        """
+        request = self.request
+        # Race: a broker which stops may end an RPC just ahead of content which it was to proxy.
+        if (
+            self._content is None
+            and self._metadata.fragment_url
+            and request.do_not_proxy
+            and not (request.metadata_only or self.is_complete)
+        ):
+            return self._metadata
+        return None
+
+    def receive(self, response: ReadMessage) -> None:
+        """Take the next response, once all content of the last one was taken.
+
+        Raises:
+            ValidationError: The response is invalid. The stream must be given up.
+            OffsetJumpError: The offset skipped over a hole. The stream may be read on.
+        """
+        assert not self._unread
+        # Hot: other rules of content are without consequence.
+        content = response.content
+        if not isinstance(response, ReadContent) and (
+            response.status != pb.Status.OK or not content
+        ):
+            self._receive_metadata(response)
+            return
+        self._content = response
+        # Invariant: what comes with a jump is kept, to be taken when reading goes on.
+        self._unread = memoryview(content)
+        if response.offset != self.request.offset:
+            self._move_to(response.offset)
+
+    def take(self, limit: int = -1) -> bytes:
+        """Return up to `limit` bytes of content which was received, or all of it."""
+        unread = self._unread
+        if not unread:
+            return b""
+        if 0 <= (limit := self.bounded(limit)) < len(unread):
+            self._unread = unread[limit:]
+            unread = unread[:limit]
+        else:
+            self._unread = _NOTHING
+        self.request.offset += len(unread)
+        whole = unread.obj
+        return whole if type(whole) is bytes and len(whole) == len(unread) else bytes(unread)
+
+    def bounded(self, limit: int) -> int:
+        """Return how many bytes may be taken up to the end of the request, or -1 for any number.
+
+        Args:
+            limit: Most bytes wanted, or -1.
+        """
+        if not (end := self.request.end_offset):
+            return limit
+        remaining = max(end - self.request.offset, 0)
+        return min(limit, remaining) if limit >= 0 else remaining
+
+    def _receive_metadata(self, response: pb.ReadResponse) -> None:
+        request = self.request
+        try:
+            pb.validate(response, strict=self._strict)
+        except pb.ValidationError as error:
+            raise error.extend("ReadResponse") from None
+
+        self._content = None
+        self._metadata = response
+        if response.status != pb.Status.OK:
+            if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
+                request.offset = max(request.offset, response.offset)
+            self.failure = pb.status_error(
+                response.status,
+                journal=request.journal,
+                header=response.header if response.HasField("header") else None,
+                response=response,
+            )
+        elif response.offset != request.offset:
+            self._move_to(response.offset)
+
+    def _move_to(self, offset: int) -> None:
+        """Continue at `offset`, which isn't the expected one."""
+        requested = self.request.offset
+        if offset < requested:
+            raise pb.ValidationError(
+                f"invalid ReadResponse offset ({offset}; expected >= {requested})"
+            )
+        self.request.offset = offset
+        if self.is_complete:
+            return  # All that was asked for lies in the hole.
+        raise pb.OffsetJumpError(journal=self.request.journal, offset=offset, requested=requested)

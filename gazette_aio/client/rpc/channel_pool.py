@@ -1,0 +1,202 @@
+"""Connections to members of routes: made when they're wanted, and closed when they aren't."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import grpc
+import grpc.aio
+
+from gazette_aio.client.rpc.errors import closed_channel_is_an_error
+from gazette_aio.client.rpc.member_choice import MemberState
+from gazette_aio.client.rpc.methods import Methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SWEEP_SECONDS: Final = 30.0
+"""Seconds for all of which a connection must be without use to be closed."""
+
+MOST_CONNECTIONS: Final = 256
+"""Connections to members beyond which further ones aren't made."""
+
+_READY: Final = grpc.ChannelConnectivity.READY
+
+_UNREADY: Final = {
+    grpc.ChannelConnectivity.IDLE: MemberState.IDLE,
+    grpc.ChannelConnectivity.CONNECTING: MemberState.CONNECTING,
+    # Invariant: gRPC stays in this state until it has a connection, also while it tries again.
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE: MemberState.FAILED,
+    grpc.ChannelConnectivity.SHUTDOWN: MemberState.FAILED,
+}
+
+_FAILURE_SECONDS: Final = 1.0
+
+_UNSETTLED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """The connection to a member of a route."""
+
+    endpoint: str
+    connection: str
+    """One of `idle`, `connecting`, `ready`, `transient_failure`."""
+    rpcs: int
+    """RPCs which are under way."""
+
+
+class Connection:
+    """A channel to one endpoint.
+
+    Args:
+        endpoint: The endpoint.
+        channel: The channel.
+    """
+
+    __slots__ = ("channel", "endpoint", "is_dubious", "is_overdue", "is_used", "methods", "rpcs")
+
+    def __init__(self, endpoint: str, channel: grpc.aio.Channel) -> None:
+        self.endpoint = endpoint
+        self.channel = channel
+        self.methods = Methods(channel)
+        self.rpcs = 0
+        """RPCs which are under way, if it's to a member."""
+        self.is_used = True
+        """Whether it was used since the last sweep."""
+        self.is_overdue = False
+        """Whether an RPC waited for it in vain."""
+        self.is_dubious = False
+        """Whether an RPC since the last sweep wasn't answered by a broker."""
+
+    def state(self) -> MemberState:
+        """Return its state, and have it connect."""
+        state = self.channel.get_state(try_to_connect=True)
+        if state is _READY:
+            self.is_overdue = False
+            return MemberState.READY
+        return MemberState.FAILED if self.is_overdue else _UNREADY[state]
+
+    async def settle(self, timeout_seconds: float) -> None:
+        """Wait until it's known whether the endpoint can be reached, within a time-out.
+
+        Cancellation: safe.
+        """
+        if self.state() is MemberState.FAILED:
+            return
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                # Race: the state moves on at any time, so that it's looked at once per turn.
+                while (seen := self.channel.get_state(try_to_connect=True)) in _UNSETTLED:
+                    await self.channel.wait_for_state_change(seen)
+        except TimeoutError:
+            self.is_overdue = True
+
+    async def failure(self) -> str:
+        """Return why the endpoint can't be reached, or nothing if that isn't known (yet).
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: The channel was closed meanwhile.
+        """
+        if self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return ""
+        try:
+            # Wire: gRPC tells only RPCs, which fail at once. This one is of no method.
+            method = cast("Any", self.channel.unary_unary)("/")
+            with closed_channel_is_an_error():
+                await method(b"", timeout=_FAILURE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or ""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.endpoint}, {self.rpcs} RPCs>"
+
+
+class ChannelPool:
+    """Holds a connection for each member in use.
+
+    Those which were without use for a whole interval between sweeps are closed. There are sweeps
+    as long as there are connections.
+
+    Args:
+        dial: Makes the channel to an endpoint.
+        sweep_seconds: Seconds between sweeps.
+    """
+
+    def __init__(
+        self, dial: Callable[[str], grpc.aio.Channel], *, sweep_seconds: float = SWEEP_SECONDS
+    ) -> None:
+        self.connections: dict[str, Connection] = {}
+        """Connections by endpoint."""
+        self._dial = dial
+        self._sweep_seconds = sweep_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def connection(self, endpoint: str) -> Connection | None:
+        """Return the connection to an endpoint, maybe a new one, or None if there are too many."""
+        connection = self.connections.get(endpoint)
+        if connection is None:
+            if len(self.connections) >= MOST_CONNECTIONS:
+                return None
+            connection = self.connections[endpoint] = Connection(endpoint, self._dial(endpoint))
+            self._schedule()
+        connection.is_used = True
+        return connection
+
+    def sweep(self) -> None:
+        """Close connections which weren't used since the last sweep, and have no RPCs."""
+        for connection in tuple(self.connections.values()):
+            connection.is_dubious = False
+            if connection.is_used or connection.rpcs:
+                connection.is_used = False
+                continue
+            del self.connections[connection.endpoint]
+            closing = asyncio.get_running_loop().create_task(connection.channel.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def status(self) -> tuple[MemberStatus, ...]:
+        """Return the state of each connection."""
+        return tuple(
+            MemberStatus(
+                connection.endpoint,
+                connection.channel.get_state().name.lower(),
+                connection.rpcs,
+            )
+            for connection in self.connections.values()
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections, which ends their RPCs. Idempotent.
+
+        Cancellation: poisons — those left are closed when they're collected.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connections = tuple(self.connections.values())
+        self.connections.clear()
+        for connection in connections:
+            await connection.channel.close()
+        if self._closing:
+            await asyncio.wait(tuple(self._closing))
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._sweep_seconds, self._sweep_again)
+
+    def _sweep_again(self) -> None:
+        self._timer = None
+        self.sweep()
+        if self.connections:
+            self._schedule()
+
+    def __repr__(self) -> str:
+        return f"<ChannelPool of {len(self.connections)} connections>"

@@ -1,0 +1,328 @@
+"""Which connection an RPC takes: to a member of the journal's route, or to the default address.
+
+RPCs are never held up for the sake of routing. While there is no connection to the member which is
+meant for an RPC, one is made in the background, and the RPC goes to the default address, where it's
+proxied. Only who forbids to proxy waits for members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
+from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
+from gazette_aio.client.rpc.channel_pool import ChannelPool, Connection, MemberStatus
+from gazette_aio.client.rpc.dial import Dialler
+from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
+from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_MEMBER_SCHEMES: Final = {
+    "http": frozenset({"http", "https"}),
+    "https": frozenset({"https"}),
+    "unix": frozenset({"unix", "https"}),
+}
+"""Schemes of the members to which there are connections, by scheme of the default address.
+
+Tokens don't travel in the clear because a broker says so, and what listens at the path of a socket
+is of this machine only if the broker is, too.
+"""
+
+_NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+"""What a proxy, or whoever else listens where a member says that it does, answers in its place."""
+
+_connected: Final[Counter[int]] = Counter()
+"""Number of connected clients, by the process which they belong to."""
+
+_of_parents: Final[list[object]] = []
+"""Connections which this process has from the one which forked it."""
+
+
+def _check_process() -> None:
+    # Race: what polls for gRPC is a thread, which a forked process doesn't have, while all that
+    # waits for it was copied: it would hang.
+    if any(count for process, count in _connected.items() if process != os.getpid()):
+        raise RuntimeError(
+            "this process was forked while a client was connected, which gRPC doesn't survive; "
+            "close clients before, or start processes by the method spawn"
+        )
+
+
+class Dispatcher:
+    """Dials brokers when they're first needed, and hands out the connection for each RPC.
+
+    Args:
+        address: Default endpoint: `http`, `https` or `unix`.
+        tls: TLS of `https` endpoints.
+        connect_timeout: Seconds within which a broker must answer for calls that wait for it.
+        router: Knows the routes of journals; None for one which doesn't.
+        zone: Zone of this process.
+
+    Raises:
+        ValidationError: `address` isn't an endpoint.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: TLSOptions,
+        *,
+        connect_timeout: float,
+        router: DispatchRouter | None = None,
+        zone: str = DEFAULT_ZONE,
+    ) -> None:
+        parsed = pb.parse_endpoint(address)
+        if parsed.scheme not in _MEMBER_SCHEMES:
+            raise pb.ValidationError(f"unsupported scheme of endpoint ({address})")
+        self.endpoint = address
+        self.router: DispatchRouter = NoopDispatchRouter() if router is None else router
+        """Knows the routes of journals."""
+        self._scheme = parsed.scheme
+        self._target = parsed.grpc_target
+        self._dial = Dialler(tls)
+        self._connect_timeout = connect_timeout
+        self._zone = zone
+        self._default: Connection | None = None
+        self._pool = ChannelPool(self._dial)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._closed = False
+
+    @property
+    def is_dialled(self) -> bool:
+        """Whether there are connections."""
+        return self._default is not None
+
+    @property
+    def state(self) -> str:
+        """State of the default connection.
+
+        One of `idle`, `connecting`, `ready`, `transient_failure`, `closed`.
+        """
+        if self._closed:
+            return "closed"
+        if self._default is None:
+            return "idle"
+        return self._default.channel.get_state().name.lower()
+
+    def members(self) -> tuple[MemberStatus, ...]:
+        """Return the connections to members of routes."""
+        return self._pool.status()
+
+    def check(self) -> None:
+        """Refuse to work after `aclose()`, after a fork, and in another event loop.
+
+        Raises:
+            RuntimeError: What was done wrong.
+        """
+        if self._closed:
+            raise RuntimeError(f"the client of {self.endpoint} is closed")
+        if self._loop is None:
+            return
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the client of {self.endpoint} was used before this process was forked; "
+                "connect anew in each process"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError(
+                f"the client of {self.endpoint} belongs to another event loop; "
+                "connect anew in each event loop"
+            )
+
+    def default(self) -> Connection:
+        """Return the connection to the default address.
+
+        Raises:
+            RuntimeError: The client is closed, was forked, or belongs to another event loop.
+            ConfigurationError: The TLS files can't be read.
+        """
+        self.check()
+        if self._default is None:
+            _check_process()
+            self._default = Connection(self.endpoint, self._dial(self.endpoint))
+            self._loop = asyncio.get_running_loop()
+            self._process = os.getpid()
+            _connected[self._process] += 1
+        return self._default
+
+    def connection(
+        self, journal: str, mode: Mode, refused_by: pb.Header | None = None
+    ) -> Connection:
+        """Return the connection to use for an RPC which begins at once.
+
+        Args:
+            journal: Journal of the request.
+            mode: Which member serves it.
+            refused_by: Header of a refusal, whose route goes before the one known otherwise.
+
+        Raises:
+            RuntimeError: As `default()`.
+            ConfigurationError: As `default()`.
+        """
+        default = self.default()
+        member = self._member(journal, mode, refused_by)
+        if member is None:
+            return default
+        if member.state() is not MemberState.READY:
+            member.is_dubious = False  # There will be another connection.
+            return default
+        # Who is pointed to by a refusal has no choice.
+        return default if member.is_dubious and refused_by is None else member
+
+    async def reach(self, journal: str, mode: Mode, refused_by: pb.Header | None = None) -> None:
+        """Wait for a connection to the member which is meant, or until there won't be any.
+
+        Cancellation: safe.
+
+        Raises:
+            RuntimeError: As `default()`.
+            ConfigurationError: As `default()`.
+        """
+        self.default()
+        member = self._member(journal, mode, refused_by)
+        if member is None or member is self._default:
+            return
+        member.rpcs += 1  # It's in use.
+        try:
+            await member.settle(self._connect_timeout)
+        finally:
+            member.rpcs -= 1
+
+    def follow(self, call: grpc.aio.Call, connection: Connection, journal: str) -> None:
+        """Keep a connection for the time of an RPC, and learn from how it ends."""
+        if connection is not self._default:
+            connection.rpcs += 1
+            call.add_done_callback(functools.partial(self._ended, connection, journal))
+
+    def _ended(self, connection: Connection, journal: str, call: grpc.aio.Call) -> None:
+        connection.rpcs -= 1
+        connection.is_used = True
+        code = _at_once(call.code())
+        if code in _NO_BROKER or (
+            code is not None
+            and code.name == MASKED_CODE
+            and _at_once(call.details()) == MASKED_DETAILS
+        ):
+            connection.is_dubious = True
+            self.router.update_route(journal, None)
+
+    def _member(self, journal: str, mode: Mode, refused_by: pb.Header | None) -> Connection | None:
+        if mode is Mode.DEFAULT:
+            return None
+        if refused_by is None:
+            members = self.router.members(journal)
+        else:
+            members = members_of(refused_by.route)
+        if members is None:
+            return None
+        endpoint = pick(members, mode, self._zone, self._state_of, random.random)
+        if endpoint is None:
+            return None
+        if (member := self._pool.connections.get(endpoint)) is not None:
+            member.is_used = True
+            return member
+        if self._is_default(endpoint):
+            return self._default
+        return self._pool.connection(endpoint) if self._may_dial(endpoint) else None
+
+    def _state_of(self, endpoint: str) -> MemberState | None:
+        if (member := self._pool.connections.get(endpoint)) is not None:
+            return member.state()
+        if self._default is not None and self._is_default(endpoint):
+            return self._default.state()
+        return MemberState.IDLE if self._may_dial(endpoint) else None
+
+    def _is_default(self, endpoint: str) -> bool:
+        if endpoint == self.endpoint:
+            return True
+        parsed = _parsed(endpoint)
+        return (
+            parsed is not None
+            and parsed.scheme == self._scheme
+            and parsed.grpc_target == self._target
+        )
+
+    def _may_dial(self, endpoint: str) -> bool:
+        parsed = _parsed(endpoint)
+        return parsed is not None and parsed.scheme in _MEMBER_SCHEMES[self._scheme]
+
+    async def ready(self) -> Connection:
+        """Wait for the broker at the default address to answer, and return its connection.
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: It didn't within the connect time-out.
+        """
+        connection = self.default()
+        channel = connection.channel
+        if channel.get_state() is grpc.ChannelConnectivity.READY:
+            return connection
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await channel.channel_ready()
+        except TimeoutError:
+            text = f"no broker answers at {self.endpoint} (waited {self._connect_timeout:g} s)"
+            if reason := await connection.failure():
+                text = f"{text}: {reason}"
+            raise pb.TransportError("UNAVAILABLE", text, retryable=True) from None
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):
+            self.check()  # Closed while we waited.
+            raise
+        return connection
+
+    async def aclose(self) -> None:
+        """Close all connections, which ends their RPCs. Idempotent.
+
+        Cancellation: poisons — connections which are left are closed when they're collected.
+        """
+        self._closed = True
+        default, self._default = self._default, None
+        if default is None:
+            return
+        if self._process != os.getpid():
+            # Invariant: letting go of the last channel would wait for a thread of the parent.
+            _of_parents.append((default, self._pool))
+            return
+        _connected[self._process] -= 1
+        try:
+            await self._pool.aclose()
+        finally:
+            await default.channel.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dispatcher of {self.endpoint}, {self.state}, "
+            f"{len(self._pool.connections)} connections to members>"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(endpoint: str) -> pb.Endpoint | None:
+    try:
+        return pb.parse_endpoint(endpoint)
+    except pb.ValidationError:
+        return None
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine, or None if it isn't there without waiting."""
+    # Wire: what an ended RPC came to is known, but grpcio tells it to coroutines only.
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    return None

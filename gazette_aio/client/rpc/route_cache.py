@@ -1,0 +1,149 @@
+"""Which brokers serve which journals, as their responses told."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.rpc.member_choice import Members, members_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_SIZE: Final = 256
+"""Journals whose routes are kept."""
+
+DEFAULT_TTL: Final = 60.0
+"""Seconds for which a route is kept."""
+
+_MOST_BYTES: Final = 16 << 10
+"""Size of a route beyond which it isn't worth its memory; those of brokers take some hundreds."""
+
+
+class DispatchRouter(Protocol):
+    """Knows routes of journals. Metadata segments of their names don't count."""
+
+    def route(self, journal: str) -> pb.Route:
+        """Return the route of a journal, without members if it's unknown."""
+        ...
+
+    def members(self, journal: str) -> Members | None:
+        """Return the members of the route of a journal, or None if it's unknown."""
+        ...
+
+    def update_route(self, journal: str, route: pb.Route | None) -> None:
+        """Note the route of a journal; None, or one without members, is to forget it."""
+        ...
+
+    def is_noop_router(self) -> bool:
+        """Whether no route is ever known."""
+        ...
+
+
+class NoopDispatchRouter:
+    """Knows no routes, so that the default broker proxies everything."""
+
+    def route(self, journal: str) -> pb.Route:  # noqa: ARG002
+        """Return the route which is unknown."""
+        return pb.Route(primary=-1)
+
+    def members(self, journal: str) -> Members | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def update_route(self, journal: str, route: pb.Route | None) -> None:
+        """Ignore it."""
+
+    def is_noop_router(self) -> bool:
+        """Return True."""
+        return True
+
+
+class _Entry:
+    __slots__ = ("encoded", "fresh_until", "members")
+
+    def __init__(self, route: pb.Route, encoded: bytes) -> None:
+        self.encoded = encoded
+        self.members = members_of(route)
+        self.fresh_until = 0.0
+
+
+class RouteCache:
+    """Keeps the routes of those journals which were used last.
+
+    Looking a route up keeps it from being displaced, but doesn't prolong its time. It belongs to
+    one event loop.
+
+    Args:
+        size: Journals whose routes are kept, one or more.
+        ttl: Seconds for which a route is kept.
+        clock: Source of seconds.
+
+    Raises:
+        ConfigurationError: `size` or `ttl` is out of range.
+    """
+
+    def __init__(
+        self,
+        size: int = DEFAULT_SIZE,
+        ttl: float = DEFAULT_TTL,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if size < 1:
+            raise pb.ConfigurationError(f"size of a route cache must be one or more ({size})")
+        if not ttl >= 0:
+            raise pb.ConfigurationError(f"ttl of a route cache must not be negative ({ttl:g})")
+        self._size = size
+        self._ttl = ttl
+        self._clock = clock
+        # From the one which wasn't used for longest to the latest.
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def route(self, journal: str) -> pb.Route:
+        """Return the route of a journal, without members if it's unknown."""
+        entry = self._entry(journal)
+        return pb.Route(primary=-1) if entry is None else pb.Route.FromString(entry.encoded)
+
+    def members(self, journal: str) -> Members | None:
+        """Return the members of the route of a journal, or None if it's unknown."""
+        entry = self._entry(journal)
+        return None if entry is None else entry.members
+
+    def update_route(self, journal: str, route: pb.Route | None) -> None:
+        """Note the route of a journal; None, or one without members, is to forget it."""
+        entries = self._entries
+        journal = pb.strip_meta(journal)
+        encoded = b"" if route is None else route.SerializeToString()
+        if route is None or not route.members or len(encoded) > _MOST_BYTES:
+            entries.pop(journal, None)
+            return
+        entry = entries.get(journal)
+        if entry is None or entry.encoded != encoded:
+            entry = entries[journal] = _Entry(route, encoded)
+        entry.fresh_until = self._clock() + self._ttl
+        entries.move_to_end(journal)
+        if len(entries) > self._size:
+            entries.popitem(last=False)
+
+    def _entry(self, journal: str) -> _Entry | None:
+        entries = self._entries
+        # Invariant: listings tell of journals by their plain names, so that those are the keys.
+        journal = pb.strip_meta(journal)
+        entry = entries.get(journal)
+        if entry is None:
+            return None
+        if entry.fresh_until < self._clock():
+            del entries[journal]
+            return None
+        entries.move_to_end(journal)
+        return entry
+
+    def is_noop_router(self) -> bool:
+        """Return False."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"<RouteCache of {len(self._entries)} routes>"

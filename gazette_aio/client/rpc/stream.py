@@ -1,0 +1,142 @@
+"""Responses of a streaming RPC, read ahead within a bound of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.rpc.errors import is_being_cancelled, transport_error
+from gazette_aio.client.rpc.read_ahead import ReadAhead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+T = TypeVar("T")
+
+
+class ResponseStream(ReadAhead, Generic[T]):
+    """Responses of one RPC, received by a task of its own.
+
+    Reading pauses while `max_bytes` of responses are waiting. One task at a time may receive.
+
+    Args:
+        call: The RPC, which this stream owns from now on. Its responses are bytes.
+        parse: Decodes a response.
+        max_bytes: Bytes of waiting responses from which on reading pauses.
+        endpoint: The broker called, for error texts.
+        journal: Journal of the request, for errors.
+        on_close: Called once when the stream is closed.
+    """
+
+    def __init__(
+        self,
+        call: grpc.aio.UnaryStreamCall[Any, bytes],
+        parse: Callable[[bytes], T],
+        *,
+        max_bytes: int,
+        endpoint: str = "",
+        journal: str = "",
+        on_close: Callable[[ResponseStream[T]], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.journal = journal
+        self.endpoint = endpoint
+        self.waiting_bytes = 0
+        """Bytes of the responses which wait to be received."""
+        self._call = call
+        self._parse = parse
+        self._max_bytes = max_bytes
+        self._on_close = on_close
+        self._waiting: deque[tuple[int, T]] = deque()
+        self._task = asyncio.get_running_loop().create_task(
+            self._pump(), name=f"gazette read {journal}"
+        )
+
+    def receive_nowait(self) -> T | None:
+        """Return the next response if it's there already."""
+        if not self._waiting:
+            return None
+        size, response = self._waiting.popleft()
+        self.waiting_bytes -= size
+        if self._room is not None and not self._is_full():
+            self._wake(self._room)
+        return response
+
+    async def receive(self) -> T | None:
+        """Return the next response, or None at the end of the stream.
+
+        Cancellation: safe.
+
+        Raises:
+            TransportError: The RPC failed.
+        """
+        while (response := self.receive_nowait()) is None:
+            if not await self._more():
+                return None
+        return response
+
+    def abandon(self) -> None:
+        """Cancel the RPC without waiting for its end."""
+        self._closing = True
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        self._ended = True
+        self._call.cancel()
+        self._wake(self._room)
+
+    async def aclose(self) -> None:
+        """Cancel the RPC, and wait for its end. Idempotent.
+
+        Cancellation: safe — the RPC ends anyway.
+        """
+        self.abandon()
+        if self._task is not asyncio.current_task():
+            await asyncio.wait((self._task,))
+
+    async def _pump(self) -> None:
+        # Invariant: only this task is ever suspended in the call. Cancelling a task which is kills
+        # the call, whereas those who receive may come and go.
+        # Wire: iterating, unlike `read()`, also hands out what arrived ahead of an error.
+        # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+        responses = cast("AsyncGenerator[bytes, None]", self._call.__aiter__())
+        try:
+            async for data in responses:
+                self._waiting.append((len(data), self._parse(data)))
+                self.waiting_bytes += len(data)
+                self._wake(self._receiver)
+                if self.waiting_bytes >= self._max_bytes:
+                    await self._until_room()
+        except grpc.aio.AioRpcError as error:
+            self._error = transport_error(error, endpoint=self.endpoint, journal=self.journal)
+        except DecodeError as error:
+            self._error = pb.TransportError(
+                "INTERNAL", f"undecodable response: {error}", journal=self.journal, retryable=True
+            )
+            self._call.cancel()
+        except asyncio.CancelledError:
+            # Race: cancelling the call looks like being cancelled ourselves.
+            if not self._closing:
+                self._error = pb.TransportError(
+                    "CANCELLED", "the channel was closed", journal=self.journal
+                )
+                self._call.cancel()
+                if is_being_cancelled():
+                    raise
+        finally:
+            await responses.aclose()
+            self._ended = True
+            self._wake(self._receiver)
+            if self._on_close is not None:
+                self._on_close(self)
+
+    def _is_full(self) -> bool:
+        return self.waiting_bytes >= self._max_bytes and not self._closing
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open"
+        return f"<ResponseStream of {self.journal!r}, {state}, {self.waiting_bytes} bytes waiting>"

@@ -1,0 +1,250 @@
+"""RPCs of the broker: authorization, channels and errors, without retries."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.options import STREAM_BUFFER_BYTES
+from gazette_aio.client.reads.message import decode_read_message
+from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
+from gazette_aio.client.rpc.member_choice import Mode
+from gazette_aio.client.rpc.stream import ResponseStream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gazette_aio.client.metrics import Metrics
+    from gazette_aio.client.reads.message import ReadMessage
+    from gazette_aio.client.rpc.channel_pool import Connection
+    from gazette_aio.client.rpc.dispatch import Dispatcher
+
+_HOUR: Final = timedelta(hours=1)
+_MINUTE: Final = timedelta(minutes=1)
+
+T = TypeVar("T")
+JournalRequest: TypeAlias = pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest
+"""A request of one journal, which may be refused by those who don't serve it."""
+
+_Request = TypeVar("_Request", bound=JournalRequest)
+
+AppendCall = grpc.aio.StreamUnaryCall[Any, bytes]
+
+
+class BegunAppend(NamedTuple):
+    """An Append RPC which began."""
+
+    call: AppendCall
+    endpoint: str
+    """Endpoint of the broker called."""
+
+
+def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
+    """Return the message of `data`.
+
+    Raises:
+        ValidationError: It isn't one.
+    """
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise pb.ValidationError(f"undecodable response: {error}") from None
+
+
+class JournalStub:
+    """The RPCs as the wire has them.
+
+    Requests are validated before they're sent. Those of a journal go to a broker which serves it,
+    if its route is known. The `header` of a request is that of a refusal: its route goes before the
+    one which is known otherwise, and it's never sent. RPCs carry a token of `claims`, else of the
+    claims set by `protocol.with_claims()`, else of the least claims which the RPC needs.
+
+    Args:
+        dispatcher: Where RPCs go.
+        authorizer: Gives them the metadata which lets them pass.
+        metrics: Counts bytes.
+        strict: Whether responses are checked for all rules of the protocol. Otherwise brokers of
+            other releases may well know names, zones or statuses which this one doesn't.
+        allow_parent: Whether names of journals may begin with `../`.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        authorizer: pb.Authorizer,
+        metrics: Metrics,
+        *,
+        strict: bool = False,
+        allow_parent: bool = False,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+        self.strict = strict
+        self.allow_parent = allow_parent
+        self.streams: set[ResponseStream[Any]] = set()
+        """Read streams which are open."""
+        self._authorizer = authorizer
+
+    async def list(
+        self, request: pb.ListRequest, *, claims: pb.Claims | None = None
+    ) -> ResponseStream[pb.ListResponse]:
+        """Begin a List RPC, once the broker answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims)
+        connection = await self.dispatcher.ready()
+        call = connection.methods.list(request, metadata=metadata)
+        return self._stream(call, pb.ListResponse.FromString, connection, "")
+
+    async def apply(
+        self, request: pb.ApplyRequest, *, claims: pb.Claims | None = None
+    ) -> pb.ApplyResponse:
+        """Make an Apply RPC, once the broker answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, _MINUTE)
+        connection = await self.dispatcher.ready()
+        call = connection.methods.apply(request, metadata=metadata)
+        return await self._unary(call, pb.ApplyResponse.FromString, connection)
+
+    async def read(
+        self, request: pb.ReadRequest, *, claims: pb.Claims | None = None
+    ) -> ResponseStream[ReadMessage]:
+        """Begin a Read RPC."""
+        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        call = connection.methods.read(without_header(request), metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        return self._stream(call, decode_read_message, connection, request.journal)
+
+    async def append(
+        self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
+    ) -> BegunAppend:
+        """Begin an Append RPC, to which the caller writes `request` first, without its header."""
+        connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
+        call: AppendCall = connection.methods.append(metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        return BegunAppend(call, connection.endpoint)
+
+    async def list_fragments(
+        self, request: pb.FragmentsRequest, *, claims: pb.Claims | None = None
+    ) -> pb.FragmentsResponse:
+        """Make a ListFragments RPC, once a broker answers."""
+        pb.validate(without_header(request))
+        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        if connection is self.dispatcher.default():
+            await self.dispatcher.ready()
+        call = connection.methods.list_fragments(without_header(request), metadata=metadata)
+        self.dispatcher.follow(call, connection, request.journal)
+        parse = pb.FragmentsResponse.FromString
+        return await self._unary(call, parse, connection, request.journal)
+
+    async def fragment_store_health(
+        self, request: pb.FragmentStoreHealthRequest, *, claims: pb.Claims | None = None
+    ) -> pb.FragmentStoreHealthResponse:
+        """Make a FragmentStoreHealth RPC, once the broker answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims)
+        connection = await self.dispatcher.ready()
+        call = connection.methods.fragment_store_health(request, metadata=metadata)
+        return await self._unary(call, pb.FragmentStoreHealthResponse.FromString, connection)
+
+    def check_journal(self, name: str) -> None:
+        """Refuse the name of a journal which is outside of the root of a file store.
+
+        Raises:
+            ValidationError: The name begins with `../`, or isn't valid.
+        """
+        if not self.allow_parent:
+            pb.validate_journal(name, allow_parent=False)
+
+    def check_request(self, request: pb.ReadRequest | pb.AppendRequest) -> None:
+        """Check a request, and the name of its journal.
+
+        Raises:
+            ValidationError: It's invalid.
+        """
+        pb.validate(without_header(request))
+        try:
+            self.check_journal(request.journal)
+        except pb.ValidationError as error:
+            raise error.extend("Journal") from None
+
+    def update_route(self, journal: str, source: pb.Header | pb.Route | None) -> None:
+        """Note the route of a journal, which is that of a header; None is to forget it."""
+        route = source.route if isinstance(source, pb.Header) else source
+        self.dispatcher.router.update_route(journal, route)
+
+    def map_error(
+        self, error: grpc.aio.AioRpcError, journal: str = "", endpoint: str = ""
+    ) -> pb.TransportError:
+        """Return what a failure of an RPC is to users.
+
+        Args:
+            error: The failure.
+            journal: Journal of the request, or empty.
+            endpoint: Endpoint of the broker called; empty for the default one.
+        """
+        endpoint = endpoint or self.dispatcher.endpoint
+        return transport_error(error, endpoint=endpoint, journal=journal)
+
+    async def aclose(self) -> None:
+        """End all streams. Idempotent."""
+        for stream in tuple(self.streams):
+            await stream.aclose()
+
+    async def _journal_rpc(
+        self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
+    ) -> tuple[Connection, pb.Metadata]:
+        """Return the connection for an RPC of a journal, which must begin at once, and metadata."""
+        refused_by = request.header if request.HasField("header") else None
+        if request.do_not_proxy:
+            await self.dispatcher.reach(request.journal, mode, refused_by)
+        metadata = await self._authorize(request, claims)
+        return self.dispatcher.connection(request.journal, mode, refused_by), metadata
+
+    def _stream(
+        self, call: Any, parse: Callable[[bytes], T], connection: Connection, journal: str
+    ) -> ResponseStream[T]:
+        stream = ResponseStream(
+            call,
+            parse,
+            max_bytes=STREAM_BUFFER_BYTES,
+            endpoint=connection.endpoint,
+            journal=journal,
+            on_close=self.streams.discard,
+        )
+        self.streams.add(stream)
+        return stream
+
+    async def _authorize(
+        self, request: object, claims: pb.Claims | None, lifetime: timedelta = _HOUR
+    ) -> pb.Metadata:
+        claims = claims or pb.current_claims() or pb.default_claims(request)
+        return await self._authorizer.authorize(claims, lifetime)
+
+    async def _unary(
+        self,
+        call: Awaitable[bytes],
+        parse: Callable[[bytes], T],
+        connection: Connection,
+        journal: str = "",
+    ) -> T:
+        try:
+            with closed_channel_is_an_error(journal):
+                data = await call
+        except grpc.aio.AioRpcError as error:
+            raise self.map_error(error, journal, connection.endpoint) from error
+        return decoded(parse, data)
+
+
+def without_header(request: _Request) -> _Request:
+    """Return a request without its header, which only brokers may send."""
+    # Wire: a broker refuses requests whose header names another process than itself.
+    if not request.HasField("header"):
+        return request
+    sent = copy.copy(request)
+    sent.ClearField("header")
+    return sent

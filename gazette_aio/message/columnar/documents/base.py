@@ -1,0 +1,173 @@
+"""Documents of messages as Arrow columns, of a schema which the user gives.
+
+Which values a column takes depends on the kind of messages and the column's type:
+
+| type of the column | JSON | CSV | protobuf |
+| --- | --- | --- | --- |
+| bool | `true`, `false` | `true`, `false`, `1`, `0` | bool |
+| integers | integral number in range | likewise | integers, enums |
+| float32, float64 | number | number | float, double |
+| decimal128, decimal256 | number, or text of one | number | - |
+| string, large_string | text | the field | string, names of enums |
+| dictionary of string | text | the field | as string |
+| binary types | text in base64 | bytes of the field | bytes |
+| date32, date64 | ISO date | ISO date | - |
+| timestamp | ISO time; UTC unless it has a zone | likewise | google.protobuf.Timestamp |
+| struct, list | object, array | - | messages, repeated fields, maps as lists of structs |
+| map | object, whose members are text keys and values | - | maps |
+
+Digits of a time beyond the unit of the column are dropped. Dictionaries need indices of 32 bits or
+more. Nested fields must be nullable, but for keys of maps. Other types are refused. Columns are
+JSON members and protobuf fields by name; those of CSV follow the order of fields, that of the UUID
+left out. For columns with maps, JSON documents are parsed one by one, which is slower.
+
+Null is what's absent: members which are missing or null, protobuf fields which track presence and
+are unset, and empty CSV fields unless the column can hold empty values. A row is bad if it has no
+value in a column which isn't nullable, has a value which its column can't hold, or isn't a document
+at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.documents.conversion import Converter, convert_column
+from gazette_aio.message.columnar.documents.csv import CSVReader
+from gazette_aio.message.columnar.documents.json import JSONReader
+from gazette_aio.message.columnar.documents.protobuf import ProtobufReader
+from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
+from gazette_aio.message.envelopes.stamps import BadFrame
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from pyarrow import RecordBatch, Schema
+
+    from gazette_aio.message.adapters import Adapter
+    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices
+
+    class _Reader(Protocol):
+        converters: list[Converter | None]
+
+        def read(
+            self, payloads: Payloads, rows: Indices
+        ) -> tuple[list[Any], Indices | None, dict[int, Exception]]: ...
+
+
+class Decoded(NamedTuple):
+    """Columns of documents."""
+
+    batch: RecordBatch
+    """Columns of the good rows."""
+    good: Indices | None
+    """Positions of the good rows among those which were to be decoded; None if all are good."""
+    bad: list[BadFrame]
+    """Positions of the bad rows, ascending, and what's wrong with them."""
+
+
+class DocumentDecoder:
+    """Decodes documents to columns.
+
+    Args:
+        adapter: Adapter of the messages: of JSON, CSV or protobuf.
+        schema: Columns to decode.
+        use_threads: Parse JSON in Arrow's threads.
+
+    Raises:
+        ConfigurationError: If messages of the adapter have no columns, or not those of the schema.
+    """
+
+    def __init__(self, adapter: Adapter[Any], schema: Schema, *, use_threads: bool = False) -> None:
+        check_schema(schema)
+        self.schema = schema
+        fields = self._fields = list[Any](schema)
+        self._reader: _Reader
+        if isinstance(adapter, JSONAdapter):
+            stamps = None if adapter.uuid_path[0] in schema.names else adapter.stamps
+            self._reader = JSONReader(fields, stamps=stamps, use_threads=use_threads)
+        elif isinstance(adapter, ProtobufAdapter):
+            self._reader = ProtobufReader(adapter, fields)
+        elif isinstance(adapter, CSVAdapter):
+            self._reader = CSVReader(adapter, fields)
+        else:
+            raise ConfigurationError(f"messages of {adapter!r} can't be decoded to columns")
+
+    def decode(self, payloads: Payloads, rows: Indices) -> Decoded:
+        """Return the columns of the messages at `rows`, which are at most 2 GiB.
+
+        Raises:
+            OverflowError: The messages are larger: cut them by `Payloads.pieces()`.
+        """
+        if not len(rows):
+            return Decoded(pa.RecordBatch.from_pylist([], schema=self.schema), None, [])
+        columns, positions, errors = self._reader.read(payloads, rows)
+        failed: dict[int, Exception] = {}
+        for index, (field, convert) in enumerate(
+            zip(self._fields, self._reader.converters, strict=True)
+        ):
+            column = columns[index]
+            if convert is not None:
+                column = convert_column(field.name, column, convert, field.type, failed)
+                columns[index] = column
+            if not field.nullable and column.null_count:
+                error = ValueError(f"column {field.name!r}: there's no value, or null")
+                for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+                    failed.setdefault(int(row), error)
+        if not errors and not failed:
+            return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.schema), None, [])
+        if positions is None:
+            positions = np.arange(len(rows))
+        if failed:
+            errors |= {int(positions[row]): error for row, error in failed.items()}
+            mask = np.ones(len(positions), bool)
+            mask[list(failed)] = False
+            columns = [column.filter(pa.array(mask)) for column in columns]
+            positions = positions[mask]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return Decoded(batch, positions, _bad_frames(errors))
+
+
+def _bad_frames(errors: dict[int, Exception]) -> list[BadFrame]:
+    # A traceback would keep the frames of functions alive, and with them whole blocks of lines.
+    return [BadFrame(row, errors[row].with_traceback(None)) for row in sorted(errors)]
+
+
+def check_schema(schema: Schema) -> None:
+    """Raise ConfigurationError unless names of the schema are distinct, and none is reserved."""
+    if not isinstance(schema, pa.Schema):
+        raise ConfigurationError(f"expected a pyarrow.Schema, and not {schema!r}")
+    if not len(schema):
+        raise ConfigurationError("the schema has no fields")
+    _check_names(schema.names)
+    for name in schema.names:
+        if name in (*METADATA_NAMES, VALUE_NAME):
+            raise ConfigurationError(f"column {name!r} is reserved")
+    for field in list[Any](schema):
+        _check_nested(field.name, field.type)
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"there's more than one column {name!r}")
+
+
+def _check_nested(name: str, kind: Any) -> None:
+    if not pa.types.is_nested(kind):
+        return
+    if pa.types.is_map(kind):
+        children = [kind.item_field]
+    else:
+        children = [kind.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_struct(kind):
+        _check_names([child.name for child in children])
+    for child in children:
+        if not child.nullable:
+            raise ConfigurationError(f"column {name!r}: {child.name!r} must be nullable")
+        _check_nested(name, child.type)

@@ -1,0 +1,299 @@
+"""Columns of JSON documents, parsed by pyarrow."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gazette_aio.message.columnar.arrow import pa, pj
+from gazette_aio.message.columnar.documents.conversion import (
+    FINITE,
+    Converter,
+    bad_value,
+    cast_to,
+    check_digits,
+    convert_elements,
+    convert_fields,
+    convert_items,
+    is_text_dictionary,
+    parse_base64,
+    parse_dates,
+    parse_timestamps,
+)
+from gazette_aio.message.columnar.documents.json_checks import LineChecker
+from gazette_aio.message.columnar.documents.json_guard import guard, line_list, rebuild
+from gazette_aio.message.columnar.documents.json_maps import MapReader, has_map
+from gazette_aio.message.columnar.documents.json_stamps import StampStripper
+from gazette_aio.message.columnar.payloads import Lines
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices
+
+_BLOCK_BYTES = 8 << 20  # Parsed at a time.
+_PARALLEL_BLOCKS = 4
+_ROW = re.compile(r"\s*in row (\d+)$")
+
+_ParseError = (pa.ArrowInvalid, pa.ArrowCapacityError)
+
+
+class JSONReader:
+    """Reads columns of JSON documents.
+
+    Args:
+        fields: Columns to read.
+        stamps: Prefix and suffix of UUIDs at the front of documents. They're columns of none.
+        use_threads: Parse in Arrow's threads.
+
+    Raises:
+        ConfigurationError: If a type isn't supported.
+    """
+
+    def __init__(
+        self, fields: list[Any], *, stamps: tuple[bytes, bytes] | None, use_threads: bool
+    ) -> None:
+        self._stripper = None if stamps is None else StampStripper(*stamps)
+        self.converters: list[Converter | None] = []
+        self._fields: list[Any] = []  # As they're parsed.
+        map_fields: list[Any] = []
+        self._map_places: list[int] = []  # Of columns with maps among all.
+        for field in fields:
+            try:
+                kind, converter = _reading(field.type)
+            except TypeError as error:
+                text = f"column {field.name!r}: {error} can't be decoded from JSON"
+                raise ConfigurationError(text) from None
+            if has_map(kind):
+                self._map_places.append(len(self.converters))
+                map_fields.append(pa.field(field.name, kind))
+            else:
+                self._fields.append(pa.field(field.name, kind))
+            self.converters.append(converter)
+        self._maps = MapReader(map_fields) if map_fields else None
+        self._parse_options = _parse_options(self._fields)
+        self._use_threads = use_threads
+        self._checker = LineChecker(self._fields)
+        line = b"{}\n"
+        try:
+            self._parse(Lines(pa.py_buffer(line), np.array([0, len(line)], np.int32)))
+        except (pa.ArrowException, ValueError) as error:
+            raise ConfigurationError(f"columns can't be decoded from JSON: {error}") from error
+
+    def read(
+        self, payloads: Payloads, rows: Indices
+    ) -> tuple[list[Any], Indices | None, dict[int, Exception]]:
+        """Return columns of what was parsed, positions of these rows, and errors of the others.
+
+        Positions are None if all rows were parsed.
+        """
+        errors: dict[int, Exception] = {}
+        lines = payloads.take_lines(rows)
+        if self._stripper is not None:
+            lines = self._stripper.strip(lines)
+        lines, positions = guard(lines, errors)
+        blocks: list[list[Any]] = []
+        failed: dict[int, Exception] = {}
+        # Without columns, pyarrow has no rows.
+        for begin, end in _cut(lines.offsets) if self._fields else []:
+            block = _slice(lines, begin, end)
+            try:
+                blocks.append(self._parse(block, use_threads=self._use_threads))
+            except _ParseError:
+                found: dict[int, Exception] = {}
+                blocks += self._recover(block, found)
+                failed |= {begin + row: error for row, error in found.items()}
+        if failed:
+            if positions is None:
+                positions = np.arange(lines.rows)
+            errors |= {int(positions[row]): error for row, error in failed.items()}
+            positions = np.delete(positions, list(failed))
+        columns = self._join(blocks)
+        if self._maps is not None:
+            if failed:
+                lines, _ = rebuild(lines, failed)
+            positions = self._add_maps(columns, lines, positions, errors)
+        return columns, positions, errors
+
+    def _add_maps(
+        self,
+        columns: list[Any],
+        lines: Lines,
+        positions: Indices | None,
+        errors: dict[int, Exception],
+    ) -> Indices | None:
+        """Add the columns with maps to the others, and return positions of the rows left.
+
+        Args:
+            columns: The others.
+            lines: Lines which they were parsed from.
+            positions: Positions of these lines, or None if it's all.
+            errors: Takes errors by position.
+        """
+        assert self._maps is not None
+        found, wrong = self._maps.read(line_list(lines))
+        for place, column in zip(self._map_places, found, strict=True):
+            columns.insert(place, column)
+        if not wrong:
+            return positions
+        if positions is None:
+            positions = np.arange(lines.rows)
+        errors |= {int(positions[row]): error for row, error in wrong.items()}
+        good = np.delete(np.arange(len(positions)), list(wrong))
+        columns[:] = [column.take(pa.array(good)) for column in columns]
+        return positions[good]
+
+    def _join(self, blocks: list[list[Any]]) -> list[Any]:
+        if len(blocks) == 1:
+            return list(blocks[0])
+        if not blocks:
+            return [pa.array([], field.type) for field in self._fields]
+        return [pa.concat_arrays(list(columns)) for columns in zip(*blocks, strict=True)]
+
+    def _parse(self, lines: Lines, *, use_threads: bool = False) -> list[Any]:
+        """Return columns of lines which are guarded.
+
+        Raises:
+            ArrowInvalid: If one of them is bad.
+        """
+        block_size = lines.data.size + 1
+        if use_threads:
+            block_size = max(block_size // _PARALLEL_BLOCKS, int(np.diff(lines.offsets).max())) + 1
+        table = pj.read_json(
+            pa.BufferReader(lines.data),
+            read_options=pj.ReadOptions(use_threads=use_threads, block_size=block_size),
+            parse_options=self._parse_options,
+        )
+        if table.num_rows != lines.rows and self._fields:
+            raise pa.ArrowInvalid("more than one document")
+        return [_single_chunk(column) for column in table.columns]
+
+    def _recover(self, lines: Lines, errors: dict[int, Exception]) -> list[list[Any]]:
+        """Return columns of the good ones among lines of which some are bad.
+
+        Args:
+            lines: Lines which are guarded.
+            errors: Takes errors by the index of their line.
+        """
+        errors |= self._checker.check(line_list(lines))
+        positions = None
+        if errors:
+            lines, positions = rebuild(lines, errors)
+        blocks: list[list[Any]] = []
+        runs = [(0, lines.rows)]
+        while runs:
+            begin, end = runs.pop()
+            if begin == end:
+                continue
+            run = _slice(lines, begin, end)
+            try:
+                blocks.append(self._parse(run))
+                continue
+            except _ParseError as error:
+                failure = error
+            if end - begin == 1:
+                row = begin if positions is None else int(positions[begin])
+                errors[row] = self._explain(run.data.to_pybytes(), failure)
+                continue
+            # Syntax errors tell the row, others don't; a bad guess costs no more than time.
+            match = _ROW.search(str(failure))
+            guess = begin + int(match[1]) if match else end
+            if guess < end:
+                runs += [(guess + 1, end), (guess, guess + 1), (begin, guess)]
+            else:
+                middle = (begin + end) // 2
+                runs += [(middle, end), (begin, middle)]
+        return blocks
+
+    def _explain(self, line: bytes, failure: Exception) -> Exception:
+        """Return an error which names the column that a line fails for."""
+        text = _ROW.sub("", str(failure)).removeprefix("JSON parse error: ")
+        for field in self._fields:
+            try:
+                self._parse_one(line, field)
+            except _ParseError:
+                return bad_value(field.name, text)
+        return ValueError(text)
+
+    def _parse_one(self, line: bytes, field: Any) -> None:
+        pj.read_json(
+            pa.BufferReader(line),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(line) + 1),
+            parse_options=_parse_options([field]),
+        )
+
+
+def _parse_options(fields: list[Any]) -> Any:
+    return pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+
+
+def _single_chunk(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _reading(kind: Any) -> tuple[Any, Converter | None]:
+    """Return the type as which to parse values of a type, and how to convert them then.
+
+    Raises:
+        TypeError: If the type isn't supported.
+    """
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if is_text or types.is_boolean(kind) or types.is_integer(kind):
+        return kind, None
+    if types.is_decimal(kind):
+        return kind, check_digits(kind)
+    if types.is_float32(kind) or types.is_float64(kind):
+        return kind, FINITE
+    if types.is_timestamp(kind):
+        return pa.string(), parse_timestamps(kind)
+    if types.is_date(kind):
+        return pa.string(), parse_dates(kind)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return pa.string(), parse_base64(kind)
+    if is_text_dictionary(kind):
+        return pa.string(), cast_to(kind)
+    if types.is_struct(kind):
+        children = [kind.field(index) for index in range(kind.num_fields)]
+        parts = [_reading(child.type) for child in children]
+        read = pa.struct(
+            [pa.field(c.name, part[0]) for c, part in zip(children, parts, strict=True)]
+        )
+        converters = [part[1] for part in parts]
+        return read, convert_fields(kind, converters) if any(converters) else None
+    if types.is_list(kind):
+        element, converter = _reading(kind.value_type)
+        read = pa.list_(pa.field(kind.value_field.name, element))
+        return read, None if converter is None else convert_elements(kind, converter)
+    if types.is_map(kind):
+        if not types.is_string(kind.key_type):
+            raise TypeError(f"{kind} has keys which aren't string, and")
+        item, converter = _reading(kind.item_type)
+        read = pa.map_(kind.key_field, pa.field(kind.item_field.name, item))
+        return read, None if converter is None else convert_items(kind, converter)
+    raise TypeError(str(kind))
+
+
+def _cut(offsets: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Cut lines in blocks of at most _BLOCK_BYTES, or of one line which is larger."""
+    rows = len(offsets) - 1
+    blocks: list[tuple[int, int]] = []
+    begin = 0
+    while begin < rows:
+        limit = int(offsets[begin]) + _BLOCK_BYTES
+        end = max(int(np.searchsorted(offsets, limit, "right")) - 1, begin + 1)
+        blocks.append((begin, end))
+        begin = end
+    return blocks
+
+
+def _slice(lines: Lines, begin: int, end: int) -> Lines:
+    if begin == 0 and end == lines.rows:
+        return lines
+    offsets = lines.offsets[begin : end + 1]
+    first = offsets[0]
+    return Lines(lines.data.slice(int(first), int(offsets[-1] - first)), offsets - first)

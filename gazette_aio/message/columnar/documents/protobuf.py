@@ -1,0 +1,198 @@
+"""Columns of protobuf messages: their fields by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+
+from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.documents.conversion import convert_values, is_text_dictionary
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.adapters import ProtobufAdapter
+    from gazette_aio.message.columnar.documents.conversion import Converter
+    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.sequencing.columns import Indices
+
+_Getter = Callable[[Any], Any]
+_LABEL_REPEATED = 3
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_INTEGERS = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+)
+
+
+class ProtobufReader:
+    """Reads columns of protobuf messages.
+
+    Args:
+        adapter: Adapter of the messages.
+        fields: Columns to read.
+
+    Raises:
+        ConfigurationError: If messages have no such field, or a type isn't supported.
+    """
+
+    def __init__(self, adapter: ProtobufAdapter[Any], fields: list[Any]) -> None:
+        self._decode = adapter.decode
+        descriptor = adapter.decode(b"").DESCRIPTOR
+        self._fields = fields
+        self._getters = [_field_getter(descriptor, f.name, f.type) for f in self._fields]
+        self.converters: list[Converter | None] = [None] * len(self._fields)
+
+    def read(
+        self, payloads: Payloads, rows: Indices
+    ) -> tuple[list[Any], Indices | None, dict[int, Exception]]:
+        """Return columns of what was parsed, positions of these rows, and errors of the others."""
+        errors: dict[int, Exception] = {}
+        messages: list[Any] = []
+        positions: list[int] = []
+        for row, payload in enumerate(payloads.take_list(rows)):
+            try:
+                messages.append(self._decode(payload))
+            except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
+                errors[row] = error
+            else:
+                positions.append(row)
+        columns: list[Any] = []
+        failed: dict[int, Exception] = {}
+        for field, get in zip(self._fields, self._getters, strict=True):
+            values = [get(message) for message in messages]
+            columns.append(convert_values(field.name, values, field.type, failed))
+        if failed:
+            good = np.array([row not in failed for row in range(len(messages))], np.bool_)
+            columns = [column.filter(pa.array(good)) for column in columns]
+            errors |= {positions[row]: error for row, error in failed.items()}
+            positions = np.array(positions)[good].tolist()
+        return columns, np.array(positions, np.int64) if errors else None, errors
+
+
+def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:
+    """Return what gets a field of messages, as a Python value for a type of Arrow.
+
+    Raises:
+        ConfigurationError: If there's no such field, or it's of another type.
+    """
+    field = descriptor.fields_by_name.get(name)
+    if field is None:
+        raise ConfigurationError(f"{descriptor.full_name} has no field {name!r}")
+    if not is_repeated(field):
+        convert = _value_converter(field, kind)
+        return _single_getter(name, convert, tracks_presence=field.has_presence)
+    if _is_map(field):
+        return _map_getter(field, kind)
+    if not pa.types.is_list(kind):
+        raise _mismatch(field, kind)
+    convert = _value_converter(field, kind.value_type)
+    if convert is None:
+        return lambda message: list(getattr(message, name))
+    return lambda message: [convert(value) for value in getattr(message, name)]
+
+
+def _single_getter(name: str, convert: _Getter | None, *, tracks_presence: bool) -> _Getter:
+    def get(message: Any) -> Any:
+        if tracks_presence and not message.HasField(name):
+            return None
+        value = getattr(message, name)
+        return value if convert is None else convert(value)
+
+    return get
+
+
+def _map_getter(field: Any, kind: Any) -> _Getter:
+    is_map, types = pa.types.is_map(kind), None
+    if is_map:
+        types = kind.key_type, kind.item_type
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        entry = kind.value_type
+        if [child.name for child in entry] == ["key", "value"]:
+            types = entry.field(0).type, entry.field(1).type
+    if types is None:
+        raise _mismatch(field, kind)
+    fields = field.message_type.fields_by_name
+    convert_key = _value_converter(fields["key"], types[0]) or _identity
+    convert_value = _value_converter(fields["value"], types[1]) or _identity
+    name = field.name
+
+    def get(message: Any) -> list[Any]:
+        entries = getattr(message, name).items()
+        if is_map:
+            return [(convert_key(k), convert_value(v)) for k, v in entries]
+        return [{"key": convert_key(k), "value": convert_value(v)} for k, v in entries]
+
+    return get
+
+
+def _value_converter(field: Any, kind: Any) -> _Getter | None:
+    """Return what converts single values of a field, or None if they can stay as they are."""
+    types, cpp = pa.types, field.cpp_type
+    if is_text_dictionary(kind):
+        kind = kind.value_type
+    if cpp == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _message_converter(field, kind)
+    if cpp == FieldDescriptor.CPPTYPE_ENUM and types.is_string(kind):
+        names = {value.number: value.name for value in field.enum_type.values}
+        return lambda number: names.get(number, str(number))
+    binary = field.type == FieldDescriptor.TYPE_BYTES
+    if (
+        (cpp in _INTEGERS and types.is_integer(kind))
+        or (cpp == FieldDescriptor.CPPTYPE_ENUM and types.is_integer(kind))
+        or (cpp == FieldDescriptor.CPPTYPE_BOOL and types.is_boolean(kind))
+        or (
+            cpp in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
+            and (types.is_float32(kind) or types.is_float64(kind))
+        )
+        or (
+            cpp == FieldDescriptor.CPPTYPE_STRING
+            and not binary
+            and (types.is_string(kind) or types.is_large_string(kind))
+        )
+        or (
+            binary
+            and (
+                types.is_binary(kind)
+                or types.is_large_binary(kind)
+                or types.is_fixed_size_binary(kind)
+            )
+        )
+    ):
+        return None
+    raise _mismatch(field, kind)
+
+
+def _message_converter(field: Any, kind: Any) -> _Getter:
+    descriptor = field.message_type
+    if pa.types.is_timestamp(kind) and descriptor.full_name == "google.protobuf.Timestamp":
+        unit = _UNITS[kind.unit]
+        return lambda time: (time.seconds * 10**9 + time.nanos) // unit
+    if not pa.types.is_struct(kind):
+        raise _mismatch(field, kind)
+    getters = {child.name: _field_getter(descriptor, child.name, child.type) for child in kind}
+    return lambda message: {name: get(message) for name, get in getters.items()}
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def is_repeated(field: Any) -> bool:
+    """Return whether a field is repeated, or a map."""
+    repeated: bool | None = getattr(field, "is_repeated", None)
+    # Releases of protobuf before 6.31 have the label only, and those since 7 don't.
+    return field.label == _LABEL_REPEATED if repeated is None else repeated
+
+
+def _is_map(field: Any) -> bool:
+    message = field.message_type
+    return message is not None and bool(message.GetOptions().map_entry)
+
+
+def _mismatch(field: Any, kind: Any) -> ConfigurationError:
+    return ConfigurationError(f"field {field.full_name} can't be decoded to {kind}")

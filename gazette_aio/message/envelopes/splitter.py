@@ -1,0 +1,151 @@
+"""From chunks of a journal to runs of envelopes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.message.framing import Decoder, Frames
+from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+
+RUN_LIMIT = 1024
+"""Largest number of messages which are handled without a pause."""
+
+
+class JournalSplitter:
+    """Splits the content of one journal into envelopes, and says what's wrong with which bytes.
+
+    It's pure, and continues behind errors.
+
+    Args:
+        decoder: Decoder of the journal's framing.
+        builder: Builder of its envelopes.
+    """
+
+    def __init__(self, decoder: Decoder, builder: EnvelopeBuilder) -> None:
+        self._decoder = decoder
+        self._builder = builder
+        self._frames: Frames | None = None  # Frames at hand, of which a number were cut off.
+        self._cut_off = 0
+        self._rest: Frames | None = None  # Of the run cut off last, what isn't built yet.
+        self._failed: FramingError | None = None  # Raised by the next call.
+        self._ended = False
+
+    @property
+    def journal(self) -> str:
+        """Name of the journal."""
+        return self._builder.journal
+
+    @property
+    def decodes(self) -> bool:
+        """Whether messages of envelopes are decoded already."""
+        return self._builder.decodes
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next message."""
+        if self._rest is not None:
+            return self._rest.begin
+        frames, cut_off = self._frames, self._cut_off
+        if frames is not None:
+            return frames.ends[cut_off - 1] if cut_off else frames.begin
+        return self._decoder.offset
+
+    def feed(self, chunk: bytes, begin: int) -> int:
+        """Take the next content, which begins at offset `begin`.
+
+        Returns:
+            The number of bytes of a partial message which were discarded, as `begin` isn't where
+            content before ended; or 0.
+        """
+        discarded = 0
+        if begin != self._decoder.offset + self._decoder.buffered:
+            discarded = self.jump(begin)
+        self._ended = False
+        self._decoder.feed(chunk)
+        return discarded
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes which were discarded."""
+        return self._decoder.jump(offset)
+
+    def end(self) -> None:
+        """Declare the end of content."""
+        if not self._ended:
+            self._ended = True
+            self._decoder.end()
+
+    def next_run(self) -> list[Envelope[Any]]:
+        """Return the next envelopes, in the order of the journal; empty if more content is needed.
+
+        Raises:
+            FramingError: Bytes from `begin` to `end` of the error were skipped. If its kind is
+                `unexpected_eof`, content ended within a message, and each call says so.
+        """
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        frames, self._rest = self._rest or self._cut_run(), None
+        if frames is None:
+            return []
+        envelopes, bad = self._builder.build(frames)
+        if bad is not None:
+            self._rest = self._skip(frames, bad.position + 1)
+            begin = frames.ends[bad.position - 1] if bad.position else frames.begin
+            kind = "uuid" if isinstance(bad.error, ValidationError) else "decode"
+            end = frames.ends[bad.position]
+            failed = self._wrap(FramingError, bad.error, begin, end, kind)
+            failed.__cause__ = bad.error
+            if not envelopes:
+                raise failed
+            self._failed = failed
+        return envelopes
+
+    def _cut_run(self) -> Frames | None:
+        """Return no more frames of those at hand than are handled without a pause."""
+        frames, begin = self._frames, self._cut_off
+        if frames is None:
+            try:
+                frames = self._decoder.frames()
+            except FramingError as error:
+                raise self._wrap(type(error), error, error.begin, error.end, error.kind) from error
+            except UnexpectedEOFError as error:
+                offset = self._decoder.offset
+                kind = "unexpected_eof"
+                raise self._wrap(FramingError, error, offset, offset, kind) from error
+            if frames is None or len(frames.ends) <= RUN_LIMIT:
+                return frames
+        end = begin + RUN_LIMIT
+        if end < len(frames.ends):
+            self._frames, self._cut_off = frames, end
+        else:
+            self._frames, self._cut_off = None, 0
+        first = frames.ends[begin - 1] if begin else frames.begin
+        return Frames(first, frames.payloads[begin:end], frames.ends[begin:end])
+
+    @staticmethod
+    def _skip(frames: Frames, count: int) -> Frames | None:
+        if count == len(frames.ends):
+            return None
+        return Frames(frames.ends[count - 1], frames.payloads[count:], frames.ends[count:])
+
+    def _wrap(
+        self, cls: type[FramingError], error: Exception, begin: int, end: int, kind: str
+    ) -> FramingError:
+        return framing_error(error, self.journal, begin, end, kind, cls)
+
+
+def framing_error(  # noqa: PLR0917
+    error: Exception,
+    journal: str,
+    begin: int,
+    end: int,
+    kind: str,
+    cls: type[FramingError] = FramingError,
+) -> FramingError:
+    """Return `error` as that of the bytes `[begin, end)` of `journal`."""
+    text = f"framing.Unmarshal(offset {begin}): {error}"
+    return cls(text, journal=journal, begin=begin, end=end, kind=kind)

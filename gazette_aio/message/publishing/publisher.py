@@ -1,0 +1,450 @@
+"""Publishing of messages, by themselves or in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.message.publishing.batches import BatchWriter, missing
+from gazette_aio.message.publishing.encoding import (
+    Encoded,
+    MessageRows,
+    Rows,
+    encode_rows,
+    map_rows,
+    release,
+    take,
+)
+from gazette_aio.message.publishing.gate import Gate
+from gazette_aio.message.publishing.pace import Pace
+from gazette_aio.message.publishing.routes import Routes
+from gazette_aio.message.publishing.tables import rows_of_table
+from gazette_aio.message.publishing.transaction import Transaction
+from gazette_aio.message.uuid import (
+    CONTINUE_TXN,
+    MASK_64,
+    OUTSIDE_TXN,
+    UNIX_EPOCH_TICKS,
+    Clock,
+    Flags,
+    ProducerID,
+    new_producer_id,
+)
+from gazette_aio.protocol.errors import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.mapping import Mapping, Target
+    from gazette_aio.message.publishing.intent_record import AckIntent
+    from gazette_aio.message.publishing.intents import IntentLog
+    from gazette_aio.message.publishing.routes import Route
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+_TURN_BYTES: Final = 1 << 19
+"""Bytes which are published without suspension: some two milliseconds' worth."""
+_MESSAGE_BYTES: Final = 300
+"""What a message counts on top of its length: as many bytes take as long."""
+
+
+class Publisher(Generic[T]):
+    """Publishes messages to journals, in the order of its clock.
+
+    Within a journal, messages of a Publisher are in the order of their clocks. Its methods may be
+    called by concurrent tasks of one event loop.
+
+    Args:
+        appends: Service to append through.
+        adapter: Encodes and stamps messages.
+        producer: ID to publish as; by default a fresh one. One which was used before a crash may
+            have left messages pending, which an acknowledgement would commit.
+        clock: Clock of messages, which is then up to the caller to update. By default the
+            Publisher has one of its own, and updates it from wall time.
+        allow_mixed: Permit `publish_committed()` to journals with pending uncommitted messages,
+            which makes readers drop the latter.
+    """
+
+    def __init__(
+        self,
+        appends: AppendService,
+        adapter: Adapter[T],
+        *,
+        producer: bytes | None = None,
+        clock: Clock | None = None,
+        allow_mixed: bool = False,
+    ) -> None:
+        if producer is not None and len(producer) != 6:
+            raise ValidationError("a producer ID has six bytes")
+        self.appends = appends
+        self.adapter: Adapter[T] = adapter
+        self.clock = Clock() if clock is None else clock
+        self._update_clock = clock is None
+        self._try_append = appends.try_append
+        own = new_producer_id() if producer is None else ProducerID(producer)
+        self._routes: Routes[T] = Routes(adapter, own, allow_mixed=allow_mixed)
+        self._open_routes = self._routes.open
+        self._plain: set[type] = set()  # Types of messages which have no validation.
+        self._transaction: Transaction | None = None
+        # Publishing waits while a transaction is being acknowledged.
+        self._gate = Gate()
+        # Bytes left to publish before the event loop has a turn; none while the gate is closed.
+        self._turn_bytes = _TURN_BYTES
+
+    @property
+    def producer_id(self) -> ProducerID:
+        """ID of the producer. It changes when a transaction is abandoned."""
+        return self._routes.producer
+
+    def __repr__(self) -> str:
+        return (
+            f"<Publisher {self.producer_id.hex()} clock={self.clock.value} "
+            f"routes={len(self._routes)} pending={len(self._routes.pending)}>"
+        )
+
+    async def publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+        """Publish a message which readers of committed messages may process at once.
+
+        Args:
+            mapping: Returns the journal and content type of a message; plain or async.
+            message: Message to publish. If it has a `validate()`, that's called first.
+
+        Returns:
+            The append, which may be awaited for the message to be committed by the broker.
+
+        Cancellation: safe — nothing was published.
+
+        Raises:
+            MixedTransactionError: The journal has uncommitted messages of this Publisher.
+            MappingError: The mapping has no journal for the message.
+            UnrecognizedContentTypeError: There's no framing of the journal's content type.
+            Exception: What the message's validation or encoding raises. Nothing is published.
+        """
+        return await self._publish(mapping, message, OUTSIDE_TXN)
+
+    async def publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+        """Publish a message which is pending until its journal is acknowledged.
+
+        Args:
+            mapping: Returns the journal and content type of a message; plain or async.
+            message: Message to publish. If it has a `validate()`, that's called first.
+
+        Returns:
+            The append, which may be awaited for the message to be written by the broker.
+
+        Cancellation: safe — nothing was published.
+
+        Raises:
+            MappingError: The mapping has no journal for the message.
+            UnrecognizedContentTypeError: There's no framing of the journal's content type.
+            Exception: What the message's validation or encoding raises. Nothing is published.
+        """
+        # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
+        turn_bytes = self._turn_bytes
+        if turn_bytes > 0:
+            if type(message) not in self._plain:
+                self._validate(message)
+            target = mapping(message)
+            route = self._open_routes.get(target)
+            if route is not None:
+                clock = self.clock
+                before = clock.value
+                tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
+                if tick > before:
+                    tick += clock.step
+                else:
+                    tick = (before + clock.step) & MASK_64
+                clock.value = tick
+                data = route.encode_continue(message, tick)
+                append = self._try_append(route.journal, data)
+                if append is not None:
+                    self._turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
+                    route.last = append
+                    return append
+                clock.value = before
+            return await self._publish_mapped(target, message, CONTINUE_TXN)
+        return await self._publish(mapping, message, CONTINUE_TXN)
+
+    async def _publish(self, mapping: Mapping[T], message: T, flags: Flags) -> AsyncAppend:
+        if self._turn_bytes <= 0 and not self._gate.is_closed:
+            # A caller who never has to wait still lets others, and what writes appends, have turns.
+            self._turn_bytes = _TURN_BYTES
+            await asyncio.sleep(0)
+        if type(message) not in self._plain:
+            self._validate(message)
+        return await self._publish_mapped(mapping(message), message, flags)
+
+    async def _publish_mapped(
+        self, target: Target | Awaitable[Target], message: T, flags: Flags
+    ) -> AsyncAppend:
+        if not isinstance(target, tuple):
+            target = await target
+        await self._gate.passed()
+        route = self._routes.route_to(target, flags)
+        if self._update_clock:
+            self.clock.update()
+        # Invariant: from the tick to the append there's no await, so that the order of bytes is
+        # the order of clocks.
+        before = self.clock.value
+        clock = self.clock.tick()
+        data = route.encode(message, clock, flags)
+        self._turn_bytes -= _MESSAGE_BYTES + len(data)
+        append = self._try_append(route.journal, data)
+        if append is None:
+            self.clock.value = before
+            route, append, clock = await self._append_slowly(target, message, flags)
+        if flags == OUTSIDE_TXN:
+            route.settled_clock = clock
+            return append
+        if not route.pending:
+            cleared = self.appends.cleared_error(route.journal)
+            self._routes.note_pending(route, clock, cleared)
+        route.last = append
+        return append
+
+    async def _append_slowly(
+        self, target: Target, message: T, flags: Flags
+    ) -> tuple[Route[T], AsyncAppend, int]:
+        with self._gate:
+            append = await self.appends.start_append(target[0])
+            try:
+                # Race: meanwhile the journal may have got uncommitted messages of others, or these
+                # were abandoned, and the producer is another.
+                route = self._routes.route_to(target, flags)
+                clock = self.clock.tick()
+                append.write(route.encode(message, clock, flags))
+            except BaseException as error:
+                append.require(error)
+                with contextlib.suppress(type(error)):
+                    append.release()
+                raise
+            append.release()
+            return route, append, clock
+
+    async def publish_committed_batch(
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Iterable[T] = (),
+        *,
+        table: Any = None,
+    ) -> dict[str, AsyncAppend]:
+        """Publish messages which readers of committed messages may process at once.
+
+        As `publish_uncommitted_batch()`, but messages aren't part of a transaction.
+
+        Args:
+            mapping: Returns the journal and content type of a message, plain or async; or a pair of
+                them for all. Rows of a table are handed to it as dicts.
+            messages: Messages to publish, any iterable of them. They must not change meanwhile.
+            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
+
+        Returns:
+            The append of each journal.
+
+        Cancellation: aborts — journals which were appended to keep their messages.
+
+        Raises:
+            MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
+                came while the batch was under way, journals before it keep their messages.
+        """
+        return await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+
+    async def publish_uncommitted_batch(
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Iterable[T] = (),
+        *,
+        table: Any = None,
+    ) -> dict[str, AsyncAppend]:
+        """Publish messages which are pending until their journals are acknowledged.
+
+        All of them are validated, mapped and encoded before anything is published: if one can't be,
+        none is. Then those of a journal are one append, in their order; only beyond
+        `AppendService.cutoff_bytes` they're several. Journals follow each other, each is locked
+        only while it's its turn, and the event loop has turns in between.
+
+        Rows of a table become messages by the names of its columns if they're JSON or protobuf, and
+        by their positions if they're CSV. Columns named `_journal`, `_begin`, `_end`, `_timestamp`,
+        `_clock`, `_producer` and `_flags` are left out, so that what `arrow()` has read may be
+        published. If all that remains is `_value`, that's the whole message as bytes or text. There
+        can't be other columns beside that.
+
+        Args:
+            mapping: Returns the journal and content type of a message, plain or async; or a pair of
+                them for all. Rows of a table are handed to it as dicts.
+            messages: Messages to publish, any iterable of them. They must not change meanwhile.
+            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
+
+        Returns:
+            The append of each journal. If a journal has several it's the last, which succeeds only
+            if all do.
+
+        Cancellation: aborts — journals which were appended to keep their messages.
+
+        Raises:
+            MappingError: The mapping has no journal for a message.
+            UnrecognizedContentTypeError: There's no framing of a journal's content type.
+            ValidationError: A table has a value which messages can't hold, or the mapping gives a
+                journal two content types.
+            ConfigurationError: There's no pyarrow, or messages of the adapter can't be made of the
+                columns of the table.
+            DependencyError: Part of a journal's messages may be missing, as an error was cleared;
+                or some were abandoned, and the rest isn't published.
+            Exception: What validation, the mapping or encoding raises, with a note of which message
+                of the batch it was. Nothing is published then.
+        """
+        return await self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+
+    async def _publish_batch(
+        self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
+    ) -> dict[str, AsyncAppend]:
+        pace = Pace()
+        taken = await take(messages, pace)
+        rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)
+        if table is not None:
+            if taken:
+                raise ValidationError("a batch has either messages or a table")
+            rows = await rows_of_table(table, self.adapter)
+        indices = await map_rows(rows, mapping, pace)
+        _check_journals(indices)
+        batch: list[tuple[Target, list[Encoded]]] = []
+        for target, some in indices.items():
+            route = self._routes.find(target)
+            batch.append((target, await encode_rows(rows, some, route, flags, pace)))
+        await release(taken, pace)
+        await self._gate.passed()
+        for target, _ in batch:
+            self._routes.route_to(target, flags)
+        writer = BatchWriter(
+            self.appends,
+            self._routes,
+            self.clock,
+            update_clock=self._update_clock,
+            flags=flags,
+            pace=pace,
+        )
+        with self._gate:
+            return {target[0]: await writer.append(target, parts) for target, parts in batch}
+
+    def _validate(self, message: T) -> None:
+        kind: Any = type(message)
+        if _has_validate(kind):
+            validated: Any = message
+            validated.validate()
+        else:
+            self._plain.add(kind)
+
+    def build_ack_intents(self) -> list[AckIntent]:
+        """Return acknowledgements of the journals with uncommitted messages, and forget those.
+
+        It appends nothing. To commit exactly once, in this order: await all uncommitted appends;
+        store the intents along with the state which they belong to; append each intent to its
+        journal; and after a crash append stored ones again before anything else. Nothing may be
+        published to these journals meanwhile. `transaction()` does all that.
+
+        Raises:
+            Exception: What the adapter raises. Nothing was forgotten then.
+        """
+        return self._routes.acknowledge(self.clock)
+
+    def transaction(self, *, intents: IntentLog | None = None) -> Transaction:
+        """Return an async context manager which commits what's published within it, or nothing.
+
+        See Transaction for what happens in which order, and what holds after a crash.
+
+        Args:
+            intents: Where acknowledgements are stored before they're appended. Without it, a crash
+                while they're appended may commit some journals and not others.
+        """
+        return Transaction(self, intents)
+
+    def abandon(self) -> None:
+        """Give up uncommitted messages: no later acknowledgement commits them.
+
+        The Publisher takes a fresh producer ID, so that readers never relate them to what it
+        publishes from now on. Where an append is possible at once, they're also rolled back
+        explicitly, which spares readers from keeping them.
+        """
+        # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
+        for route, clock in self._routes.abandon():
+            if clock <= 0:
+                continue  # There's no such acknowledgement: a zero clock is always committed.
+            try:
+                self._try_append(route.journal, self._routes.acknowledgement(route, clock))
+            except Exception as error:  # noqa: BLE001 - it's a service to readers, and no more.
+                extra = {"journal": route.journal, "producer": route.producer.hex()}
+                _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
+
+    def enter_transaction(self, transaction: Transaction) -> None:
+        """Register the transaction which is open.
+
+        Raises:
+            RuntimeError: If there's another.
+        """
+        if self._transaction is not None:
+            raise RuntimeError("a transaction of this Publisher is open already")
+        self._transaction = transaction
+
+    def leave_transaction(self) -> None:
+        """Let another transaction open, and others publish."""
+        self._transaction = None
+        self._turn_bytes = _TURN_BYTES
+        self._gate.open()
+
+    async def hold_publishing(self) -> None:
+        """Make publishing wait from now on, and wait for what is being published.
+
+        Cancellation: aborts — publishing waits until `leave_transaction()`.
+        """
+        self._turn_bytes = 0
+        await self._gate.close()
+
+    async def flush(self) -> None:
+        """Wait until all uncommitted messages which await acknowledgement are written.
+
+        Cancellation: safe.
+
+        Raises:
+            GazetteError: If an append failed, or may have failed whose error was cleared.
+        """
+        for route in list(self._routes.pending):
+            # Invariant: appends of one journal complete in order, and fail all later ones, until
+            # somebody clears the error.
+            if route.last is not None:
+                await route.last
+            cleared = self.appends.cleared_error(route.journal)
+            if cleared is not route.cleared_error:
+                raise missing(route.journal, cleared)
+
+
+def _check_journals(targets: Iterable[Target]) -> None:
+    """Raise unless targets are of different journals, whose names are valid."""
+    content_types: dict[str, str] = {}
+    for journal, content_type in targets:
+        try:
+            pb.validate(pb.AppendRequest(journal=journal))
+        except ValidationError as error:
+            raise error.extend("Request") from None
+        other = content_types.setdefault(journal, content_type)
+        if other != content_type:
+            raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_validate(kind: Any) -> bool:
+    bases: tuple[type, ...] = kind.__mro__
+    for base in bases:
+        defined = vars(base).get("validate")
+        if defined is not None:
+            # Models of pydantic have a deprecated class method of that name.
+            return base.__module__.partition(".")[0] != "pydantic" and inspect.isfunction(defined)
+    return False

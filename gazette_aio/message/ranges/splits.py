@@ -1,0 +1,306 @@
+"""The plan by which each split of a range delivers the committed messages of its own bytes.
+
+See `gazette_aio.message.ranges.committed` for how it comes about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.ranges.states import RangeState
+from gazette_aio.message.ranges.transfer import (
+    ACK,
+    DROPPED,
+    ProducerBounds,
+    apply,
+    begun,
+    verdict,
+)
+from gazette_aio.message.sequencing.columns import by_producer
+from gazette_aio.message.sequencing.plan import ReplaySpan
+from gazette_aio.message.sequencing.segments import decide
+from gazette_aio.protocol.errors import SequencerStateError, ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gazette_aio.message.ranges.summary import RangeSummary
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+
+
+class Tail(NamedTuple):
+    """Messages of a producer which are pending at the end of a split."""
+
+    begin: int
+    """Offset of the first one, or a lower bound of it; or -1 if there's none."""
+    commit: int
+    """Clock up to which they commit, or DROPPED."""
+
+
+class ProducerPlan(NamedTuple):
+    """What a split has to know of one of its producers."""
+
+    bounds: ProducerBounds
+    """State when the split begins."""
+    head: int
+    """Clock up to which the split's first acknowledgement commits; or DROPPED, if there's none, or
+    a message outside of transactions discards what's pending before it."""
+    tail: Tail
+
+
+class SplitPlan(NamedTuple):
+    """By which a split decides on the messages of its own bytes: see `CommittedSplit`.
+
+    As a pickle, it takes some 70 bytes per producer.
+    """
+
+    begin: int
+    """Offset of the first message; or -1 if there's none."""
+    end: int
+    """Offset behind the last message; or -1."""
+    producers: dict[int, ProducerPlan]
+    """What it has to know of its producers, which are big-endian numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """How consecutive splits deliver the committed messages of the range they make up."""
+
+    splits: list[SplitPlan]
+    """Of each split, in the order given."""
+    entering: list[ReplaySpan]
+    """Messages before the range which it commits. None, if the range begins without a state."""
+    state: RangeState
+    """State at the end of the range. What's pending there is delivered if what's ahead commits it.
+
+    Offsets of first pending messages may be lower bounds (see `columnar.transfer`). A commit behind
+    the range then reads again, and leaves out, some duplicates before them.
+    """
+
+    def is_decided(self, ahead: RangeSummary) -> bool:
+        """Return whether what's directly behind the range decides on all that's pending at its end.
+
+        If so, then more of what's behind would decide nothing else.
+        """
+        pending = {p: b for p, b in self.state.producers.items() if b.begin != -1}
+        return len(_verdicts(ahead, pending)) == len(pending)
+
+
+def plan_splits(
+    state: RangeState, summaries: Sequence[RangeSummary], ahead: RangeSummary | None = None
+) -> RangePlan:
+    """Return how splits deliver the committed messages of a range.
+
+    Args:
+        state: State at the begin of the first split.
+        summaries: Summaries of consecutive splits.
+        ahead: Summary of what's directly behind the last one, or of the begin of that. What it
+            commits of the range is delivered as well.
+
+    Raises:
+        ValidationError: If the summaries aren't in the order of their offsets.
+    """
+    states = dict(state.producers)
+    plans: list[dict[int, ProducerPlan]] = [{} for _ in summaries]
+    # By producer, the splits whose tails are undecided. -1 stands for what was before the first.
+    undecided = {producer: [-1] for producer, bounds in states.items() if bounds.begin != -1}
+    entering: list[ReplaySpan] = []
+    floor = offset = state.offset
+
+    def decide(producer: int, commit: int) -> None:
+        for at in undecided.pop(producer, ()):
+            if at != -1:
+                plan = plans[at][producer]
+                plans[at][producer] = plan._replace(tail=Tail(plan.tail.begin, commit))
+            elif commit != DROPPED:
+                low, _, begin = state.producers[producer]
+                entering.append(ReplaySpan(producer, begin, state.offset, low, commit))
+
+    for at, summary in enumerate(summaries):
+        if summary.end == -1:
+            continue
+        # A torn record may go on into the next split, which doesn't begin with its rest.
+        if summary.begin < floor:
+            raise ValidationError(f"split begins at {summary.begin}, before {floor}")
+        floor, offset = summary.begin, max(offset, summary.end)
+        for producer, transfer in summary.transfers.items():
+            before = begun(states.get(producer), transfer)
+            commit = verdict(before, transfer)
+            if commit is not None:
+                decide(producer, commit)
+            after, _ = apply(before, transfer)
+            states[producer] = after
+            plans[at][producer] = ProducerPlan(
+                before, commit or DROPPED, Tail(after.begin, DROPPED)
+            )
+            if after.begin != -1:
+                undecided.setdefault(producer, []).append(at)
+    if ahead is not None and ahead.end != -1:
+        if ahead.begin < floor:
+            raise ValidationError(f"what's ahead begins at {ahead.begin}, before {floor}")
+        for producer, commit in _verdicts(ahead, {p: states[p] for p in undecided}):
+            decide(producer, commit)
+    splits = [
+        SplitPlan(summary.begin, summary.end, producers)
+        for summary, producers in zip(summaries, plans, strict=True)
+    ]
+    entering.sort(key=lambda span: span.begin)
+    return RangePlan(splits, entering, RangeState(offset, states))
+
+
+def _verdicts(ahead: RangeSummary, pending: dict[int, ProducerBounds]) -> list[tuple[int, int]]:
+    """Return the producers with pending messages on which what's ahead decides, and how."""
+    found = [
+        (producer, verdict(bounds, ahead.transfers[producer]))
+        for producer, bounds in pending.items()
+        if producer in ahead.transfers
+    ]
+    return [(producer, commit) for producer, commit in found if commit is not None]
+
+
+@dataclass(slots=True)
+class _Chunk:
+    mask: NDArray[np.bool_]
+    """Whether each row is delivered."""
+    undecided: int = 0
+    """Number of producers with messages which aren't decided."""
+
+
+class _Pending(NamedTuple):
+    """Messages of one producer which are pending when their chunk ends."""
+
+    chunk: _Chunk
+    rows: Indices
+    clocks: NDArray[np.uint64]
+
+    def decide(self, commit: int) -> None:
+        self.chunk.mask[self.rows[self.clocks <= np.uint64(commit)]] = True
+
+
+class CommittedSplit:
+    """Decides which messages of a split are delivered, in the order of the journal.
+
+    It's given the UUIDs of the split's messages, chunk by chunk, and says which rows of a chunk are
+    delivered once all of them are decided. A reader either retains its chunks until then; or drops
+    them, keeps the masks (a byte per message), and reads the split's content once more.
+
+    Theory of operation. Messages which are pending when their chunk ends are decided at once if the
+    plan tells their fate: before the first acknowledgement of their producer within the split, and
+    behind its last one. Others are decided by what a later chunk closes. So what's undecided is
+    of transactions which both begin and end within the split, other than a producer's first one: it
+    takes some 25 bytes per message.
+
+    Args:
+        plan: Plan of the split.
+    """
+
+    def __init__(self, plan: SplitPlan) -> None:
+        self._plan = plan
+        self._offset = -1  # Behind the last message given.
+        self._plans = plan.producers
+        self._bounds = {p: planned.bounds for p, planned in plan.producers.items()}
+        # What's committed by the split's first acknowledgement of each producer, until it's seen.
+        self._heads = {
+            producer: plan.head for producer, plan in plan.producers.items() if plan.head
+        }
+        self._chunks: deque[_Chunk] = deque()
+        self._pending: dict[int, list[_Pending]] = {}
+
+    @property
+    def undecided(self) -> int:
+        """Number of chunks, of those given last, of which no mask was returned yet."""
+        return len(self._chunks)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} producers={len(self._plans)} undecided={self.undecided} "
+            f"pending={len(self._pending)}>"
+        )
+
+    def decide(self, columns: UuidColumns) -> list[NDArray[np.bool_]]:
+        """Take the next chunk, and return masks of the next chunks which are decided by now.
+
+        Returns:
+            Of each chunk, in the order they were given, whether each row is delivered.
+            Acknowledgements aren't.
+
+        Raises:
+            SequencerStateError: If the messages aren't those which the plan was made of.
+        """
+        self._check(columns)
+        decision = decide(columns, self._bounds, set())
+        if not decision.bounds.keys() <= self._plans.keys():
+            raise self._wrong_content()
+        if columns.rows:
+            self._offset = int(columns.end[-1])
+        chunk = _Chunk(np.zeros(columns.rows, np.bool_))
+        chunk.mask[decision.rows] = True
+        chunk.mask &= columns.flags != ACK
+        self._chunks.append(chunk)
+        if self._pending:
+            for producers, _, limits in decision.closings:
+                for producer, limit in zip(producers.tolist(), limits.tolist(), strict=True):
+                    for pending in self._pending.pop(producer, ()):
+                        pending.decide(limit)
+                        pending.chunk.undecided -= 1
+        if self._heads:
+            is_ack = (columns.flags == ACK) & (columns.clock != 0)
+            for producer in set(columns.producer[is_ack].tolist()):
+                self._heads.pop(producer, None)
+        self._bounds.update(
+            (producer, ProducerBounds(*bounds)) for producer, bounds in decision.bounds.items()
+        )
+        if decision.pending.size:
+            self._defer(chunk, columns, np.sort(decision.pending))
+        masks: list[NDArray[np.bool_]] = []
+        while self._chunks and not self._chunks[0].undecided:
+            masks.append(self._chunks.popleft().mask)
+        return masks
+
+    def finish(self) -> None:
+        """Declare the end of the split.
+
+        Raises:
+            SequencerStateError: If the messages weren't those which the plan was made of.
+        """
+        if self._chunks or self._offset != self._plan.end:
+            raise self._wrong_content()
+
+    def _check(self, columns: UuidColumns) -> None:
+        """Raise SequencerStateError if messages aren't the next ones of the split."""
+        if not columns.rows:
+            return
+        begin, end, _ = self._plan
+        first = int(columns.begin[0])
+        is_next = first >= self._offset if self._offset != -1 else first == begin
+        if not is_next or int(columns.end[-1]) > end:
+            raise self._wrong_content()
+
+    def _wrong_content(self) -> SequencerStateError:
+        begin, end, _ = self._plan
+        return SequencerStateError(
+            f"content of the split [{begin}, {end}) isn't what its plan was made of"
+        )
+
+    def _defer(self, chunk: _Chunk, columns: UuidColumns, rows: Indices) -> None:
+        """Decide messages which are pending when their chunk ends, or remember them."""
+        rows = rows[by_producer(columns.producer[rows])]
+        producers = columns.producer[rows]
+        changes = np.flatnonzero(producers[1:] != producers[:-1]) + 1
+        for part in np.split(rows, changes):
+            producer = int(columns.producer[part[0]])
+            tail = self._plans[producer].tail
+            pending = _Pending(chunk, part, columns.clock[part])
+            if tail.begin != -1 and columns.begin[part[0]] >= tail.begin:
+                pending.decide(tail.commit)
+            elif producer in self._heads:
+                pending.decide(self._heads[producer])
+            else:
+                chunk.undecided += 1
+                self._pending.setdefault(producer, []).append(pending)

@@ -1,0 +1,428 @@
+"""Reads journals, one or very many, and hands out what arrives of them in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.message.reading.budget import FIFOBudget
+from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
+from gazette_aio.message.reading.sources import (
+    Arrival,
+    ArrivalKind,
+    JournalInput,
+    MakeSplitter,
+    NamedSource,
+    ReaderSource,
+    S,
+    SelectedSource,
+    Source,
+    fetch_framings,
+    framing_of,
+)
+from gazette_aio.protocol.errors import (
+    OffsetJumpError,
+    OffsetNotYetAvailableError,
+    UnrecognizedContentTypeError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gazette_aio.client import RetryReader, WatchedList
+    from gazette_aio.client.listing.changes import ListChanges
+    from gazette_aio.message.framing import Framing
+
+_SLICE_JOURNALS = 16
+"""Journals which begin or end to be read without a pause."""
+
+T = TypeVar("T")
+
+
+async def _for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
+    """Call `act` with each of `items`, with pauses."""
+    for number, item in enumerate(items, 1):
+        act(item)
+        if number % _SLICE_JOURNALS == 0:
+            await asyncio.sleep(0)
+
+
+class Inputs(Generic[S]):
+    """Reads the journals of a source, and hands out what arrives of them.
+
+    Journals which have something at hand take turns, a chunk each. Those which are selected join
+    and leave as the selection changes. One that leaves is read until nothing more comes at once,
+    and goes on from there should it join again; unless it was deleted and created anew.
+
+    Nothing happens before the first arrival is asked for.
+
+    Args:
+        source: What to read.
+        make_splitter: Makes the splitters of journals.
+        offsets: Returns the offsets which journals are to be read from, as of a checkpoint. Called
+            once.
+        buffer_bytes: Limit of the chunks which are read ahead, over all journals.
+        read_ahead: Whether to read a single journal ahead, too, rather than as it's asked for.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        make_splitter: MakeSplitter[S],
+        *,
+        offsets: Callable[[], Mapping[str, int]] = dict,
+        buffer_bytes: int,
+        read_ahead: bool = False,
+    ) -> None:
+        self._source = source
+        self._make_splitter = make_splitter
+        self._checkpointed: Callable[[], Mapping[str, int]] | None = offsets
+        self._read_ahead = read_ahead
+        self._room = PumpRoom(
+            FIFOBudget(CATCH_UP_JOURNALS), FIFOBudget(max(buffer_bytes, 1)), self._make_ready
+        )
+        self._begun = False
+        self._closed = False
+        self._offsets: dict[str, int] = {}  # From which on to read journals which join.
+        self._revisions: dict[str, int] = {}  # Of the creation of journals which ever joined.
+        self._recreated: set[str] = set()  # Whose former state isn't known to be void yet.
+        self._single: JournalInput[S] | None = None  # Read in place.
+        self._single_ended = False
+        self._pumps: dict[str, JournalPump[S]] = {}
+        self._stopped: set[JournalPump[S]] = set()
+        self._successors: dict[str, pb.JournalSpec] = {}  # Join once who had their name has left.
+        self._void: list[RetryReader] = []  # Of replays which are to end.
+        self._ready: deque[JournalPump[S]] = deque()
+        self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
+        self._failed: JournalPump[S] | None = None
+        self._wakeup: asyncio.Event | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._entered: WatchedList | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether tasks are reading."""
+        return self._is_following() or any(pump.running for pump in self._pumps.values())
+
+    @property
+    def open(self) -> int:
+        """Number of journals which are read at present."""
+        return len(self._pumps) + (self._single is not None and not self._single_ended)
+
+    async def next_arrival(self) -> Arrival[S]:
+        """Return the next arrival, of the journal whose turn it is.
+
+        All messages of earlier arrivals must have been taken from the journal's splitter. A
+        journal which failed is read again from the next call on.
+
+        Cancellation: safe.
+
+        Raises:
+            StopAsyncIteration: Nothing is read any more.
+            UnrecognizedContentTypeError: There's no framing of a journal's content type. If it was
+                selected, others are read.
+            GazetteError: Journals can't be listed; the next call tries again.
+        """
+        while not self._closed:
+            if self._failed is not None:
+                self._failed.start()
+                self._failed = None
+            if self._errors:
+                raise self._errors.popleft()
+            if not self._begun:
+                try:
+                    await self._begin()
+                except Exception:
+                    # Race: who closes this needn't be who waits for journals to be listed.
+                    if not self._closed:
+                        raise
+            elif self._single is not None:
+                return await self._read_single(self._single)
+            elif self._ready:
+                pump = self._ready.popleft()
+                pump.is_queued = False
+                if pump.arrivals:
+                    return self._hand_out(pump)
+            elif self._pumps or self._is_following():
+                self._wakeup = asyncio.Event()
+                await self._wakeup.wait()
+            else:
+                break
+        raise StopAsyncIteration
+
+    def more(self, source: JournalInput[S], limit_bytes: int) -> list[bytes]:
+        """Return chunks at hand which directly follow the one that was last handed out.
+
+        Args:
+            source: Journal of the last arrival, which was a chunk.
+            limit_bytes: No further chunk is added once they're as large together.
+        """
+        chunks: list[bytes] = []
+        pump = self._pumps.get(source.journal)
+        if pump is not None and pump.source is source:
+            size = 0
+            while size < limit_bytes and (arrival := pump.take_chunk()) is not None:
+                chunks.append(arrival.chunk)
+                size += len(arrival.chunk)
+        return chunks
+
+    def are_others_ready(self, source: JournalInput[S]) -> bool:
+        """Whether there's something at hand of a journal other than `source`."""
+        return any(pump.source is not source for pump in islice(self._ready, 2))
+
+    def abandon(self, source: JournalInput[S]) -> None:
+        """Stop reading a journal which was deleted, and drop what was read ahead of it."""
+        self._offsets.pop(source.journal, None)
+        pump = self._pumps.pop(source.journal, None)
+        if pump is not None:
+            self._stop(pump)
+            while pump.arrivals:
+                pump.take()
+            self._join_successor(source.journal)
+
+    async def aclose(self) -> None:
+        """End reading. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        self._closed = True
+        self._wake()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+        pumps = [*self._pumps.values(), *self._stopped]
+        await _for_each(pumps, lambda pump: pump.cancel())
+        for pump in pumps:
+            await pump.aclose()
+        if self._single is not None:
+            await self._single.close_reader()
+        elif isinstance(self._source, ReaderSource):
+            await self._source.reader.aclose()
+        await self._leave_list()
+
+    async def _begin(self) -> None:
+        source = self._source
+        if self._checkpointed is not None:
+            self._offsets = dict(self._checkpointed())
+        if isinstance(source, SelectedSource):
+            await self._select(source)
+        elif isinstance(source, NamedSource):
+            framings = await fetch_framings(source.client, source.names)
+            await _for_each(zip(source.names, framings, strict=True), self._add_named)
+        else:
+            reader = source.reader
+            (framing,) = await fetch_framings(reader.client, [str(reader.journal)])
+            make = self._make_splitter
+            self._add(JournalInput(reader.client, reader.request, framing, make, reader=reader))
+        self._begun = True
+        # Invariant: tasks don't keep whoever iterates from being found leaked.
+        self._checkpointed = None
+
+    def _add_named(self, named: tuple[str, Framing]) -> None:
+        assert isinstance(self._source, NamedSource)
+        name, framing = named
+        if name not in self._pumps:
+            request = self._source.request(name, self._offsets.get(name))
+            client = self._source.client
+            self._add(JournalInput(client, request, framing, self._make_splitter))
+
+    def _add(self, source: JournalInput[S], *, reset: bool = False) -> None:
+        # Race: who closes this needn't be who waits for journals to be listed.
+        if self._closed:
+            return
+        origin = self._source
+        if not self._read_ahead and (
+            isinstance(origin, ReaderSource)
+            or (isinstance(origin, NamedSource) and len(origin.names) == 1)
+        ):
+            self._single = source
+            return
+        block = not isinstance(origin, ReaderSource) and origin.block
+        selected = isinstance(origin, SelectedSource)
+        pump = JournalPump(source, self._room, block=block, selected=selected)
+        self._pumps[source.journal] = pump
+        if reset:
+            pump.put(ArrivalKind.RESET)
+        pump.start()
+
+    async def _read_single(self, source: JournalInput[S]) -> Arrival[S]:
+        if self._single_ended:
+            if source.owned:
+                await source.close_reader()
+            raise StopAsyncIteration
+        origin = self._source
+        reader = source.open_reader(block=not isinstance(origin, ReaderSource) and origin.block)
+        try:
+            chunk = await anext(reader)
+        except StopAsyncIteration:
+            if self._closed:
+                raise  # It isn't the end of what the reader was asked for.
+            self._single_ended = True
+            return Arrival(source, ArrivalKind.END)
+        except OffsetJumpError as jump:
+            return Arrival(source, ArrivalKind.JUMP, begin=jump.offset)
+        except Exception as error:  # noqa: BLE001 - raised by the iterator, with where it happened.
+            if self._closed:
+                raise StopAsyncIteration from None
+            if isinstance(error, OffsetNotYetAvailableError) and source.owned:
+                self._single_ended = True
+                return Arrival(source, ArrivalKind.LEFT)
+            return Arrival(source, ArrivalKind.ERROR, error=error)
+        return Arrival(source, ArrivalKind.CHUNK, chunk, reader.offset - len(chunk))
+
+    def _hand_out(self, pump: JournalPump[S]) -> Arrival[S]:
+        arrival = pump.take()
+        if pump.arrivals:
+            self._make_ready(pump)
+        if arrival.kind is ArrivalKind.ERROR:
+            self._failed = pump
+        elif arrival.kind in {ArrivalKind.LEFT, ArrivalKind.END}:
+            name = pump.source.journal
+            del self._pumps[name]
+            if pump.running:
+                self._stop(pump)
+            if pump.source.offset:  # Else it still is to be read from its start.
+                self._offsets[name] = pump.source.offset
+            self._join_successor(name)
+        return arrival
+
+    def _make_ready(self, pump: JournalPump[S]) -> None:
+        if not pump.is_queued:
+            pump.is_queued = True
+            self._ready.append(pump)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()
+
+    def _stop(self, pump: JournalPump[S]) -> None:
+        pump.stop()
+        self._stopped = {each for each in self._stopped if each.running}
+        self._stopped.add(pump)
+
+    # Journals which are selected.
+
+    async def _select(self, source: SelectedSource) -> None:
+        selection = source.selection
+        if isinstance(selection, pb.LabelSelector):
+            await self._leave_list()
+            if not source.block:
+                listing = await source.client.list(selection)
+                await _for_each(listing.journals, self._join)
+                return
+            if self._closed:
+                return
+            selection = self._entered = source.client.watch(selection)
+            await selection.__aenter__()
+        elif not selection.is_live:
+            self._entered = selection
+            await selection.__aenter__()
+        if source.block:
+            self._following = asyncio.create_task(
+                self._follow(selection), name=f"gazette-read-list {source}"
+            )
+        else:
+            listing = await selection.ready()
+            await _for_each(listing.journals, self._join)
+            await self._leave_list()
+
+    async def _leave_list(self) -> None:
+        # Race: it stays noted until it's closed, should that be cancelled.
+        if self._entered is not None:
+            await self._entered.aclose()
+            self._entered = None
+
+    def _is_following(self) -> bool:
+        return self._following is not None and not self._following.done()
+
+    async def _follow(self, watched: WatchedList) -> None:
+        try:
+            is_first = True
+            async for changes in watched.changes():
+                await self._apply(changes, is_first=is_first)
+                is_first = False
+        except Exception as error:  # noqa: BLE001 - raised by the next call, which begins anew.
+            self._errors.append(error)
+            self._begun = False
+        else:
+            # Whoever closed the list wants no more of these journals.
+            await _for_each([*self._pumps], self._leave)
+        finally:
+            self._wake()
+
+    async def _apply(self, changes: ListChanges, *, is_first: bool) -> None:
+        gone = {journal.spec.name for journal in changes.removed}
+        if is_first:
+            gone.update(self._pumps)
+        if gone:
+            gone.difference_update(journal.spec.name for journal in changes.added)
+        await _for_each(gone, self._leave)
+        await _for_each(changes.added, self._join)
+        while self._void:
+            # Race: it may wait for content which the journal of that name won't have for long.
+            await self._void.pop().aclose()
+        for change in changes.changed:
+            pump = self._pumps.get(change.after.spec.name)
+            if pump is None:
+                self._join(change.after)
+            else:
+                pump.listed_anew()
+
+    def _leave(self, name: str) -> None:
+        self._successors.pop(name, None)
+        pump = self._pumps.get(name)
+        if pump is not None:
+            pump.leave()
+
+    def _join(self, journal: pb.ListResponse.Journal) -> None:
+        assert isinstance(self._source, SelectedSource)
+        spec, revision = journal.spec, journal.create_revision
+        name = spec.name
+        known = self._revisions.get(name, 0)
+        # Wire: brokers of some ages don't tell it.
+        recreated = 0 not in {known, revision} and known != revision
+        self._revisions[name] = revision or known
+        if recreated:
+            self._recreated.add(name)
+        pump = self._pumps.get(name)
+        if pump is None:
+            self._join_now(spec)
+        elif self._source.block:
+            # Race: it may be about to leave, and then joins again behind what was read of it.
+            self._successors[name] = spec
+            if recreated:
+                pump.source.is_void = True
+                if pump.source.replaying is not None:
+                    self._void.append(pump.source.replaying)
+                self._stop(pump)
+            else:
+                pump.stay()
+
+    def _join_successor(self, name: str) -> None:
+        spec = self._successors.pop(name, None)
+        if spec is not None and not self._closed:
+            self._join_now(spec)
+
+    def _join_now(self, spec: pb.JournalSpec) -> None:
+        assert isinstance(self._source, SelectedSource)
+        name = spec.name
+        try:
+            framing = framing_of(spec, name)
+        except UnrecognizedContentTypeError as error:
+            self._errors.append(error)
+            self._wake()
+            return
+        reset = name in self._recreated
+        if reset:
+            self._recreated.discard(name)
+            self._offsets[name] = 0
+        request = self._source.request(name, self._offsets.get(name))
+        source = JournalInput(self._source.client, request, framing, self._make_splitter)
+        self._add(source, reset=reset)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._source} open={self.open}>"

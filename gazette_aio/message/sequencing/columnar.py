@@ -1,0 +1,359 @@
+"""The order in which messages of a journal commit, decided a batch of columns at a time.
+
+A ColumnarSequencer commits what a Sequencer of unbounded ring commits, in the same order, and has
+the same checkpoints. It's given the columns of rows and answers with indices: its caller holds what
+the rows hold, for those of the batch and for the pending ones which are carried to the next batch.
+
+Spans which take too many bytes are evicted as a whole, the largest first. The producer's state is
+*missing* rows then, as it is when restored with an open span: its acknowledgement needs a replay.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gazette_aio.message.sequencing.checkpoint import ProducerState
+from gazette_aio.message.sequencing.columns import GrowingColumns, ascending
+from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
+from gazette_aio.message.sequencing.producer import Producer, stale_producers
+from gazette_aio.message.sequencing.segments import decide
+from gazette_aio.message.sequencing.transitions import Closings
+from gazette_aio.message.uuid import ProducerID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.sequencing.transitions import Bounds, Decision, Remarks
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Before:
+    """The last plan, and what was known before it of the producers which it touches."""
+
+    plan: CommitPlan
+    carried: int
+    """Number of rows of the plan's table which were carried."""
+    offset: int
+    touched: dict[int, Bounds]
+    """Bounds which producers are known with after the plan."""
+    bounds: dict[int, Bounds]
+    missing: set[int]
+
+
+class ColumnarSequencer:
+    """Sequences messages of one journal into their committed order.
+
+    Args:
+        journal: Name of the journal.
+        offset: Offset read through.
+        producers: States of the journal's producers, as of a checkpoint.
+        max_pending_bytes: Limit of the bytes of pending rows which are carried between batches, if
+            there's one.
+    """
+
+    def __init__(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        producers: Iterable[ProducerState] = (),
+        max_pending_bytes: int | None = None,
+    ) -> None:
+        self.journal = journal
+        self._offset = offset
+        self._max_pending_bytes = max_pending_bytes
+        self._bounds: dict[int, Bounds] = {}
+        # Producers with open spans of which rows weren't retained: nothing is carried of them.
+        self._missing: set[int] = set()
+        # Producers whose spans began since the last checkpoint, and weren't finished.
+        self._pending: set[int] = set()
+        # Producers which are forgotten, but have rows in the carry.
+        self._forgotten: list[int] = []
+        self._carry = GrowingColumns()
+        self._carry_bytes = 0
+        self._before: _Before | None = None
+        for state in producers:
+            producer, low = int.from_bytes(state.producer, "big"), state.last_ack
+            high = low
+            if state.begin != -1:
+                self._missing.add(producer)
+                high = max(low, state.max_clock or 0)
+            self._bounds[producer] = (low, high, state.begin)
+
+    @property
+    def offset(self) -> int:
+        """Offset behind the last row which was processed."""
+        return self._offset
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a span began since the last checkpoint, and wasn't finished."""
+        return bool(self._pending)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the rows which are carried to the next batch."""
+        return self._carry_bytes
+
+    @property
+    def pending_rows(self) -> int:
+        """Number of the rows which are carried to the next batch."""
+        return self._carry.columns.rows
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {self.journal} offset={self._offset} "
+            f"producers={len(self._bounds)} pending_rows={self.pending_rows} "
+            f"pending_bytes={self.pending_bytes}>"
+        )
+
+    def producer_state(self, producer: bytes) -> ProducerState | None:
+        """Return what is known of a producer, or None."""
+        number = int.from_bytes(producer, "big")
+        bounds = self._bounds.get(number)
+        return None if bounds is None else self._states({number: bounds})[0]
+
+    def process(self, batch: UuidColumns) -> CommitPlan:
+        """Process the rows of the journal which follow, up to the first commit by a replay.
+
+        Returns:
+            What commits, and what's to be carried. The rest of the batch, if any, is to be
+            processed next.
+        """
+        carried, offset = self._carry.columns.rows, self._offset
+        decision = decide(batch, self._bounds, self._missing)
+        self._remark(decision.remarks, batch)
+        touched = decision.bounds
+        bounds = {p: self._bounds[p] for p in touched if p in self._bounds}
+        missing = self._missing.intersection(touched)
+        self._bounds.update(touched)
+        self._missing.difference_update(decision.finished)
+        self._pending.difference_update(decision.finished)
+        self._pending.update(decision.began)
+        if decision.consumed:
+            self._offset = int(batch.end[decision.consumed - 1])
+        plan = self._plan(batch, decision)
+        self._before = _Before(plan, carried, offset, touched, bounds, missing)
+        return plan
+
+    def replay(self, span: ReplaySpan) -> Replay:
+        """Return the filter of what is read again for a commit."""
+        return Replay(span, self.journal)
+
+    def _plan(self, batch: UuidColumns, decision: Decision) -> CommitPlan:
+        carry = self._carry.columns
+        held = carry.rows
+        rows, terminators = decision.rows + held, decision.terminators + held
+        kept = np.arange(held)
+        closings = decision.closings
+        if self._forgotten:
+            closings = [*closings, Closings.of([(p, 0, 0) for p in self._forgotten])]
+            self._forgotten = []
+        if closings and held:
+            kept, committed, by = _close(carry, closings)
+            delivery = ascending(by, batch.rows)
+            committed, by = committed[delivery], by[delivery]
+            if committed.size:
+                # An acknowledgement isn't delivered behind a row of its own clock.
+                equal = carry.clock[committed] == batch.clock[by]
+                if equal.any():
+                    delivered = ~np.isin(rows, by[equal] + held)
+                    rows, terminators = rows[delivered], terminators[delivered]
+                rows = np.concatenate((committed, rows))
+                terminators = np.concatenate((by + held, terminators))
+        delivery = np.argsort(terminators, kind="stable")
+        rows, terminators = rows[delivery], terminators[delivery]
+        consumed, replay = decision.consumed, None
+        batch = batch.slice(0, consumed)
+        table = self._carry.append(batch)
+        pending = np.sort(decision.pending) + held
+        kept = np.concatenate((kept, pending))
+        if kept.size < table.rows:
+            self._carry.replace(table.take(kept))
+        self._count_bytes()
+        if self._max_pending_bytes is not None:
+            left = self.evict(self._max_pending_bytes)
+            if left is not None:
+                kept = kept[left]
+        if decision.replay is not None:
+            producer, begin, low, high = decision.replay
+            end, tail = int(batch.begin[-1]), np.array([table.rows - 1], np.int64)
+            replay = ReplaySpan(producer, begin, end, low, high, tail)
+        return CommitPlan(table, rows, terminators, kept, consumed, replay)
+
+    def _count_bytes(self) -> None:
+        carry = self._carry.columns
+        self._carry_bytes = int((carry.end - carry.begin).sum())
+
+    def evict(self, max_bytes: int) -> Indices | None:
+        """Evict pending rows until they take at most `max_bytes`: whole spans, the largest first.
+
+        Returns:
+            Which of the rows carried are left, ascending; or None if all are.
+        """
+        if self._carry_bytes <= max_bytes:
+            return None
+        carry = self._carry.columns
+        producers, of = np.unique(carry.producer, return_inverse=True)
+        sizes = np.bincount(of, weights=carry.end - carry.begin).astype(np.int64)
+        order = np.argsort(-sizes, kind="stable")
+        after = self._carry_bytes - np.cumsum(sizes[order])
+        evicted = order[: int(np.count_nonzero(after > max_bytes)) + 1]
+        lost = np.zeros(producers.size, np.bool_)
+        lost[evicted] = True
+        self._missing.update(producers[evicted].tolist())
+        self._missing.difference_update(self._forgotten)
+        left = np.flatnonzero(~lost[of])
+        self._carry.replace(carry.take(left))
+        self._count_bytes()
+        return left
+
+    def checkpoint(
+        self,
+        prune_horizon_ns: int = 0,
+        *,
+        delivered: int | None = None,
+        replayed: tuple[int, int] | None = None,
+    ) -> tuple[int, list[ProducerState]]:
+        """Return the offset read through, and states of producers, as of a row that was delivered.
+
+        Nothing is pending thereafter, of what was processed up to there.
+
+        Args:
+            prune_horizon_ns: Forget producers whose largest clock is older by this than the newest
+                acknowledgement, in nanoseconds. Zero keeps all.
+            delivered: How many of the last plan's rows were delivered. By default all of the plan
+                was processed, its replay as well.
+            replayed: Clock and begin of the last row delivered of the plan's replay, if any was;
+                all rows of the plan were.
+        """
+        before = self._before
+        if delivered is None or before is None:
+            offset, bounds, busy, kept = self._offset, dict(self._bounds), None, set[int]()
+            self._pending.clear()
+        else:
+            offset, past, busy = _as_of(before, delivered, replayed)
+            bounds = {p: b for p, b in self._bounds.items() if p not in before.touched}
+            bounds.update(past)
+            kept = set(before.touched)
+            idle = (0, 0, -1)
+            self._pending = {
+                p
+                for p in self._pending.intersection(kept)
+                if self._bounds[p][2] != past.get(p, idle)[2]
+            }
+        if prune_horizon_ns > 0:
+            for producer in self._stale(bounds, prune_horizon_ns):
+                if producer == busy:
+                    continue
+                del bounds[producer]
+                if producer not in kept:
+                    self._forget(producer)
+        return offset, self._states(bounds)
+
+    def _states(self, bounds: dict[int, Bounds]) -> list[ProducerState]:
+        journal = self.journal
+        return [
+            ProducerState(
+                journal,
+                ProducerID(producer.to_bytes(6, "big")),
+                low,
+                begin,
+                high if begin != -1 else None,
+            )
+            for producer, (low, high, begin) in bounds.items()
+        ]
+
+    def _stale(self, bounds: dict[int, Bounds], horizon_ns: int) -> list[int]:
+        if not bounds:
+            return []
+        # Of many producers, the newest and the oldest tell whether any is stale.
+        ends = max(bounds.values()), min(bounds.values(), key=itemgetter(1))
+        if not stale_producers([self._tracked(0, (*b[:2], -1)) for b in ends], horizon_ns):
+            return []
+        tracked = [self._tracked(producer, b) for producer, b in bounds.items()]
+        return [int.from_bytes(s.producer, "big") for s in stale_producers(tracked, horizon_ns)]
+
+    def _tracked(self, producer: int, bounds: Bounds) -> Producer:
+        low, high, begin = bounds
+        state = Producer(self.journal, ProducerID(producer.to_bytes(6, "big")), low, begin)
+        state.max = high
+        return state
+
+    def _forget(self, producer: int) -> None:
+        _, _, begin = self._bounds.pop(producer)
+        self._pending.discard(producer)
+        if begin != -1 and producer not in self._missing:
+            self._forgotten.append(producer)
+        self._missing.discard(producer)
+
+    def _remark(self, remarks: Remarks, batch: UuidColumns) -> None:
+        extra = {"journal": self.journal, "begin": int(batch.begin[0]) if batch.rows else -1}
+        if remarks.unknown_flags:
+            extra["rows"] = remarks.unknown_flags
+            _logger.error("messages have unexpected flags", extra=extra)
+        if remarks.rollbacks:
+            extra["rows"] = remarks.rollbacks
+            _logger.error(
+                "acknowledgements are older than the last ones: exactly-once semantics are lost",
+                extra=extra,
+            )
+        if remarks.mixed:
+            extra["rows"] = remarks.mixed
+            _logger.error(
+                "messages outside of transactions discard pending ones of their producers",
+                extra=extra,
+            )
+
+
+def _close(carry: UuidColumns, closings: list[Closings]) -> tuple[Indices, Indices, Indices]:
+    """Return carried rows which stay, those which commit, and the batch's rows they commit by."""
+    producer = np.concatenate([c.producer for c in closings])
+    order = np.argsort(producer)
+    producer = producer[order]
+    terminator = np.concatenate([c.terminator for c in closings])[order]
+    limit = np.concatenate([c.limit for c in closings])[order]
+    at = np.minimum(np.searchsorted(producer, carry.producer), producer.size - 1)
+    closed = producer[at] == carry.producer
+    rows = np.flatnonzero(closed)
+    of = at[rows]
+    commit = carry.clock[rows] <= limit[of]
+    return np.flatnonzero(~closed), rows[commit], terminator[of[commit]]
+
+
+def _as_of(
+    before: _Before, delivered: int, replayed: tuple[int, int] | None
+) -> tuple[int, dict[int, Bounds], int | None]:
+    """Return the offset, bounds of producers, and the producer of which only a part was delivered.
+
+    It's as of when some rows of the last plan were delivered, and nothing was done thereafter.
+    """
+    plan = before.plan
+    batch = plan.table.slice(before.carried)
+    stop, busy, commit = 0, None, (0, 0, -1)
+    if replayed is not None:
+        assert plan.replay is not None, "the plan has no replay"
+        stop, busy = plan.consumed - 1, plan.replay.producer
+        commit = (replayed[0], plan.replay.max, replayed[1])
+    elif delivered:
+        row, by = int(plan.rows[delivered - 1]), int(plan.terminators[delivered - 1])
+        stop = by - before.carried + 1
+        if delivered < plan.rows.size and plan.terminators[delivered] == by:
+            # The rest of the commit remains: its last row is read again after a restart.
+            stop -= 1
+            table = plan.table
+            busy = int(table.producer[by])
+            commit = (int(table.clock[row]), int(table.clock[by]), int(table.begin[row]))
+    done = decide(batch.slice(0, stop), before.bounds, before.missing)
+    bounds = {**before.bounds, **done.bounds}
+    if busy is not None:
+        bounds[busy] = commit
+    return int(batch.end[stop - 1]) if stop else before.offset, bounds, busy

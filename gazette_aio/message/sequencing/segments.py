@@ -1,0 +1,312 @@
+"""How rows change what's known of their producers, a batch of columns at once.
+
+Theory of operation. Rows are grouped into *segments*, one of each producer, in which they're in the
+order they were read. A segment is *plain* if its clocks increase, from the upper bound of what's
+known of its producer: then there's no duplicate and no rollback, each acknowledgement commits all
+that's pending, and the segment is cut by its terminators (rows other than CONTINUE) into *blocks*:
+the terminator, and the rows it commits or discards. Other segments are either made plain by leaving
+out rows which change nothing, or are decided row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gazette_aio.message.sequencing.columns import ascending, by_producer
+from gazette_aio.message.sequencing.transitions import Closings, Decision, decide_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.sequencing.transitions import Bounds
+
+FEW_ROWS = 320
+"""Batches of fewer rows are decided row by row, which is faster then."""
+LONG_SEGMENT = 64
+"""Segments of fewer rows are decided row by row if they aren't plain."""
+
+_OUTSIDE, _CONTINUE, _ACK = 0, 1, 2
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+
+
+def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -> Decision:
+    """Decide a batch, up to and including the first acknowledgement which needs a replay.
+
+    Args:
+        batch: The rows.
+        known: Bounds of producers as of before.
+        missing: Producers with open spans of which rows weren't retained.
+    """
+    if batch.rows >= FEW_ROWS and missing:
+        batch = batch.slice(0, _until_replay(batch, known, missing))
+    if batch.rows < FEW_ROWS:
+        return decide_rows(batch, known, missing)
+    flags = batch.flags
+    unknown = 0
+    if flags.max() > _ACK:
+        stray = flags > _ACK
+        unknown = int(np.count_nonzero(stray & (batch.clock != _ZERO)))
+        flags = np.where(stray, np.uint16(_OUTSIDE), flags)
+    decision = _decide_columns(batch._replace(flags=flags), known, missing)
+    decision.remarks.unknown_flags = unknown
+    return decision
+
+
+def _until_replay(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -> int:
+    """Return the number of rows up to and including the first which needs a replay."""
+    closed: set[int] = set()
+    start, size = 0, FEW_ROWS * 4
+    while start < batch.rows:
+        # Windows grow, so that a replay which comes soon costs little of a large batch.
+        window = batch.slice(start, start + size)
+        terminators = np.flatnonzero((window.flags != _CONTINUE) & (window.clock != _ZERO))
+        producers: list[int] = window.producer[terminators].tolist()
+        held = missing.intersection(producers) - closed
+        if held:
+            for row, producer in zip(terminators.tolist(), producers, strict=True):
+                if producer not in held or producer in closed:
+                    continue
+                above = int(window.clock[row]) > known[producer][0]
+                if window.flags[row] == _ACK:
+                    if above:
+                        return start + row + 1
+                    closed.add(producer)
+                elif above:
+                    closed.add(producer)
+        start, size = start + size, size * 2
+    return batch.rows
+
+
+@dataclass(slots=True)
+class _Segments:
+    """Rows with clocks, grouped by producer, and what's known of each producer."""
+
+    rows: Indices
+    """Rows of the batch, ascending within each segment."""
+    clock: NDArray[np.uint64]
+    flags: NDArray[np.uint16]
+    starts: Indices
+    """Where each segment starts, within the columns."""
+    stops: Indices
+    producers: list[int]
+    low: NDArray[np.uint64]
+    high: NDArray[np.uint64]
+    begin: Indices
+
+    def select(self, kept: NDArray[np.bool_]) -> _Segments:
+        """Return only the rows which are `kept`, and the segments which have any."""
+        counts = np.add.reduceat(kept, self.starts, dtype=np.int64)
+        left = counts > 0
+        stops = np.cumsum(counts[left])
+        return _Segments(
+            self.rows[kept],
+            self.clock[kept],
+            self.flags[kept],
+            stops - counts[left],
+            stops,
+            list(compress(self.producers, left.tolist())),
+            self.low[left],
+            self.high[left],
+            self.begin[left],
+        )
+
+
+def _segments(batch: UuidColumns, rows: Indices, known: Mapping[int, Bounds]) -> _Segments:
+    rows = rows[by_producer(batch.producer[rows])]
+    producer = batch.producer[rows]
+    starts = np.concatenate(
+        (np.zeros(1, np.int64), np.flatnonzero(producer[1:] != producer[:-1]) + 1)
+    )
+    clock = batch.clock[rows]
+    producers: list[int] = producer[starts].tolist()
+    bounds = [known.get(p) for p in producers]
+    firsts: list[int] = clock[starts].tolist()
+    low, high, begin = zip(
+        *[b or (c - 1, c - 1, -1) for b, c in zip(bounds, firsts, strict=True)], strict=True
+    )
+    return _Segments(
+        rows,
+        clock,
+        batch.flags[rows],
+        starts,
+        np.append(starts[1:], rows.size),
+        producers,
+        np.array(low, np.uint64),
+        np.array(high, np.uint64),
+        np.array(begin, np.int64),
+    )
+
+
+def _decide_columns(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -> Decision:
+    tracked = batch.clock != _ZERO
+    if tracked.all():
+        zeros, rows = np.empty(0, np.int64), np.arange(batch.rows)
+    else:
+        zeros, rows = np.flatnonzero(~tracked), np.flatnonzero(tracked)
+    decision = Decision({}, batch.rows)
+    if rows.size:
+        segments = _segments(batch, rows, known)
+        strays = _leave_plain(segments, missing, decision)
+        if strays is not None:
+            segments, scalar_rows = strays
+        else:
+            scalar_rows = zeros[:0]
+        if segments.rows.size:
+            _decide_plain(batch, segments, decision)
+        if scalar_rows.size:
+            scalar_rows.sort()
+            _merge(decision, decide_rows(batch.take(scalar_rows), known, missing), scalar_rows)
+    if zeros.size:
+        decision.rows = np.concatenate((zeros, decision.rows))
+        decision.terminators = np.concatenate((zeros, decision.terminators))
+    return decision
+
+
+def _leave_plain(
+    segments: _Segments, missing: set[int], decision: Decision
+) -> tuple[_Segments, Indices] | None:
+    """Return plain segments, and rows which aren't of one; or None if all segments are plain."""
+    clock, starts = segments.clock, segments.starts
+    previous = np.empty_like(clock)
+    previous[1:] = clock[:-1]
+    previous[starts] = segments.high
+    fresh = clock > previous
+    producers = segments.producers
+    lossy = not missing.isdisjoint(producers)
+    if not lossy and fresh.all():
+        return None
+    sizes = segments.stops - starts
+    plain = np.logical_and.reduceat(fresh, starts)
+    left = np.zeros(plain.size, np.bool_)
+    if lossy:
+        missed = np.array([p in missing for p in producers], np.bool_)
+        closes = np.logical_or.reduceat(segments.flags != _CONTINUE, starts)
+        # Nothing is retained of a span which lacks rows already.
+        left = missed & ~closes
+        high = np.maximum(np.maximum.reduceat(clock, starts), segments.high)
+        decision.bounds.update(_bounds_of(segments, segments.low, high, segments.begin, left))
+        plain &= ~missed
+    kept = np.repeat(plain, sizes)
+    by_rows = ~plain & ~left
+    for k in np.flatnonzero(by_rows & (sizes >= LONG_SEGMENT)).tolist():
+        producer, part = producers[k], slice(int(starts[k]), int(segments.stops[k]))
+        if producer not in missing:
+            bounds = int(segments.low[k]), int(segments.high[k]), int(segments.begin[k])
+            harmless = _without_stale(clock[part], segments.flags[part], bounds)
+            if harmless is not None:
+                decision.bounds[producer] = bounds
+                kept[part], by_rows[k] = harmless, False
+    return segments.select(kept), segments.rows[np.repeat(by_rows, sizes)]
+
+
+def _without_stale(
+    clock: NDArray[np.uint64], flags: NDArray[np.uint16], bounds: Bounds
+) -> NDArray[np.bool_] | None:
+    """Return which rows of a segment are left without stale ones, or None if those change things.
+
+    Rows are stale if their clocks aren't larger than all before. Of these, CONTINUE rows are
+    duplicates, as are others which are done already, if acknowledgements find nothing pending.
+    """
+    low, high = np.uint64(bounds[0]), np.uint64(bounds[1])
+    reached = np.empty_like(clock)
+    reached[0] = high
+    reached[1:] = np.maximum(np.maximum.accumulate(clock)[:-1], high)
+    fresh = clock > reached
+    done = np.empty_like(clock)
+    done[0] = low
+    ends = np.where(fresh & (flags != _CONTINUE), clock, _ZERO)
+    done[1:] = np.maximum(np.maximum.accumulate(ends)[:-1], low)
+    harmless = fresh | (flags == _CONTINUE)
+    harmless |= (flags == _OUTSIDE) & (clock <= done)
+    harmless |= (flags == _ACK) & (clock == done) & (reached == done)
+    return fresh if harmless.all() else None
+
+
+def _decide_plain(batch: UuidColumns, segments: _Segments, decision: Decision) -> None:
+    rows, clock, flags = segments.rows, segments.clock, segments.flags
+    starts, stops = segments.starts, segments.stops
+    terminators = np.flatnonzero(flags != _CONTINUE)
+    is_ack = flags[terminators] == _ACK
+    # By segment: its terminators are those numbered [first, behind).
+    first = np.searchsorted(terminators, starts)
+    behind = np.searchsorted(terminators, stops)
+    closes = behind > first
+    opens = starts.copy()
+    opens[closes] = terminators[behind[closes] - 1] + 1
+
+    if terminators.size:
+        blocks = np.empty(terminators.size, np.int64)
+        blocks[1:] = terminators[:-1] + 1
+        blocks[first[closes]] = starts[closes]
+        mixed = ~is_ack & (blocks < terminators)
+        mixed[first[closes]] |= ~is_ack[first[closes]] & (segments.begin[closes] != -1)
+        decision.remarks.mixed += int(np.count_nonzero(mixed))
+        blocks = np.where(is_ack, blocks, terminators)
+        delivery = ascending(rows[terminators], batch.rows)
+        ends = terminators[delivery]
+        blocks = blocks[delivery]
+        sizes = ends - blocks + 1
+        decision.rows = rows[_ranges(blocks, sizes)]
+        decision.terminators = np.repeat(rows[ends], sizes)
+
+    was_open = segments.begin != -1
+    ended = closes & was_open
+    if ended.any():
+        at = terminators[first[ended]]
+        limit = np.where(flags[at] == _ACK, clock[at], _ZERO)
+        producer = batch.producer[rows[at]]
+        decision.closings.append(Closings(producer, rows[at], limit))
+
+    is_open = opens < stops
+    decision.pending = rows[_ranges(opens[is_open], (stops - opens)[is_open])]
+    low = segments.low.copy()
+    low[closes] = clock[opens[closes] - 1]
+    begin = np.where(closes, np.int64(-1), segments.begin)
+    begins = is_open & (begin == -1)
+    begin[begins] = batch.begin[rows[opens[begins]]]
+    high = clock[stops - 1]
+    producers = segments.producers
+    decision.bounds.update(_bounds_of(segments, low, high, begin))
+    decision.finished += compress(producers, closes.tolist())
+    decision.began += compress(producers, begins.tolist())
+
+
+def _bounds_of(
+    segments: _Segments,
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    begin: Indices,
+    wanted: NDArray[np.bool_] | None = None,
+) -> Iterable[tuple[int, Bounds]]:
+    """Return the producers of the wanted segments, by default all, with new bounds."""
+    bounds = zip(low.tolist(), high.tolist(), begin.tolist(), strict=True)
+    found = zip(segments.producers, bounds, strict=True)
+    return found if wanted is None else compress(found, wanted.tolist())
+
+
+def _ranges(starts: Indices, sizes: Indices) -> Indices:
+    """Return consecutive numbers from each of `starts`, as many as `sizes` says."""
+    before = np.cumsum(sizes) - sizes
+    total = int(before[-1] + sizes[-1]) if sizes.size else 0
+    return np.repeat(starts - before, sizes) + np.arange(total)
+
+
+def _merge(decision: Decision, other: Decision, rows: Indices) -> None:
+    """Add what was decided of the given rows of the batch."""
+    decision.bounds.update(other.bounds)
+    decision.rows = np.concatenate((decision.rows, rows[other.rows]))
+    decision.terminators = np.concatenate((decision.terminators, rows[other.terminators]))
+    decision.pending = np.concatenate((decision.pending, rows[other.pending]))
+    decision.closings += [c._replace(terminator=rows[c.terminator]) for c in other.closings]
+    decision.finished += other.finished
+    decision.began += other.began
+    decision.replay = other.replay
+    decision.remarks.rollbacks += other.remarks.rollbacks
+    decision.remarks.mixed += other.remarks.mixed

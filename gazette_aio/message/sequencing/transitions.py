@@ -1,0 +1,188 @@
+"""How rows change what's known of their producers, row by row.
+
+This is the reference of what a ColumnarSequencer decides: for small batches, and for rows which
+aren't in the plain order that whole columns can be decided in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gazette_aio.message.sequencing.plan import NO_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+
+Bounds = tuple[int, int, int]
+"""Of a producer: its exclusive lower and inclusive upper bound, and the begin of its open span."""
+
+_CONTINUE, _ACK = 1, 2
+
+
+class Closings(NamedTuple):
+    """What ends spans which were open before a batch: at most one row of each producer."""
+
+    producer: NDArray[np.uint64]
+    terminator: Indices
+    """Rows of the batch."""
+    limit: NDArray[np.uint64]
+    """Rows of the span up to this clock commit; none if it's zero."""
+
+    @classmethod
+    def of(cls, closings: list[tuple[int, int, int]]) -> Closings:
+        """Return the columns of `closings`."""
+        return cls(
+            np.array([c[0] for c in closings], np.uint64),
+            np.array([c[1] for c in closings], np.int64),
+            np.array([c[2] for c in closings], np.uint64),
+        )
+
+
+class ReplayNeeded(NamedTuple):
+    """A commit by the last consumed row, of a span whose rows weren't all retained."""
+
+    producer: int
+    begin: int
+    min: int
+    max: int
+
+
+@dataclass(slots=True)
+class Remarks:
+    """Numbers of rows which tell of misbehaving producers."""
+
+    unknown_flags: int = 0
+    rollbacks: int = 0
+    mixed: int = 0
+
+
+@dataclass(slots=True)
+class Decision:
+    """What becomes of the rows of a batch, regardless of rows which are carried."""
+
+    bounds: dict[int, Bounds]
+    """Bounds of producers of the batch, as of behind it."""
+    consumed: int
+    """Rows up to and including the first acknowledgement which needs a replay."""
+    rows: Indices = field(default_factory=NO_ROWS.copy)
+    """Committed rows. Those of one terminator are together, and in order."""
+    terminators: Indices = field(default_factory=NO_ROWS.copy)
+    """The row which commits each of `rows`."""
+    pending: Indices = field(default_factory=NO_ROWS.copy)
+    """Rows to retain, in any order."""
+    closings: list[Closings] = field(default_factory=list["Closings"])
+    finished: list[int] = field(default_factory=list[int])
+    """Producers whose spans ended."""
+    began: list[int] = field(default_factory=list[int])
+    """Producers with open spans which begin in the batch."""
+    replay: ReplayNeeded | None = None
+    remarks: Remarks = field(default_factory=Remarks)
+
+
+class _Track:
+    """Bounds of a producer, and the rows of the batch in its open span."""
+
+    __slots__ = ("begin", "carried", "closed", "max", "min", "missing", "rows")
+
+    def __init__(self, bounds: Bounds, *, missing: bool) -> None:
+        self.min, self.max, self.begin = bounds
+        self.missing = missing
+        self.carried = self.begin != -1 and not missing
+        self.closed = False
+        self.rows: list[int] = []
+
+    def close(self, clock: int) -> None:
+        self.min = self.max = clock
+        self.begin = -1
+        self.missing = self.carried = False
+        self.closed = True
+        self.rows = []
+
+
+def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its branches do.
+    batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]
+) -> Decision:
+    """Decide rows one after the other.
+
+    Args:
+        batch: The rows.
+        known: Bounds of producers as of before.
+        missing: Producers with open spans of which rows weren't retained.
+    """
+    tracks: dict[int, _Track] = {}
+    clocks: list[int] = batch.clock.tolist()
+    producers: list[int] = batch.producer.tolist()
+    committed: list[int] = []
+    terminators: list[int] = []
+    closings: list[tuple[int, int, int]] = []
+    remarks = Remarks()
+    replay: ReplayNeeded | None = None
+    row = -1
+    columns = zip(producers, clocks, batch.flags.tolist(), batch.begin.tolist(), strict=True)
+    for row, (producer, clock, flags, begin) in enumerate(columns):
+        if clock == 0:
+            committed.append(row)
+            terminators.append(row)
+            continue
+        track = tracks.get(producer)
+        if track is None:
+            bounds = known.get(producer) or (clock - 1, clock - 1, -1)
+            track = tracks[producer] = _Track(bounds, missing=producer in missing)
+        if flags == _CONTINUE:
+            if clock > track.max:
+                track.max = clock
+                if track.begin == -1:
+                    track.begin = begin
+                if not track.missing:
+                    track.rows.append(row)
+            continue
+        limit = 0
+        if flags != _ACK:
+            remarks.unknown_flags += flags != 0
+            if clock <= track.min:
+                continue
+            remarks.mixed += track.begin != -1
+            committed.append(row)
+            terminators.append(row)
+        elif clock <= track.min:
+            remarks.rollbacks += clock < track.min
+        elif track.missing:
+            replay = ReplayNeeded(producer, track.begin, track.min, clock)
+        else:
+            limit = clock
+            rows = track.rows
+            if clock <= track.max:
+                rows = [r for r in rows if clocks[r] <= clock]
+            committed.extend(rows)
+            # An acknowledgement isn't delivered behind a row of its own clock.
+            if not rows or clocks[rows[-1]] != clock:
+                committed.append(row)
+            terminators.extend([row] * (len(committed) - len(terminators)))
+        if track.carried:
+            closings.append((producer, row, limit))
+        track.close(clock)
+        if replay is not None:
+            break
+    return Decision(
+        {producer: (t.min, t.max, t.begin) for producer, t in tracks.items()},
+        row + 1,
+        np.array(committed, np.int64),
+        np.array(terminators, np.int64),
+        np.array([r for t in tracks.values() for r in t.rows], np.int64),
+        [Closings.of(closings)] if closings else [],
+        [producer for producer, t in tracks.items() if t.closed],
+        [
+            producer
+            for producer, t in tracks.items()
+            if t.begin != -1 and (t.closed or producer not in known or known[producer][2] == -1)
+        ],
+        replay,
+        remarks,
+    )

@@ -1,0 +1,4 @@
+"""Compression codecs of fragments, with bounds on what they take and give.
+
+Imports `protocol` modules of names and errors.
+"""

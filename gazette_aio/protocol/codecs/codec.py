@@ -1,0 +1,215 @@
+"""Streaming compression of fragments.
+
+A compressor takes content piece by piece. A decompressor takes compressed bytes piece by piece, and
+hands out no more than the caller asks for, so that a small input which expands to a huge output
+can't exhaust memory. Both compute for as long as their input is large: feed slices of up to 1 MiB,
+from a worker thread where a loop is to stay responsive.
+
+    decompressor = decompressor(codec)
+    for data in chunks:
+        content = decompressor.decompress(data)
+        while content:
+            ...
+            content = decompressor.decompress()
+    decompressor.finish()
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gazette_aio.protocol._generated.broker_pb2 import CompressionCodec
+from gazette_aio.protocol.codecs.bounded import DEFAULT_MAX_BYTES, BoundedDecompressor
+from gazette_aio.protocol.codecs.snappy import SnappyCompressor, SnappyDecompressor
+from gazette_aio.protocol.codecs.zstandard import (
+    DEFAULT_MAX_WINDOW,
+    ZstandardCompressor,
+    ZstandardDecompressor,
+)
+from gazette_aio.protocol.errors import FragmentError
+from gazette_aio.protocol.fragment import codec_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GZIP_WBITS: Final = 16 + zlib.MAX_WBITS
+_GZIP_SLICE: Final = 64 << 10
+
+
+class Compressor(Protocol):
+    """Compresses a stream."""
+
+    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take content, and return compressed bytes as far as there are any yet."""
+        ...
+
+    def finish(self) -> bytes:
+        """End the stream, and return the rest of the compressed bytes."""
+        ...
+
+
+class Decompressor(Protocol):
+    """Decompresses a stream. After an error, each call raises it again."""
+
+    def decompress(
+        self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> bytes:
+        """Take compressed bytes, and return content.
+
+        Args:
+            data: Compressed bytes, which are taken in whole.
+            max_bytes: Most bytes to return. Call again with no data for the rest, until the result
+                is empty.
+
+        Raises:
+            FragmentError: The stream is damaged.
+        """
+        ...
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether a call without data would return nothing, and not raise."""
+        ...
+
+    def finish(self) -> None:
+        """End the stream, after all content was handed out.
+
+        Raises:
+            FragmentError: It ends in the middle.
+        """
+        ...
+
+
+def compressor(codec: int) -> Compressor:
+    """Return a new compressor of a codec.
+
+    Raises:
+        FragmentError: The codec isn't supported.
+    """
+    match codec:
+        case CompressionCodec.NONE:
+            return _IdentityCompressor()
+        case CompressionCodec.GZIP | CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
+            return _GzipCompressor()
+        case CompressionCodec.ZSTANDARD:
+            return ZstandardCompressor()
+        case CompressionCodec.SNAPPY:
+            return SnappyCompressor()
+        case _:
+            raise FragmentError(f"unsupported codec {codec_name(codec)}")
+
+
+def decompressor(
+    codec: int, *, content_encoded: bool = False, max_window: int = DEFAULT_MAX_WINDOW
+) -> Decompressor:
+    """Return a new decompressor of a codec.
+
+    Args:
+        codec: The codec.
+        content_encoded: Whether the bytes of `GZIP_OFFLOAD_DECOMPRESSION` are still compressed.
+            By default the store is taken to have decompressed them on the way.
+        max_window: Largest window of a Zstandard frame which is accepted, in bytes.
+
+    Raises:
+        FragmentError: The codec isn't supported.
+    """
+    match codec:
+        case CompressionCodec.NONE:
+            return _IdentityDecompressor()
+        case CompressionCodec.GZIP:
+            return _GzipDecompressor()
+        case CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
+            return _GzipDecompressor() if content_encoded else _IdentityDecompressor()
+        case CompressionCodec.ZSTANDARD:
+            return ZstandardDecompressor(max_window)
+        case CompressionCodec.SNAPPY:
+            return SnappyDecompressor()
+        case _:
+            raise FragmentError(f"unsupported codec {codec_name(codec)}")
+
+
+def decompress_all(
+    codec: int, data: bytes | bytearray | memoryview, *, content_encoded: bool = False
+) -> Iterator[bytes]:
+    """Yield the content of a whole compressed stream in pieces of up to 1 MiB.
+
+    Raises:
+        FragmentError: It's damaged or cut short.
+    """
+    stream = decompressor(codec, content_encoded=content_encoded)
+    content = stream.decompress(data)
+    while content:
+        yield content
+        content = stream.decompress()
+    stream.finish()
+
+
+class _IdentityCompressor:
+    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+        return bytes(data)
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class _IdentityDecompressor(BoundedDecompressor):
+    def decompress(
+        self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> bytes:
+        if not self._input and len(data) <= max_bytes:
+            return bytes(data)
+        return super().decompress(data, max_bytes=max_bytes)
+
+    def _has_step(self) -> bool:
+        return len(self._input) > 0
+
+    def _step(self, max_bytes: int) -> bytes:
+        return self._input.take(max_bytes)
+
+    def _at_end(self) -> bool:
+        return True
+
+
+class _GzipCompressor:
+    def __init__(self) -> None:
+        self._stream = zlib.compressobj(wbits=_GZIP_WBITS)
+
+    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+        return self._stream.compress(data)
+
+    def finish(self) -> bytes:
+        return self._stream.flush()
+
+
+class _GzipDecompressor(BoundedDecompressor):
+    """Decodes one or more members which follow each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._member = zlib.decompressobj(_GZIP_WBITS)
+        self._has_more = False
+        self._started = False
+
+    def _has_step(self) -> bool:
+        return self._has_more or len(self._input) > 0
+
+    def _step(self, max_bytes: int) -> bytes:
+        if self._member.eof:
+            self._member = zlib.decompressobj(_GZIP_WBITS)
+        self._started = True
+        data = self._input.peek(_GZIP_SLICE)
+        try:
+            content = self._member.decompress(data, max_bytes)
+        except zlib.error as error:
+            raise FragmentError(f"corrupt gzip content: {error}") from None
+        member = self._member
+        self._input.skip(
+            len(data) - len(member.unused_data if member.eof else member.unconsumed_tail)
+        )
+        # A full output may have left more within the decoder, though it took all of the input.
+        self._has_more = len(content) == max_bytes and not self._member.eof
+        return content
+
+    def _at_end(self) -> bool:
+        return self._started and self._member.eof and not self._input

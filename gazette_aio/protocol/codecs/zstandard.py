@@ -1,0 +1,147 @@
+"""Streams of Zstandard frames."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gazette_aio.protocol.codecs.bounded import BoundedDecompressor
+from gazette_aio.protocol.errors import FragmentError
+
+DEFAULT_MAX_WINDOW: Final = 32 << 20
+"""Default limit of the window of a frame, in bytes."""
+
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_MAGIC_SKIPPABLE: Final = b"\x2a\x4d\x18"
+_BLOCK_HEADER: Final = 3
+_CHECKSUM_SIZE: Final = 4
+_MAX_BLOCK: Final = 128 << 10
+
+
+class ZstandardCompressor:
+    """Compresses as one frame with a checksum."""
+
+    def __init__(self) -> None:
+        import zstandard  # noqa: PLC0415
+
+        self._stream = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+
+    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take content, and return compressed bytes as far as there are any yet."""
+        return self._stream.compress(data)
+
+    def finish(self) -> bytes:
+        """End the stream, and return the rest of the compressed bytes."""
+        return self._stream.flush()
+
+
+class ZstandardDecompressor(BoundedDecompressor):
+    """Decodes one or more frames, by so many blocks as can't expand to more than is wanted.
+
+    Each block expands to 128 KiB at most. Damage takes with it the blocks decoded along with it.
+
+    Source: RFC 8878, section 3.1.
+    """
+
+    def __init__(self, max_window: int) -> None:
+        import zstandard  # noqa: PLC0415
+
+        super().__init__()
+        self._zstandard = zstandard
+        self._max_window = max_window
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=max_window)
+        self._frame: Any = None
+        self._has_checksum = False
+        self._ended = False
+        self._to_skip = 0
+        self._started = False
+
+    def _has_step(self) -> bool:
+        size = len(self._input)
+        if self._to_skip:
+            return size > 0
+        if self._frame is None:
+            return size >= 4 and size >= self._header_size()
+        if self._ended:
+            return size >= _CHECKSUM_SIZE
+        return size >= _BLOCK_HEADER and size >= self._block(0)[0]
+
+    def _step(self, max_bytes: int) -> bytes:
+        if self._to_skip:
+            self._to_skip -= self._input.skip(self._to_skip)
+            return b""
+        if self._frame is None:
+            return self._begin_frame()
+        if self._ended:
+            return self._feed(_CHECKSUM_SIZE, ends_frame=True)
+        size, last = self._block(0)
+        # Hot: a call for each block takes longer than the block.
+        for _ in range(1, max_bytes // _MAX_BLOCK):
+            if last or size + _BLOCK_HEADER > len(self._input):
+                break
+            more, ends = self._block(size)
+            if size + more > len(self._input):
+                break
+            size, last = size + more, ends
+        self._ended = last
+        return self._feed(size, ends_frame=last and not self._has_checksum)
+
+    def _header_size(self) -> int:
+        head = self._input.peek(5)
+        if head[:4] != _MAGIC:
+            # A skippable frame, or garbage.
+            return 8
+        if len(head) < 5:
+            return 5
+        descriptor = head[4]
+        single = descriptor >> 5 & 1
+        return 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[descriptor >> 6]
+
+    def _begin_frame(self) -> bytes:
+        header = self._input.peek(self._header_size())
+        self._started = True
+        if header[:4] != _MAGIC:
+            if header[1:4] != _MAGIC_SKIPPABLE or header[0] >> 4 != 5:
+                raise FragmentError("corrupt Zstandard content: no frame begins here")
+            self._to_skip = int.from_bytes(header[4:8], "little")
+            self._input.skip(8)
+            return b""
+        descriptor = header[4]
+        if descriptor >> 5 & 1:
+            window = int.from_bytes(header[5 + (0, 1, 2, 4)[descriptor & 3] :], "little")
+            window += 256 if descriptor >> 6 == 1 else 0
+        else:
+            base = 1 << (10 + (header[5] >> 3))
+            window = base + base // 8 * (header[5] & 7)
+        if window > self._max_window:
+            raise FragmentError(
+                f"Zstandard window of {window} bytes exceeds the limit of {self._max_window}"
+            )
+        self._has_checksum = bool(descriptor >> 2 & 1)
+        self._ended = False
+        self._frame = self._decompressor.decompressobj()
+        return self._feed(len(header), ends_frame=False)
+
+    def _block(self, behind: int) -> tuple[int, bool]:
+        """Return the size of a block with its header, and whether it's the last.
+
+        Args:
+            behind: Length of the input ahead of it.
+        """
+        header = int.from_bytes(self._input.peek(_BLOCK_HEADER, behind), "little")
+        kind, size = header >> 1 & 3, header >> 3
+        if kind == 3 or size > _MAX_BLOCK:
+            # Too little input never comes to an end, thus let the step fail.
+            return _BLOCK_HEADER, True
+        return _BLOCK_HEADER + (1 if kind == 1 else size), bool(header & 1)
+
+    def _feed(self, size: int, *, ends_frame: bool) -> bytes:
+        try:
+            content: bytes = self._frame.decompress(self._input.take(size))
+        except self._zstandard.ZstdError as error:
+            raise FragmentError(f"corrupt Zstandard content: {error}") from None
+        if ends_frame:
+            self._frame = None
+        return content
+
+    def _at_end(self) -> bool:
+        return self._started and self._frame is None and not self._to_skip and not self._input

@@ -1,0 +1,304 @@
+"""Journal specifications as a tree, in which directories hold what their journals share.
+
+Specifications are stored in full. People would rather edit them as a tree, the nodes of which hold
+only what differs from their parents. A node is a directory if its name is empty or ends in a slash,
+and a journal otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.protocol._generated.broker_pb2 import ApplyRequest, JournalSpec, ListResponse
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.journal import MAX_JOURNAL_LENGTH, validate_journal
+from gazette_aio.protocol.journal_space.journal_spec import (
+    intersect_journal_specs,
+    subtract_journal_specs,
+    union_journal_specs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_UNSET: Final = JournalSpec()
+
+
+@dataclasses.dataclass(slots=True)
+class Node:
+    """A directory or a journal, and what it shares with the journals below."""
+
+    spec: JournalSpec = dataclasses.field(default_factory=JournalSpec)
+    """Specification; zero values are inherited from the directories above."""
+    comment: str = ""
+    """Remark for people."""
+    delete: bool | None = None
+    """Whether to delete the journals; None is inherited."""
+    revision: int = 0
+    """Revision at which the journal was last modified; journals only."""
+    children: list[Node] = dataclasses.field(default_factory=list["Node"])
+    """Nodes below, in the order of their names; directories only."""
+    has_no_stores: bool = False
+    """Whether no fragment stores are inherited, and there are none; for an explicit empty list."""
+    patched: bool = dataclasses.field(default=False, compare=False)
+    """Whether `patch()` came across this journal."""
+    line: int = dataclasses.field(default=0, compare=False, repr=False)
+    """Line of the document it was read from, or zero."""
+
+    @classmethod
+    def from_list_response(cls, response: ListResponse) -> Node:
+        """Return the hoisted tree of a listing, which is in the order of names."""
+        root = _extract_tree(
+            [
+                cls(spec=_copy(journal.spec), revision=journal.mod_revision)
+                for journal in response.journals
+            ]
+        )
+        root._hoist()
+        return root
+
+    @property
+    def name(self) -> str:
+        """Name of the journal, or of the directory with its slash."""
+        return self.spec.name
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a directory."""
+        return not self.spec.name or self.spec.name.endswith("/")
+
+    def validate(self) -> None:
+        """Check the shape of the tree. Specifications aren't, as they may be partial.
+
+        Raises:
+            ValidationError: A node isn't valid where it stands.
+        """
+        for _, error in self.find_errors():
+            raise error
+
+    def find_errors(self, path: str = "") -> Iterator[tuple[tuple[str, Node], ValidationError]]:
+        """Yield what `validate()` would raise, with the path and the node it's about."""
+        if not self.is_directory:
+            try:
+                validate_journal(self.name)
+            except ValidationError as error:
+                yield (path, self), error.extend("Name")
+            if self.children:
+                yield (
+                    (path, self),
+                    ValidationError(f"expected no Children with non-directory Node ({self.name})"),
+                )
+            return
+        if self.revision:
+            yield (path, self), ValidationError(f"unexpected Revision ({self.revision})")
+        if not self.children:
+            yield (path, self), ValidationError("expected one or more Children")
+        previous: Node | None = None
+        for index, child in enumerate(self.children):
+            below = f"{path}.children[{index}]" if path else f"children[{index}]"
+            if not child.name.startswith(self.name):
+                yield (
+                    (below, child),
+                    ValidationError(
+                        f"expected parent Name to prefix child ({self.name} vs {child.name})"
+                    ),
+                )
+            if previous is not None and previous.name >= child.name:
+                yield (
+                    (below, child),
+                    ValidationError(
+                        f"expected Children to be ordered "
+                        f"(ind {index}; {previous.name} vs {child.name})"
+                    ),
+                )
+            yield from child.find_errors(below)
+            previous = child
+
+    def hoist(self) -> None:
+        """Move what all children of a directory have in common up to it, from the bottom up.
+
+        What directories hold already is pushed down at first, so that the journals stay the same.
+        """
+        self.push_down()
+        self._hoist()
+
+    def _hoist(self) -> None:
+        if not self.is_directory or not self.children:
+            return
+        for child in self.children:
+            child._hoist()
+        first = self.children[0]
+        shared, delete = _copy(first.spec), first.delete
+        for child in self.children[1:]:
+            if child.delete != delete:
+                delete = None
+            shared = intersect_journal_specs(shared, child.spec)
+        # A suspension is of one journal.
+        shared.ClearField("suspend")
+        shared.name = self.name
+        self.spec, self.delete = shared, delete
+        for child in self.children:
+            if delete is not None:
+                child.delete = None
+            child.spec = subtract_journal_specs(child.spec, shared)
+            child.has_no_stores = False
+        # Children without stores leave none to be shared, so that there's nothing to be kept off.
+        self.has_no_stores = False
+
+    def push_down(self) -> None:
+        """Move what directories hold down to their journals, which then are complete."""
+        for child in self.children:
+            if child.delete is None:
+                child.delete = self.delete
+            child.spec, child.has_no_stores = child._inherit(
+                self.spec, parent_has_no_stores=self.has_no_stores
+            )
+            child.push_down()
+        if self.is_directory:
+            self.delete, self.has_no_stores = None, False
+            self.spec = JournalSpec(name=self.name)
+
+    def _inherit(
+        self, parent: JournalSpec, *, parent_has_no_stores: bool
+    ) -> tuple[JournalSpec, bool]:
+        """Return the specification with what it inherits, and whether it's without stores."""
+        spec = union_journal_specs(self.spec, parent)
+        if spec.fragment.stores:
+            if self.spec.fragment.stores or not self.has_no_stores:
+                return spec, False
+            del spec.fragment.stores[:]
+        return spec, self.has_no_stores or parent_has_no_stores
+
+    def walk_terminal_nodes(self) -> Iterator[Node]:
+        """Yield the journals of the tree in order."""
+        if not self.is_directory:
+            yield self
+            return
+        for child in self.children:
+            yield from child.walk_terminal_nodes()
+
+    def patch(self, patch: Node) -> Node:
+        """Update a journal of the tree, or insert it.
+
+        Args:
+            patch: The journal; what it leaves unset stays as it is.
+
+        Returns:
+            The node of the tree which was updated or inserted.
+
+        Raises:
+            ValidationError: The patch is a directory.
+        """
+        if patch.is_directory:
+            raise ValidationError(f"expected a journal to patch ({patch.name})")
+        if not self._holds(patch.name):
+            # The empty name is a prefix of all, so that this happens once at most.
+            self._wrap()
+        node = self
+        while node.is_directory:
+            index = bisect_right(node.children, patch.name, key=_node_name)
+            if index and node.children[index - 1]._holds(patch.name):
+                node = node.children[index - 1]
+                continue
+            inserted = dataclasses.replace(patch, spec=_copy(patch.spec), children=[])
+            node.children.insert(index, inserted)
+            node = inserted
+        node.comment = patch.comment or node.comment
+        node.delete = node.delete if patch.delete is None else patch.delete
+        node.revision = patch.revision or node.revision
+        node.spec, node.has_no_stores = patch._inherit(
+            node.spec, parent_has_no_stores=node.has_no_stores
+        )
+        node.patched = True
+        return node
+
+    def _holds(self, name: str) -> bool:
+        # A journal holds no other, even if its name is a prefix of that one's.
+        return name.startswith(self.name) if self.is_directory else name == self.name
+
+    def _wrap(self) -> None:
+        inner = dataclasses.replace(self)
+        self.spec, self.children = JournalSpec(), [inner]
+        self.comment, self.delete, self.revision = "", None, 0
+        self.has_no_stores = self.patched = False
+
+    def mark_unpatched_for_deletion(self) -> None:
+        """Set `delete` of the journals which `patch()` didn't come across."""
+        for node in self.walk_terminal_nodes():
+            if not node.patched:
+                node.delete = True
+
+    def to_apply_request(self) -> ApplyRequest:
+        """Return the request which applies the journals of the tree; the tree stays as it is."""
+        request = ApplyRequest()
+        for node, spec, delete in self._resolve(_UNSET, has_no_stores=False, delete=None):
+            change = request.changes.add(expect_mod_revision=node.revision)
+            if delete:
+                change.delete = node.name
+            else:
+                change.upsert.CopyFrom(spec)
+        return request
+
+    def _resolve(
+        self, parent: JournalSpec, *, has_no_stores: bool, delete: bool | None
+    ) -> Iterator[tuple[Node, JournalSpec, bool | None]]:
+        spec, has_no_stores = self._inherit(parent, parent_has_no_stores=has_no_stores)
+        delete = delete if self.delete is None else self.delete
+        if not self.is_directory:
+            yield self, spec, delete
+            return
+        for child in self.children:
+            yield from child._resolve(spec, has_no_stores=has_no_stores, delete=delete)
+
+
+def _node_name(node: Node) -> str:
+    return node.spec.name
+
+
+def _copy(spec: JournalSpec) -> JournalSpec:
+    copied = JournalSpec()
+    copied.CopyFrom(spec)
+    return copied
+
+
+def _shared_prefix(lhs: str, rhs: str) -> int:
+    """Return the length of the longest prefix which both names share, and which ends in a slash."""
+    length = 0
+    # No valid name is longer. Listings aren't validated, but mustn't nest without limit.
+    lhs, rhs = lhs[:MAX_JOURNAL_LENGTH], rhs[:MAX_JOURNAL_LENGTH]
+    for lhs_part, rhs_part in zip(lhs.split("/")[:-1], rhs.split("/")[:-1], strict=False):
+        if lhs_part != rhs_part:
+            break
+        length += len(lhs_part) + 1
+    return length
+
+
+def _extract_tree(nodes: list[Node]) -> Node:
+    """Return the tree of journals in order, with a directory wherever two or more share a prefix.
+
+    One pass, with the directories which enclose the present node on a stack.
+    """
+    if not nodes:
+        return Node()
+    enclosing: list[tuple[int, list[Node]]] = []
+    last = nodes[0]
+
+    def close() -> Node:
+        length, children = enclosing.pop()
+        children.append(last)
+        return Node(spec=JournalSpec(name=children[0].name[:length]), children=children)
+
+    for node in nodes[1:]:
+        shared = _shared_prefix(last.name, node.name)
+        while enclosing and enclosing[-1][0] > shared:
+            last = close()
+        if enclosing and enclosing[-1][0] == shared:
+            enclosing[-1][1].append(last)
+        else:
+            enclosing.append((shared, [last]))
+        last = node
+    while enclosing:
+        last = close()
+    return last

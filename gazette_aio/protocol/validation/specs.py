@@ -1,0 +1,305 @@
+"""Rules of specifications, headers and routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.fragment import validate_codec
+from gazette_aio.protocol.go.text import HOUR, MINUTE, SECOND, duration_nanoseconds, format_duration
+from gazette_aio.protocol.journal import split_meta, validate_journal, validate_token
+from gazette_aio.protocol.labels import (
+    validate_label_set,
+    validate_single_value_labels,
+    values_of,
+)
+from gazette_aio.protocol.postfix import validate_path_postfix_template
+from gazette_aio.protocol.store import parse_fragment_store
+from gazette_aio.protocol.well_known import (
+    CONTENT_TYPE,
+    MESSAGE_SUBTYPE,
+    MESSAGE_TYPE,
+    META_NAME,
+    META_PREFIX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MAX_REPLICATION: Final = 5
+MIN_FRAGMENT_LENGTH: Final = 1 << 10
+MAX_FRAGMENT_LENGTH: Final = 1 << 34
+MIN_REFRESH_INTERVAL: Final = SECOND
+MAX_REFRESH_INTERVAL: Final = 24 * HOUR
+MIN_FLUSH_INTERVAL: Final = MINUTE
+MAX_JOURNAL_LIMIT: Final = 1 << 17
+
+_FLAGS: Final = frozenset(pb.JournalSpec.Flag.values())
+
+
+def within(context: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call `check`, and put its errors into a context."""
+    try:
+        check(*args, **kwargs)
+    except ValidationError as error:
+        raise error.extend(context) from None
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """Return the name of an enum value, or its number if it has none."""
+    return str(enum.Name(number)) if number in enum.values() else str(number)
+
+
+def validate_journal_spec(spec: pb.JournalSpec) -> None:
+    """Check the specification of a journal.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    within("Name", validate_journal, spec.name)
+    if meta := split_meta(spec.name)[1]:
+        raise ValidationError(
+            f"Name cannot have a metadata path segment ({meta}; expected no segment)"
+        )
+    if not 1 <= spec.replication <= MAX_REPLICATION:
+        raise ValidationError(
+            f"invalid Replication ({spec.replication}; "
+            f"expected 1 <= Replication <= {MAX_REPLICATION})"
+        )
+    within("Labels", validate_label_set, spec.labels)
+    for name in (META_NAME, META_PREFIX):
+        if values_of(spec.labels, name) is not None:
+            raise ValidationError(f'Labels cannot include label "{name}"')
+    within("Labels", _validate_journal_labels, spec.labels)
+    within("Fragment", validate_fragment_spec, spec.fragment)
+    if spec.flags not in _FLAGS:
+        raise ValidationError(f"invalid combination ({spec.flags})", ("Flags",))
+    if spec.max_append_rate < 0:
+        raise ValidationError(f"invalid MaxAppendRate ({spec.max_append_rate}; expected >= 0)")
+    within("Suspend", validate_suspend, spec.suspend)
+
+
+def _validate_journal_labels(labels: pb.LabelSet) -> None:
+    validate_single_value_labels(labels)
+    content_type = values_of(labels, CONTENT_TYPE)
+    if content_type is not None:
+        try:
+            _validate_media_type(content_type[0])
+        except ValidationError as error:
+            raise ValidationError(f"parsing {CONTENT_TYPE}: {error}") from None
+    if values_of(labels, MESSAGE_TYPE) is not None:
+        if content_type is None:
+            raise ValidationError(f"expected {CONTENT_TYPE} label alongside {MESSAGE_TYPE}")
+    elif values_of(labels, MESSAGE_SUBTYPE) is not None:
+        raise ValidationError(f"expected {MESSAGE_TYPE} label alongside {MESSAGE_SUBTYPE}")
+
+
+def _validate_media_type(text: str) -> None:
+    """Check a media type. It has no parameters, as a label value can't hold a semicolon."""
+    head, slash, subtype = text.partition("/")
+    token = _media_token(head)
+    if not token:
+        raise ValidationError("mime: no media type")
+    if token != head:
+        raise ValidationError("mime: expected slash after first token")
+    if slash:
+        token = _media_token(subtype)
+        if not token:
+            raise ValidationError("mime: expected token after slash")
+        if token != subtype:
+            raise ValidationError("mime: unexpected content after media subtype")
+
+
+def _media_token(text: str) -> str:
+    for at, char in enumerate(text):
+        if not "!" <= char <= "~" or char in '()<>@,;:\\"/[]?=':
+            return text[:at]
+    return text
+
+
+def validate_fragment_spec(spec: pb.JournalSpec.Fragment) -> None:
+    """Check how a journal is to be persisted.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    if not MIN_FRAGMENT_LENGTH <= spec.length <= MAX_FRAGMENT_LENGTH:
+        raise ValidationError(
+            f"invalid Length ({spec.length}; "
+            f"expected {MIN_FRAGMENT_LENGTH} <= length <= {MAX_FRAGMENT_LENGTH})"
+        )
+    within("CompressionCodec", validate_codec, spec.compression_codec)
+    for index, store in enumerate(spec.stores):
+        try:
+            url = parse_fragment_store(store)
+        except ValidationError as error:
+            raise error.extend(f"Stores[{index}]") from None
+        if (
+            index == 0
+            and url.scheme == "file"
+            and spec.compression_codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+        ):
+            raise ValidationError(
+                f"GZIP_OFFLOAD_DECOMPRESSION is incompatible with file:// stores ({store})"
+            )
+    refresh = duration_nanoseconds(spec.refresh_interval)
+    if not MIN_REFRESH_INTERVAL <= refresh <= MAX_REFRESH_INTERVAL:
+        raise ValidationError(
+            f"invalid RefreshInterval ({format_duration(refresh)}; "
+            f"expected {format_duration(MIN_REFRESH_INTERVAL)} <= interval "
+            f"<= {format_duration(MAX_REFRESH_INTERVAL)})"
+        )
+    flush = duration_nanoseconds(spec.flush_interval)
+    if flush and flush < MIN_FLUSH_INTERVAL:
+        raise ValidationError(
+            f"invalid FlushInterval ({format_duration(flush)}; "
+            f"expected >= {format_duration(MIN_FLUSH_INTERVAL)})"
+        )
+    validate_path_postfix_template(spec.path_postfix_template)
+
+
+def validate_suspend(suspend: pb.JournalSpec.Suspend) -> None:
+    """Check the suspension of a journal.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    level = pb.JournalSpec.Suspend.Level
+    if suspend.level not in level.values():
+        raise ValidationError(
+            f"invalid Level variant ({enum_name(level, suspend.level)})", ("Level",)
+        )
+    if suspend.offset < 0:
+        raise ValidationError(f"invalid Offset ({suspend.offset}; expected >= 0)", ("Offset",))
+
+
+def validate_process_id(process_id: pb.ProcessSpec.ID) -> None:
+    """Check the identity of a process.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    within("Zone", validate_token, process_id.zone, min_length=1, max_length=32)
+    within("Suffix", validate_token, process_id.suffix, min_length=4, max_length=128)
+
+
+def validate_process_spec(spec: pb.ProcessSpec) -> None:
+    """Check identity and endpoint of a process.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    within("Id", validate_process_id, spec.id)
+    within("Endpoint", parse_endpoint, spec.endpoint)
+
+
+def validate_broker_spec(spec: pb.BrokerSpec) -> None:
+    """Check the specification of a broker.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    validate_process_spec(spec.process_spec)
+    if spec.journal_limit > MAX_JOURNAL_LIMIT:
+        raise ValidationError(
+            f"invalid JournalLimit ({spec.journal_limit}; "
+            f"expected 0 <= JournalLimit <= {MAX_JOURNAL_LIMIT})"
+        )
+
+
+def process_id_key(process_id: pb.ProcessSpec.ID) -> tuple[str, str]:
+    """Return the key which members of a route are sorted by."""
+    return process_id.zone, process_id.suffix
+
+
+def route_equivalent(lhs: pb.Route, rhs: pb.Route) -> bool:
+    """Tell whether two routes have the same primary and members; endpoints may differ."""
+    return lhs.primary == rhs.primary and list(lhs.members) == list(rhs.members)
+
+
+def validate_route(route: pb.Route, *, strict: bool = True) -> None:
+    """Check a route.
+
+    Args:
+        route: The route.
+        strict: Whether to check names, order and endpoints too, or only that the primary and the
+            endpoints agree with the number of members.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    members = route.members
+    if strict:
+        previous: pb.ProcessSpec.ID | None = None
+        for index, member in enumerate(members):
+            within(f"Members[{index}]", validate_process_id, member)
+            if previous is not None and process_id_key(previous) >= process_id_key(member):
+                raise ValidationError(
+                    f"Members not in unique, sorted order (index {index}; "
+                    f"{_process_id_text(previous)} <= {_process_id_text(member)})"
+                )
+            previous = member
+    if not -1 <= route.primary < len(members):
+        raise ValidationError(
+            f"invalid Primary ({route.primary}; expected -1 <= Primary < {len(members)})"
+        )
+    if len(route.endpoints) not in (0, len(members)):
+        raise ValidationError(
+            f"len(Endpoints) != 0, and != len(Members) ({len(route.endpoints)} vs {len(members)})"
+        )
+    if strict:
+        for index, endpoint in enumerate(route.endpoints):
+            if endpoint:
+                within(f"Endpoints[{index}]", parse_endpoint, endpoint)
+
+
+def _process_id_text(process_id: pb.ProcessSpec.ID) -> str:
+    return f"{{Zone:{process_id.zone} Suffix:{process_id.suffix}}}"
+
+
+def validate_header(header: pb.Header, *, strict: bool = True) -> None:
+    """Check a header.
+
+    Args:
+        header: The header.
+        strict: Whether to check the names in it too.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    if strict and (header.process_id.zone or header.process_id.suffix):
+        within("ProcessId", validate_process_id, header.process_id)
+    within("Route", validate_route, header.route, strict=strict)
+    if strict:
+        within("Etcd", validate_etcd, header.etcd)
+
+
+def validate_etcd(etcd: pb.Header.Etcd) -> None:
+    """Check the Etcd state of a header.
+
+    Raises:
+        ValidationError: It isn't valid.
+    """
+    if not etcd.cluster_id:
+        raise ValidationError("invalid ClusterId (expected != 0)")
+    if not etcd.member_id:
+        raise ValidationError("invalid MemberId (expected != 0)")
+    if etcd.revision <= 0:
+        raise ValidationError(f"invalid Revision ({etcd.revision}; expected 0 < revision)")
+    if not etcd.raft_term:
+        raise ValidationError("invalid RaftTerm (expected != 0)")
+
+
+def validate_offsets(offsets: Mapping[str, int]) -> None:
+    """Check offsets by journal.
+
+    Raises:
+        ValidationError: A journal or an offset isn't valid.
+    """
+    for journal, offset in offsets.items():
+        context = f"Offsets[{journal}]"
+        within(context, validate_journal, journal)
+        if offset < 0:
+            raise ValidationError(f"invalid offset ({offset}; expected >= 0)", (context,))

@@ -1,0 +1,103 @@
+"""Certificates which a broker shows to its clients, and the ones it asks of them."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import grpc
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gazette_aio.broker.host.options import BrokerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTLS:
+    """What both front ends need for TLS."""
+
+    certificate: bytes = field(repr=False)
+    """Chain of certificates, in PEM format."""
+    key: bytes = field(repr=False)
+    """Private key, in PEM format."""
+    authority: bytes | None = field(repr=False)
+    """Certificates which clients must be certified by, or None if they need no certificate."""
+    context: ssl.SSLContext
+    """The same for connections over HTTP."""
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of a gRPC server."""
+        return grpc.ssl_server_credentials(
+            [(self.key, self.certificate)],
+            root_certificates=self.authority,
+            require_client_auth=self.authority is not None,
+        )
+
+
+def read_tls(options: BrokerOptions) -> ServerTLS | None:
+    """Return the TLS of a broker, or None if its options name no certificate. Blocks.
+
+    Raises:
+        ConfigurationError: If a file can't be read, or isn't what it should be, naming it.
+    """
+    certificate_file = options.server_cert_file
+    key_file = options.server_cert_key_file
+    if certificate_file is None or key_file is None:
+        return None
+    certificate = _read("server_cert_file", certificate_file)
+    key = _read("server_cert_key_file", key_file)
+    _trust(_context(), "server_cert_file", certificate_file)
+    context = _context()
+    _load_key(context, certificate_file, key_file)
+    context.set_alpn_protocols(["http/1.1"])
+    authority = None
+    if options.server_ca_file is not None:
+        authority = _read("server_ca_file", options.server_ca_file)
+        _trust(context, "server_ca_file", options.server_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return ServerTLS(certificate=certificate, key=key, authority=authority, context=context)
+
+
+def _context() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+
+def _read(option: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise pb.ConfigurationError(f"{option} {path}: {error.strerror}") from error
+
+
+def _trust(context: ssl.SSLContext, option: str, path: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise pb.ConfigurationError(f"{option} {path}: not a certificate in PEM format") from error
+
+
+class _EncryptedKeyError(Exception):
+    """The key is protected by a password."""
+
+
+def _load_key(context: ssl.SSLContext, certificate_file: Path, key_file: Path) -> None:
+    def ask() -> NoReturn:
+        # Without this, the library would ask at the terminal.
+        raise _EncryptedKeyError
+
+    try:
+        context.load_cert_chain(certificate_file, key_file, ask)
+    except _EncryptedKeyError:
+        problem = "encrypted keys can't be used"
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            problem = f"not the key of {certificate_file}"
+        else:
+            problem = "not a private key in PEM format"
+    else:
+        return
+    raise pb.ConfigurationError(f"server_cert_key_file {key_file}: {problem}")

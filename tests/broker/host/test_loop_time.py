@@ -1,0 +1,164 @@
+"""Nothing keeps the event loop from others for long, however much there is of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import sorted_rows
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.journal.cover_index import query
+from gazette_aio.broker.journal.index_entry import FragmentCover, pack
+from gazette_aio.broker.service.apply import serve_apply
+from gazette_aio.broker.service.fragments import serve_fragments
+from gazette_aio.broker.service.list import serve_list
+from gazette_aio.broker.stores import Listed
+from gazette_aio.broker.stores.failing import FailingStore
+from tests.broker.caller import journal_spec
+
+# More than the 5 ms which are aimed at: processors of tests are shared.
+MOST_SECONDS = 0.008
+STORE = "file:///many/"
+ALL = pb.Claims(capability=pb.Capability.ALL)
+LABELS = pb.label_set(*(text for number in range(100) for text in (f"label/{number:03}", "x")))
+
+
+class Longest:
+    """The processor time of the longest step of the event loop."""
+
+    seconds = 0.0
+
+
+@asynccontextmanager
+async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
+    """Fail if a step of the event loop takes long meanwhile."""
+    longest = Longest()
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        begin = time.thread_time()
+        run(handle)
+        longest.seconds = max(longest.seconds, time.thread_time() - begin)
+
+    gc.collect()
+    gc.disable()  # What's measured is the broker, not the garbage of all tests.
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", timed)
+            await asyncio.sleep(0)
+            yield
+            await asyncio.sleep(0)
+    finally:
+        gc.enable()
+    assert longest.seconds < MOST_SECONDS
+
+
+def change(name: str) -> pb.ApplyRequest.Change:
+    return pb.ApplyRequest.Change(upsert=journal_spec(name, labels=LABELS))
+
+
+async def test_journals_are_created_and_listed(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [
+        pb.ApplyRequest(
+            changes=[change(f"test/{number:04}") for number in range(start, start + 128)]
+        )
+        for start in range(0, 512, 128)
+    ]
+    selector = pb.parse_label_selector("label/001=x")
+    found: list[pb.ListResponse] = []
+
+    async def send(response: pb.ListResponse) -> None:
+        found.append(response)
+        await asyncio.sleep(0)
+
+    async with measured(monkeypatch):
+        for request in requests:
+            assert (await serve_apply(broker.core, ALL, request)).status == pb.Status.OK
+        await serve_list(broker.core, ALL, pb.ListRequest(selector=selector), send)
+    assert sum(len(response.journals) for response in found) == 512
+
+
+async def test_a_listing_is_of_one_moment(broker: EmbeddedBroker) -> None:
+    core = broker.core
+    for start in (0, 128):
+        changes = [change(f"test/{number:04}") for number in range(start, start + 128)]
+        await serve_apply(core, ALL, pb.ApplyRequest(changes=changes))
+    revision = core.store.space.revision
+    found: list[pb.ListResponse] = []
+
+    async def send(response: pb.ListResponse) -> None:
+        last = pb.ApplyRequest.Change(delete=f"test/{255 - len(found):04}", expect_mod_revision=-1)
+        await serve_apply(core, ALL, pb.ApplyRequest(changes=[last, change(f"x/{len(found):03}")]))
+        found.append(response)
+
+    await serve_list(core, ALL, pb.ListRequest(), send)
+    assert found[0].header.etcd.revision == revision
+    names = [journal.spec.name for response in found for journal in response.journals]
+    assert names == [f"test/{number:04}" for number in range(256)]
+    assert core.store.space.revision > revision
+
+
+class ManyFiles(FailingStore):
+    """A store of very many fragments."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(STORE, lambda: pb.StoreError("only listed"))
+        self.names = [
+            f"{begin:016x}-{begin + 10:016x}-{begin:040x}.raw" for begin in range(0, 10 * count, 10)
+        ]
+
+    def list(  # type: ignore[override]
+        self,
+        prefix: str,
+        *,
+        skip: frozenset[str] = frozenset(),
+    ) -> Iterator[Listed]:
+        return (Listed(name, 5) for name in reversed(self.names))
+
+
+async def test_very_many_fragments_are_listed(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than others, as few fragments take no time to drop."""
+    core = broker.core
+    count = 30_000
+    core.runtime.stores.get(STORE).replace(ManyFiles(count))
+    spec = journal_spec(stores=[STORE])
+    await serve_apply(core, ALL, pb.ApplyRequest(changes=[pb.ApplyRequest.Change(upsert=spec)]))
+    await broker.refresh("test/journal")
+    request = pb.FragmentsRequest(journal="test/journal", page_limit=500, begin_mod_time=6)
+    async with measured(monkeypatch):
+        await broker.refresh("test/journal")
+        assert not (await serve_fragments(core, ALL, request)).fragments
+        request.begin_mod_time = 5
+        page = await serve_fragments(core, ALL, request)
+    assert len(page.fragments) == 500
+    assert page.next_page_token == 5000
+    (replica,) = core.replicas
+    assert len(replica.index.cover) == count
+
+
+def test_old_fragments_are_skipped_in_no_time() -> None:
+    cover = FragmentCover("test/journal")
+    store = cover.begin_store(STORE)
+    packed = pack(pb.Fragment(compression_codec=pb.CompressionCodec.NONE), store)
+    for begin in range(0, 200_000, 10):
+        cover.add_listed(begin, begin + 10, 5, packed)
+    started = time.thread_time()
+    assert query(cover, 3, begin_mod_time=6, now_seconds=1e9) == (None, 200_000)
+    assert time.thread_time() - started < MOST_SECONDS
+
+
+def test_rows_are_sorted() -> None:
+    rows = [((number * 7919) % 5003, number) for number in range(5003)]
+    assert list(sorted_rows(rows)) == sorted(rows)
+    assert list(sorted_rows([(1,)])) == [(1,)]
+    assert not list(sorted_rows(list[tuple[int]]()))

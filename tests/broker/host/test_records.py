@@ -1,0 +1,114 @@
+"""Records of the broker's logs: they survive as written, and garbage is told apart."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
+from gazette_aio.broker.journal.commit_log import (
+    Begin,
+    Commit,
+    Entry,
+    Kind,
+    Mark,
+    decode_entry,
+    encode_entry,
+)
+from gazette_aio.broker.keyspace.keyspace import KeySpace, Transaction
+from gazette_aio.broker.keyspace.meta_log import (
+    TAG,
+    decode_snapshot,
+    decode_transaction,
+    encode_snapshot,
+    encode_transaction,
+)
+from tests.broker.caller import journal_spec
+
+_PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
+
+
+@given(_PAYLOADS, st.binary(max_size=30))
+def test_a_scan_finds_what_was_written(payloads: list[bytes], garbage: bytes) -> None:
+    data = b"".join(map(encode_record, payloads))
+    records, end = scan_records(data + garbage)
+    assert [record.payload for record in records[: len(payloads)]] == payloads
+    assert end >= len(data)
+
+
+@given(_PAYLOADS, st.data())
+def test_damage_ends_a_scan(payloads: list[bytes], data: st.DataObject) -> None:
+    encoded = bytearray(b"".join(map(encode_record, payloads)))
+    if not encoded:
+        return
+    position = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[position] ^= data.draw(st.integers(1, 255))
+    records, end = scan_records(bytes(encoded))
+    assert end <= position
+    assert [record.payload for record in records] == payloads[: len(records)]
+
+
+@given(st.binary(max_size=200))
+def test_garbage_never_fails_otherwise(data: bytes) -> None:
+    scan_records(data)
+    decode_entry(data)
+    decode_entry(b"jl" + data)
+    for decode in (decode_transaction, decode_snapshot):
+        for payload in (data, TAG + data):
+            with contextlib.suppress(ValueError):
+                decode(payload)
+
+
+def test_later_records_are_found_behind_damage() -> None:
+    first, second = encode_record(TAG + b"first"), encode_record(TAG + b"second")
+    found = find_tagged_record(first[:-1] + second, 0, TAG)
+    assert found is not None
+    assert found.payload == TAG + b"second"
+    assert find_tagged_record(first + second[:-1], len(first), TAG) is None
+
+
+_ENTRIES = st.one_of(
+    st.builds(
+        Begin,
+        journal=st.sampled_from(["test/journal", "größe/ü"]),
+        begin=st.integers(100, 2**62),
+        previous_end=st.integers(0, 100),
+        codec=st.integers(1, 5),
+        registers=st.sampled_from([b"", pb.label_set("aa", "1").SerializeToString()]),
+    ),
+    st.builds(
+        Commit,
+        end=st.integers(100, 2**62),
+        length=st.integers(1, 100),
+        digest=st.binary(min_size=20, max_size=20),
+        first_append_seconds=st.floats(0, 2e9),
+        registers=st.sampled_from([None, b"", pb.label_set("aa", "1").SerializeToString()]),
+    ),
+    st.builds(
+        Mark, kind=st.sampled_from([Kind.COMPLETE, Kind.PERSISTED]), end=st.integers(0, 2**62)
+    ),
+)
+
+
+@given(_ENTRIES, st.integers(0, 60))
+def test_entries_round_trip(entry: Entry, cut: int) -> None:
+    payload = encode_entry(entry)
+    assert decode_entry(payload) == entry
+    if cut < len(payload):
+        assert decode_entry(payload[:cut]) is None
+
+
+def test_transactions_and_snapshots_round_trip() -> None:
+    space = KeySpace()
+    transaction = Transaction(7, (journal_spec("test/a"), journal_spec("test/b")), ("test/c",))
+    assert decode_transaction(encode_transaction(transaction)) == transaction
+    space.commit(transaction)
+    items, revision = decode_snapshot(encode_snapshot(space))
+    assert revision == 7
+    assert [(i.name, i.create_revision) for i in items] == [("test/a", 7), ("test/b", 7)]
+    with pytest.raises(ValueError, match="not a"):
+        decode_transaction(encode_transaction(transaction) + b"x")

@@ -1,0 +1,217 @@
+"""Full disks, I/O errors, and power losses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import shutil
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from tests.broker.caller import Caller, calling, journal_spec
+from tests.broker.journal.faulty_files import FaultyFiles, LosingFiles
+
+TEXTS = {
+    errno.ENOSPC: "no space left on device",
+    errno.EIO: "input/output error",
+    errno.EROFS: "read-only file system",
+}
+
+
+async def _send(caller: Caller, chunks: tuple[bytes, ...]) -> None:
+    call = caller.append_call()
+    # Race: a call which is answered already takes no more, and the answer tells why.
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
+        await call.write(pb.AppendRequest(journal="test/journal"))
+        for chunk in chunks:
+            await call.write(pb.AppendRequest(content=chunk))
+    await call
+
+
+async def _refused(caller: Caller, *chunks: bytes) -> str:
+    for _ in range(20):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await (_send(caller, chunks) if chunks else caller.append(b"lost"))
+        # A write which fails because the answer is there hides it from the client of grpc.aio.
+        if raised.value.code() is not grpc.StatusCode.INTERNAL:
+            break
+    assert raised.value.code() is grpc.StatusCode.UNKNOWN
+    return raised.value.details() or ""
+
+
+@pytest.mark.parametrize("size", [4, 3 << 20])
+@pytest.mark.parametrize("error", TEXTS)
+async def test_content_which_cannot_be_written_is_rolled_back(
+    tmp_path: Path, error: int, size: int
+) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="off", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            assert await caller.commit(b"kept") == 0
+            files.fail("pwrite", ".spool", error)
+            refused = await _refused(caller, *([b"x" * size] * (1 if size < 1 << 20 else 3)))
+            assert refused == f"append stream: {TEXTS[error]}"
+            assert files.failed
+            files.heal()
+            assert await caller.commit(b"more") == 4
+            assert await caller.read() == b"keptmore"
+            assert broker.stats()["gazette_spool_commits_total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "fsync"), [("pwrite", "off"), ("pwrite", "commit"), ("datasync", "commit")]
+)
+async def test_a_journal_whose_log_fails_accepts_nothing_until_a_restart(
+    tmp_path: Path, operation: str, fsync: str
+) -> None:
+    files = FaultyFiles()
+    broker = EmbeddedBroker(tmp_path, fsync=fsync, files=files)
+    async with broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(), journal_spec("test/other"))
+        await caller.commit(b"ke")
+        await caller.commit(b"pt")
+        await caller.commit(b"other", "test/other")
+        files.fail(operation, f"{2:016x}.log", errno.EIO)
+        assert await _refused(caller) == "append stream: input/output error"
+        files.heal()
+        assert await _refused(caller) == "append stream: input/output error"
+        assert await caller.read() == b"kept"
+        assert await caller.commit(b"fine", "test/other") == 5
+    async with EmbeddedBroker(tmp_path, fsync="off") as broker:
+        async with calling(broker.endpoint) as caller:
+            # An append whose outcome was unknown may be there, as a whole.
+            content = await caller.read()
+            assert content in (b"kept", b"keptlost")
+            assert await caller.commit(b"again") == len(content)
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "make_directory", "datasync"])
+async def test_a_journal_which_cannot_be_begun_can_be_begun_later(
+    tmp_path: Path, operation: str
+) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            files.fail(operation, "/journals/")
+            assert await _refused(caller) == "append stream: no space left on device"
+            assert await caller.read() == b""
+    async with EmbeddedBroker(tmp_path, fsync="off") as broker:
+        async with calling(broker.endpoint) as caller:
+            content = await caller.read()
+            assert content == b"" or operation == "datasync"
+            assert await caller.commit(b"now") == len(content)
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "datasync", "sync_directory"])
+async def test_a_failed_roll_leaves_the_fragment(tmp_path: Path, operation: str) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            await caller.commit(b"first")
+            part = "/journals/" if operation == "sync_directory" else f"{5:016x}"
+            files.fail(operation, part)
+            assert await _refused(caller) == "append stream: no space left on device"
+            files.heal()
+            assert await caller.commit(b"second") == 5
+            assert await caller.read() == b"firstsecond"
+    async with EmbeddedBroker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        assert await caller.read() == b"firstsecond"
+
+
+async def test_a_key_space_which_cannot_be_written_is_read_only(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            files.fail("datasync", "/meta/", errno.EIO)
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError, match="key space: input/output error"):
+                    await caller.create(journal_spec("test/refused"))
+                files.heal()
+            assert [journal.spec.name for journal in await caller.journals()] == ["test/journal"]
+            assert await caller.commit(b"works") == 0
+    async with EmbeddedBroker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        assert "test/journal" in [journal.spec.name for journal in await caller.journals()]
+        assert await caller.read() == b"works"
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "rename", "make_directory"])
+async def test_persisting_is_tried_again(tmp_path: Path, operation: str) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(
+        tmp_path, fsync="off", files=files, persist_delay=0.0, persist_retry=0.01
+    ) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=["file:///"]))
+            await caller.commit(b"content")
+            files.fail(operation, "fragments/test/journal")
+            with pytest.raises(OSError, match="No space left on device"):
+                await broker.flush("test/journal")
+            assert await caller.read() == b"content"
+            assert not list((tmp_path / "fragments" / "test").rglob("*content*"))
+            files.heal()
+            await broker.flush("test/journal")
+            assert [f.backing_store for f in await caller.fragments()] == ["file:///"]
+            assert await caller.read() == b"content"
+            left = [p.name for p in (tmp_path / "fragments" / "test").rglob("*") if p.is_file()]
+            assert [name.partition("-")[0] for name in left] == [f"{0:016x}"]
+
+
+async def test_acknowledged_appends_survive_a_power_loss(tmp_path: Path) -> None:
+    files = LosingFiles()
+    path = tmp_path / "data"
+    async with EmbeddedBroker(path, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(length=1024))
+            expected = b""
+            for number in range(12):
+                content = f"{number:03},".encode() * 40
+                registers = pb.label_set("last", str(number))
+                assert await caller.commit(content, union_registers=registers) == len(expected)
+                expected += content
+            await caller.create(journal_spec("test/second"))
+            # One more is under way as the power goes.
+            call = caller.append_call()
+            await call.write(pb.AppendRequest(journal="test/journal"))
+            await call.write(pb.AppendRequest(content=b"never acknowledged" * 5000))
+            await caller.read()
+            shutil.copytree(path, tmp_path / "copy")
+            files.frozen = True
+            call.cancel()
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    files.lose_power(path)
+    async with EmbeddedBroker(path, fsync="commit") as broker:
+        async with calling(broker.endpoint) as caller:
+            assert [j.spec.name for j in await caller.journals()] == ["test/journal", "test/second"]
+            assert await caller.read() == expected
+            selector = pb.LabelSelector(include=pb.label_set("last", "11"))
+            assert await caller.commit(b"!", check_registers=selector) == len(expected)
+
+
+async def test_without_syncs_a_power_loss_leaves_a_beginning(tmp_path: Path) -> None:
+    files = LosingFiles()
+    path = tmp_path / "data"
+    async with EmbeddedBroker(path, fsync="interval", files=files, sync_interval=60) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            await caller.commit(b"first ")
+            await broker.flush("test/journal")  # A roll syncs what is before it.
+            await caller.commit(b"second")
+            shutil.copytree(path, tmp_path / "copy")
+            files.frozen = True
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    files.lose_power(path)
+    async with EmbeddedBroker(path) as broker, calling(broker.endpoint) as caller:
+        assert await caller.read() == b"first "
+        assert await caller.commit(b"2nd") == 6

@@ -1,0 +1,114 @@
+"""Rate limits of append streams."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl, effective_max_rate
+
+
+def flow(
+    journal: FlowBalance | None = None, *, max_rate: int = 10_000, now: int = 100_000
+) -> FlowControl:
+    return FlowControl(journal or FlowBalance(), max_rate=max_rate, min_rate=1000, now_millis=now)
+
+
+def test_balance_and_underflow() -> None:
+    fc = flow()
+    assert (fc.journal.balance, fc.spent) == (10_000, 1000)
+    fc.chunk(9_980)
+    assert (fc.journal.balance, fc.charge) == (20, 0)
+    fc.chunk(40)
+    assert (fc.journal.balance, fc.charge) == (0, 20)
+    assert fc.tick(100_001)
+    assert fc.charge == 10
+    assert fc.tick(200_001)  # A held chunk is not the client's fault.
+    assert (fc.journal.balance, fc.spent, fc.charge) == (99_990, 10, 0)
+    fc.chunk(40)
+    assert not fc.tick(200_052)
+    assert (fc.total_chunks, fc.delayed_chunks) == (3, 1)
+
+
+def test_a_large_chunk_is_discharged_over_time() -> None:
+    fc = flow(max_rate=1000)
+    fc.chunk(11_000)
+    for second in range(1, 10):
+        assert fc.tick(100_000 + second * 1000)
+        assert fc.charge == 10_000 - second * 1000
+        assert 0 < fc.hold_millis() <= 1000
+    assert fc.tick(110_000)
+    assert fc.charge == fc.hold_millis() == 0
+
+
+def test_balance_carries_over() -> None:
+    journal = FlowBalance()
+    flow(journal).chunk(9_000)
+    assert journal.balance == 1000
+    flow(journal, now=100_150)
+    assert journal.balance == 2500
+
+
+def test_lifting_the_limit_releases_a_chunk() -> None:
+    fc = flow()
+    fc.chunk(50_000)
+    assert fc.charge
+    fc.lift()
+    assert fc.charge == 0
+    fc.chunk(1 << 30)
+    assert fc.charge == 0
+
+
+def test_a_lowered_limit_holds_from_the_first_chunk() -> None:
+    journal = FlowBalance(balance=100_000, last_millis=100_000)
+    fc = flow(journal, max_rate=1000)
+    fc.chunk(10_001)
+    assert (fc.charge, fc.delayed_chunks) == (1, 1)
+
+
+def test_unlimited_journals_still_underflow() -> None:
+    fc = flow(max_rate=0)
+    fc.chunk(1 << 40)
+    assert (fc.charge, fc.spent) == (0, 1000)
+    assert fc.tick(100_999)
+    assert not fc.tick(101_000)
+
+
+def test_the_silent_client_is_cut_off_after_its_credit() -> None:
+    fc = flow()
+    assert fc.underflow_millis() == 101_050
+    fc.skip(100_400)  # The broker was busy: the client isn't charged for it.
+    assert fc.underflow_millis() == 101_450
+
+
+def test_the_broker_bounds_journals_which_have_a_limit() -> None:
+    assert effective_max_rate(10**15, 10**10) == 10**10
+    assert effective_max_rate(10**3, 10**10) == 10**3
+    assert effective_max_rate(0, 10**10) == 0
+    assert effective_max_rate(5, 0) == 5
+
+
+@given(
+    st.integers(0, 100_000),
+    st.lists(st.tuples(st.integers(1, 200_000), st.integers(0, 3000)), max_size=30),
+)
+def test_rates_hold(max_rate: int, steps: list[tuple[int, int]]) -> None:
+    journal = FlowBalance()
+    now = start = 50_000
+    fc = FlowControl(journal, max_rate=max_rate, min_rate=1, now_millis=now)
+    passed = 0
+    for length, pause in steps:
+        now += pause
+        fc.tick(now)
+        fc.chunk(length)
+        ticks = 0
+        while hold := fc.hold_millis():
+            now += hold
+            fc.tick(now)
+            ticks += 1
+            assert ticks < 10_000_000
+        passed += length
+        assert 0 <= journal.balance <= max(10 * max_rate, max_rate)
+        if max_rate:
+            assert passed <= max_rate * (1 + (now - start) / 1000) + 1
+    assert fc.total_chunks == len(steps)

@@ -1,0 +1,285 @@
+"""What a journal holds after its files were torn, damaged, or lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
+from gazette_aio.broker.journal.recovery import recover_journal
+from gazette_aio.broker.journal.spool import Spool
+from tests.broker.caller import calling, journal_spec
+
+NAME = "test/journal"
+FILES = FileOps()
+
+
+def _spool(directory: Path, begin: int = 0, previous_end: int = 0) -> Spool:
+    spool = Spool(
+        FILES,
+        directory,
+        journal=NAME,
+        begin=begin,
+        codec=pb.CompressionCodec.NONE,
+        registers=pb.label_set("begin", str(begin)),
+        previous_end=previous_end,
+    )
+    spool.create()
+    return spool
+
+
+def _append(spool: Spool, content: bytes, registers: pb.LabelSet | None = None) -> None:
+    spool.open()
+    spool.begin_append()
+    spool.write(content)
+    spool.commit(registers, 1_700_000_000.0)
+
+
+def _content(directory: Path) -> tuple[bytes, pb.LabelSet]:
+    recovered = recover_journal(FILES, directory, NAME)
+    assert recovered.spool is not None
+    data = b""
+    for fragment in recovered.complete:
+        path = directory / f"{fragment.begin:016x}.spool"
+        data += path.read_bytes()[: fragment.end - fragment.begin]
+    spool = recovered.spool
+    tail = spool.content.path.read_bytes()
+    assert len(tail) == spool.end - spool.begin, "the file is cut at the end of its content"
+    return data + tail, spool.registers
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A journal of three appends; the last one changes the registers."""
+    directory = tmp_path / "journal"
+    spool = _spool(directory)
+    _append(spool, b"first ")
+    _append(spool, b"second ")
+    _append(spool, b"third", pb.label_set("last", "third"))
+    spool.close()
+    return directory
+
+
+LOG, SPOOL = f"{0:016x}.log", f"{0:016x}.spool"
+
+
+def test_all_is_recovered(journal: Path) -> None:
+    assert _content(journal) == (b"first second third", pb.label_set("last", "third"))
+
+
+def test_a_log_torn_at_each_byte_of_its_last_record(journal: Path, tmp_path: Path) -> None:
+    whole = (journal / LOG).read_bytes()
+    lengths = _record_ends(whole)
+    for length in range(lengths[-2], len(whole)):
+        copy = _copy(journal, tmp_path)
+        os.truncate(copy / LOG, length)
+        assert _content(copy) == (b"first second ", pb.label_set("begin", "0"))
+        # What was cut is gone for good: the journal goes on from there.
+        recovered = recover_journal(FILES, copy, NAME)
+        assert recovered.spool is not None
+        _append(recovered.spool, b"3rd")
+        recovered.spool.close()
+        assert _content(copy)[0] == b"first second 3rd"
+
+
+def test_content_torn_at_each_byte_of_its_last_append(journal: Path, tmp_path: Path) -> None:
+    for length in range(len(b"first second "), len(b"first second third")):
+        copy = _copy(journal, tmp_path)
+        os.truncate(copy / SPOOL, length)
+        assert _content(copy) == (b"first second ", pb.label_set("begin", "0"))
+
+
+def test_a_flipped_byte_ends_the_journal_before_it(journal: Path, tmp_path: Path) -> None:
+    for name in (LOG, SPOOL):
+        size = (journal / name).stat().st_size
+        for position in range(size):
+            copy = _copy(journal, tmp_path)
+            data = bytearray((copy / name).read_bytes())
+            data[position] ^= 0x40
+            (copy / name).write_bytes(data)
+            recovered = recover_journal(FILES, copy, NAME)
+            if recovered.spool is None:
+                assert name == LOG, "only a log can lose its opening"
+                assert (copy / f"{LOG}.orphan").exists()
+                continue
+            content = _content(copy)[0]
+            assert content in (b"", b"first ", b"first second ")
+            if name == SPOOL:
+                assert len(content) <= position
+
+
+def test_a_repeated_record_counts_once(journal: Path) -> None:
+    whole = (journal / LOG).read_bytes()
+    last = whole[_record_ends(whole)[-2] :]
+    (journal / LOG).write_bytes(whole + last)
+    assert _content(journal)[0] == b"first second third"
+
+
+def test_uncommitted_content_is_cut(journal: Path) -> None:
+    with (journal / SPOOL).open("ab") as file:
+        file.write(b"never acknowledged")
+    assert _content(journal)[0] == b"first second third"
+
+
+def _rolled(directory: Path) -> None:
+    old = _spool(directory)
+    _append(old, b"0123456789")
+    new = _spool(directory, 10, previous_end=10)
+    old.mark(Kind.COMPLETE)
+    _append(new, b"abc")
+    old.close()
+    new.close()
+
+
+def test_fragments_continue_one_another(tmp_path: Path) -> None:
+    _rolled(tmp_path)
+    recovered = recover_journal(FILES, tmp_path, NAME)
+    assert [(f.begin, f.end) for f in recovered.complete] == [(0, 10)]
+    assert _content(tmp_path)[0] == b"0123456789abc"
+
+
+def test_without_its_newest_log_a_journal_ends_before(tmp_path: Path) -> None:
+    _rolled(tmp_path)
+    (tmp_path / f"{10:016x}.log").unlink()
+    assert _content(tmp_path)[0] == b"0123456789"
+
+
+def test_what_follows_lost_content_is_put_aside(tmp_path: Path) -> None:
+    _rolled(tmp_path)
+    os.truncate(tmp_path / SPOOL, 9)
+    assert _content(tmp_path)[0] == b""
+    assert (tmp_path / f"{10:016x}.spool.orphan").read_bytes() == b"abc"
+
+
+def test_an_empty_fragment_left_by_a_failed_roll_is_passed_over(tmp_path: Path) -> None:
+    spool = _spool(tmp_path)
+    _append(spool, b"0123456789")
+    _spool(tmp_path, 10, previous_end=10).close()
+    _append(spool, b"more")
+    newest = _spool(tmp_path, 14, previous_end=14)
+    _append(newest, b"new")
+    spool.close()
+    newest.close()
+    assert _content(tmp_path)[0] == b"0123456789morenew"
+
+
+def test_a_journal_may_skip_ahead(tmp_path: Path) -> None:
+    spool = _spool(tmp_path)
+    _append(spool, b"abc")
+    spool.close()
+    _spool(tmp_path, 1024, previous_end=3).close()
+    recovered = recover_journal(FILES, tmp_path, NAME)
+    assert recovered.spool is not None
+    assert (recovered.spool.begin, recovered.spool.end) == (1024, 1024)
+    assert len(recovered.complete) == 1
+
+
+# The key space
+
+
+async def _with_journals(path: Path) -> int:
+    async with EmbeddedBroker(path, fsync="off") as broker, calling(broker.endpoint) as caller:
+        response = pb.ApplyResponse()
+        for number in range(3):
+            response = await caller.create(journal_spec(f"test/journal-{number}"))
+        revision = response.header.etcd.revision
+        # As after a kill: the log isn't replaced by a snapshot.
+        shutil.copytree(path, path.with_name("killed"))
+    return revision
+
+
+async def _names(path: Path) -> tuple[list[str], int]:
+    async with EmbeddedBroker(path, fsync="off") as broker, calling(broker.endpoint) as caller:
+        response = await caller.apply_call(pb.ApplyRequest())
+        return [j.spec.name for j in await caller.journals()], response.header.etcd.revision
+
+
+async def test_a_torn_transaction_is_cut(tmp_path: Path) -> None:
+    await _with_journals(tmp_path / "data")
+    log = tmp_path / "killed" / "meta" / "000001.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-3])
+    names, _ = await _names(tmp_path / "killed")
+    assert names == ["test/journal-0", "test/journal-1"]
+
+
+async def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    await _with_journals(tmp_path / "data")
+    log = tmp_path / "killed" / "meta" / "000001.log"
+    data = bytearray(log.read_bytes())
+    first = _record_ends(bytes(data))[0]
+    for position in (2, first + 1, first + 20):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x40
+        log.write_bytes(damaged)
+        at = 0 if position < first else first
+        with pytest.raises(pb.StoreError, match=rf"000001\.log: bad record at offset {at}"):
+            await EmbeddedBroker(tmp_path / "killed", fsync="off").start()
+    log.write_bytes(data)
+    assert len((await _names(tmp_path / "killed"))[0]) == 3
+
+
+async def test_revisions_never_go_back(tmp_path: Path) -> None:
+    revision = await _with_journals(tmp_path / "data")
+    assert await _names(tmp_path / "data") == (
+        ["test/journal-0", "test/journal-1", "test/journal-2"],
+        revision,
+    )
+    assert (await _names(tmp_path / "killed"))[1] == revision
+
+
+def _record_ends(data: bytes) -> list[int]:
+    ends: list[int] = []
+    while not ends or ends[-1] < len(data):
+        start = ends[-1] if ends else 0
+        ends.append(start + 8 + int.from_bytes(data[start : start + 4], "little"))
+    return ends
+
+
+def _copy(journal: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(journal, copy)
+    return copy
+
+
+@pytest.mark.parametrize("lost", ["nothing", "log", "content", "both"])
+def test_a_crash_while_a_persisted_fragment_is_removed(tmp_path: Path, lost: str) -> None:
+    _rolled(tmp_path)
+    record = encode_record(encode_entry(Mark(Kind.PERSISTED, 10)))
+    with (tmp_path / LOG).open("ab") as file:
+        file.write(record)
+    if lost in ("log", "both"):
+        (tmp_path / LOG).unlink()
+    if lost in ("content", "both"):
+        (tmp_path / SPOOL).unlink()
+    recovered = recover_journal(FILES, tmp_path, NAME)
+    assert recovered.complete == []
+    assert recovered.spool is not None
+    assert (recovered.spool.begin, recovered.spool.end) == (10, 13)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{10:016x}.log",
+        f"{10:016x}.spool",
+    ]
+
+
+def test_without_the_log_behind_a_persisted_fragment(tmp_path: Path) -> None:
+    _rolled(tmp_path)
+    with (tmp_path / LOG).open("ab") as file:
+        file.write(encode_record(encode_entry(Mark(Kind.PERSISTED, 10))))
+    (tmp_path / f"{10:016x}.log").unlink()
+    recovered = recover_journal(FILES, tmp_path, NAME)
+    assert recovered.spool is not None
+    assert (recovered.spool.begin, recovered.spool.end) == (10, 10)
+    # Head and registers aren't lost by a further restart before the next append.
+    again = recover_journal(FILES, tmp_path, NAME)
+    assert again.spool is not None
+    assert again.spool.begin == 10
+    assert again.spool.registers == recovered.spool.registers == pb.label_set("begin", "0")

@@ -1,0 +1,833 @@
+"""Fragments in object stores: S3 by a server on loopback, the others by stores in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import gzip
+import hashlib
+import http.client
+import json
+import logging
+import os
+import shutil
+import socket
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import obstore
+import pytest
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.host.clock import ManualClock
+from gazette_aio.broker.stores import ObjectStore, object_config, raw_listing
+from gazette_aio.broker.stores.raw_listing import parse_page
+from tests import golden
+from tests.broker.caller import Caller, calling, eventually, journal_spec
+
+SOON_SECONDS = 15.0
+"""A limit for what doesn't wait for a store, well below that of requests to stores."""
+SECRET = "uncommon+secret/of-tests"
+CODECS = [codec for codec in pb.CompressionCodec.values() if codec != pb.CompressionCodec.INVALID]
+OFFLOAD = pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Endpoint of an S3 server."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOFTESTS")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+
+@pytest.fixture
+def bucket(s3: str) -> Bucket:
+    return Bucket(s3)
+
+
+class Bucket:
+    """A new bucket, looked at past the broker."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.name = f"bucket-{uuid.uuid4().hex}"
+        self.request("PUT", "")
+
+    def url(self, prefix: str = "", **arguments: str) -> str:
+        arguments = {"endpoint": self.endpoint, **arguments}
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in arguments.items())
+        return f"s3://{self.name}/{prefix}?{query}"
+
+    def request(self, method: Any, key: str, data: bytes | None = None) -> Any:
+        url = f"{self.endpoint}/{self.name}"
+        if key:
+            url = obstore.sign(self.client(), method, key, dt.timedelta(minutes=1))
+        request = urllib.request.Request(
+            url,
+            method=method,
+            data=data,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.headers, response.read()
+
+    def make_directory(self, key: str) -> None:
+        """Make an empty object whose key ends in a slash, as consoles do."""
+        request = urllib.request.Request(
+            f"{self.endpoint}/{self.name}/{key}",
+            method="PUT",
+            data=b"",
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def put_raw(self, key: str) -> None:
+        """Make an object whose key clients of stores would clean or refuse."""
+        host = urlsplit(self.endpoint).netloc
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request(
+            "PUT",
+            f"/{self.name}/{key}",
+            body=b"-",
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOFTESTS/20260101/us-east-1/s3/"
+                "aws4_request, SignedHeaders=host, Signature=00",
+            },
+        )
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        assert response.status == 200, response.status
+
+    def client(self) -> S3Store:
+        return S3Store(self.name, endpoint=self.endpoint, client_options={"allow_http": True})
+
+    def keys(self) -> list[str]:
+        return [meta["path"] for chunk in obstore.list(self.client()) for meta in chunk]
+
+
+def content_of(codec: int, size: int = 10_000) -> bytes:
+    return hashlib.shake_256(bytes([codec])).digest(size // 2) + b"z" * (size - size // 2)
+
+
+def new_broker(path: Path, **options: Any) -> EmbeddedBroker:
+    options = {"fsync": "off", "persist_delay": 0.0, "http_port": None, **options}
+    return EmbeddedBroker(path, **options)
+
+
+async def write_each_codec(broker: EmbeddedBroker, caller: Caller, store: str) -> None:
+    for codec in CODECS:
+        name = f"codec/{codec}"
+        await caller.create(journal_spec(name, stores=[store], compression_codec=codec))
+        await caller.commit(content_of(codec), name)
+        await broker.flush(name)
+        await broker.refresh(name)
+
+
+async def check_each_codec(caller: Caller, store: str) -> None:
+    for codec in CODECS:
+        name = f"codec/{codec}"
+        (fragment,) = await caller.fragments(name)
+        assert (fragment.backing_store, fragment.compression_codec) == (store, codec)
+        assert abs(fragment.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60
+        content = content_of(codec)
+        assert await caller.read(name) == content
+        assert await caller.read(name, offset=4321, end_offset=6789) == content[4321:6789]
+
+
+# S3
+
+
+async def test_a_bucket_is_written_and_served(tmp_path: Path, bucket: Bucket) -> None:
+    store = bucket.url("some/prefix/")
+    async with new_broker(tmp_path / "one") as broker, calling(broker.endpoint) as caller:
+        await write_each_codec(broker, caller, store)
+        await check_each_codec(caller, store)
+    keys = bucket.keys()
+    assert sum(key.startswith("some/prefix/codec/") for key in keys) == len(CODECS)
+    (offloaded,) = (key for key in keys if key.startswith(f"some/prefix/codec/{OFFLOAD}/"))
+    headers, data = bucket.request("GET", offloaded)
+    assert headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(data) == content_of(OFFLOAD)
+    # Another broker, which has nothing but the bucket.
+    async with new_broker(tmp_path / "two") as broker, calling(broker.endpoint) as caller:
+        for codec in CODECS:
+            spec = journal_spec(f"codec/{codec}", stores=[store], compression_codec=codec)
+            await caller.create(spec)
+        await check_each_codec(caller, store)
+        assert await caller.commit(b"more", f"codec/{OFFLOAD}", offset=10_000) == 10_000
+
+
+async def test_long_fragments_are_written_in_parts(tmp_path: Path, bucket: Bucket) -> None:
+    content = os.urandom(1 << 20) * 19
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=[bucket.url()]))
+        await caller.commit(content)
+        await broker.flush("test/journal")
+        (fragment,) = await caller.fragments()
+        headers, data = bucket.request("GET", pb.content_path(fragment))
+        assert headers["ETag"].endswith('-3"')
+        assert data == content
+        assert await caller.read() == content
+        begin = (5 << 20) - 1
+        assert await caller.read(offset=begin, end_offset=begin + 9) == content[begin : begin + 9]
+
+
+async def test_signed_urls_can_be_fetched(
+    tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=[bucket.url("a%20b/")]))
+        await caller.commit(b"content")
+        await broker.flush("test/journal")
+        request = pb.FragmentsRequest(journal="test/journal", signatureTTL={"seconds": 77})
+        response = await caller.fragments_call(request)
+        (fragment,) = response.fragments
+        read = caller.read_call(pb.ReadRequest(journal="test/journal", do_not_proxy=True))
+        (metadata,) = [message async for message in read]
+        for url, seconds in ((fragment.signed_url, "77"), (metadata.fragment_url, "60")):
+            assert parse_qs(urlsplit(url).query)["X-Amz-Expires"] == [seconds]
+            fetched = await asyncio.to_thread(urllib.request.urlopen, url, timeout=30)
+            with fetched:
+                assert fetched.read() == b"content"
+        unsigned = await caller.fragments_call(pb.FragmentsRequest(journal="test/journal"))
+        assert unsigned.fragments[0].signed_url == ""
+        shown = [repr(broker.core.runtime.stores.get(bucket.url("a%20b/")))]
+    shown += [f"{record.getMessage()} {record.__dict__}" for record in caplog.records]
+    assert all("X-Amz" not in text and SECRET not in text for text in shown)
+
+
+async def test_arguments_are_applied(tmp_path: Path, bucket: Bucket) -> None:
+    arguments = {
+        "region": "eu-central-1",
+        "storageClass": "STANDARD_IA",
+        "sse": "aws:kms",
+        "sseKmsKeyId": "key-of-tests",
+        "find": "test/",
+        "replace": "found/",
+    }
+    store = bucket.url("p/", **arguments)
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=[store]))
+        await caller.commit(b"content")
+        await broker.flush("test/journal")
+        await broker.refresh("test/journal")
+        (fragment,) = await caller.fragments()
+        key = f"p/found/journal/{pb.content_name(fragment)}"
+        headers, data = bucket.request("GET", key)
+        assert data == b"content"
+        assert headers["x-amz-storage-class"] == "STANDARD_IA"
+        assert headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-of-tests"
+        read = caller.read_call(pb.ReadRequest(journal="test/journal", metadata_only=True))
+        (metadata,) = [message async for message in read]
+        assert "%2Feu-central-1%2F" in metadata.fragment_url
+
+
+async def test_several_stores_are_one_journal(tmp_path: Path, bucket: Bucket, s3: str) -> None:
+    second = Bucket(s3).url("second/")
+    first = bucket.url("first/")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        written = b""
+        for number, stores in enumerate(([first], [second, first], ["file:///", first, second])):
+            await caller.create(journal_spec(stores=stores))
+            content = b"part %d;" % number
+            await caller.commit(content)
+            written += content
+            await broker.flush("test/journal")
+            await broker.refresh("test/journal")
+        fragments = await caller.fragments()
+        assert [fragment.backing_store for fragment in fragments] == [first, second, "file:///"]
+        assert await caller.read() == written
+        await caller.create(journal_spec(stores=[second]))
+        await broker.refresh("test/journal")
+        assert [fragment.begin for fragment in await caller.fragments()] == [7]
+
+
+async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> None:
+    content = b"content"
+    name = f"{0:016x}-{len(content):016x}-{hashlib.sha1(content).hexdigest()}.raw"
+    bucket.make_directory("test/journal/")
+    bucket.request("PUT", "test/journal/notes.txt", b"-")
+    bucket.request("PUT", f"test/journal/date=1/{name}", content)
+    bucket.request("PUT", f"test/journal-2/{name.replace('.raw', '.gz')}", b"-")
+    bucket.request("PUT", f"test/journal/nested/{name.replace('0', '1', 1)}", b"-")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(
+            journal_spec("test/journal/nested", stores=[bucket.url()]),
+            journal_spec(stores=[bucket.url()]),
+        )
+        (fragment,) = await caller.fragments()
+        assert fragment.path_postfix == "date=1"
+        assert await caller.read() == content
+        bucket.request("DELETE", f"test/journal/date=1/{name}")
+        with pytest.raises(Exception, match="NoSuchKey"):
+            await caller.read()
+        await broker.refresh("test/journal")
+        assert await caller.fragments() == []
+
+
+async def test_keys_which_cannot_be_parsed_hide_nothing(
+    tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = []
+    for begin in (0, 5):
+        content = b"%05d" % begin
+        name = f"{begin:016x}-{begin + 5:016x}-{hashlib.sha1(content).hexdigest()}.raw"
+        bucket.request(
+            "PUT",
+            f"in/test/journal/date=%7f/{name}" if begin else f"in/test/journal/{name}",
+            content,
+        )
+        written.append(content)
+    for odd in ("a//b", "/b", "a%01b", "zz%7f", "q/../x", "a%25zz", "date=1%252/x"):
+        await asyncio.to_thread(bucket.put_raw, f"in/test/journal/{odd}")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=[bucket.url("in/")]))
+        await broker.refresh("test/journal")
+        await broker.refresh("test/journal")
+        assert [fragment.begin for fragment in await caller.fragments()] == [0, 5]
+        assert await caller.read() == b"".join(written)
+        assert await health(caller, bucket.url("in/")) == ""
+        told = [r for r in caplog.records if "a bucket has keys" in r.message]
+        assert len(told) == 1
+
+
+async def test_pages_of_keys_follow_each_other(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_listing, "_PAGE_KEYS", 2)
+    names = ["in/0", "in/1//x", "in/a b+c%20", "in/é", "in/z"]
+    for name in names:
+        await asyncio.to_thread(bucket.put_raw, quote(name))
+    store = ObjectStore(bucket.url(), object_config.open_client)
+    listed = await asyncio.to_thread(lambda: list(store.list("in/")))
+    assert [file.path for file in listed] == [name[3:] for name in sorted(names)]
+    assert all(abs(file.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60 for file in listed)
+    monkeypatch.setattr(raw_listing, "_MAX_PAGE_BYTES", 100)
+    with pytest.raises(pb.StoreError, match="too long"):
+        await asyncio.to_thread(lambda: list(store.list("in/")))
+
+
+def _page(*keys: str, rest: str = "") -> bytes:
+    modified = "<LastModified>2026-01-01T00:00:00Z</LastModified>"
+    entries = "".join(f"<Contents><Key>{key}</Key>{modified}</Contents>" for key in keys)
+    return f"<ListBucketResult>{entries}{rest}</ListBucketResult>".encode()
+
+
+def test_keys_are_decoded_if_they_are_encoded() -> None:
+    encoded = parse_page(_page("a%2Bb+c", rest="<EncodingType>url</EncodingType>"))
+    assert [key for key, _ in encoded[0]] == ["a+b c"]
+    assert [key for key, _ in parse_page(_page("a%2Bb+c"))[0]] == ["a%2Bb+c"]
+
+
+_MORE = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (_page(rest=_MORE), "the same page again"),
+        (b"", "listing failed: BadStatusLine"),
+    ],
+)
+async def test_servers_which_list_badly(
+    answer: bytes, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What follows is told without the URL, which is signed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        writer.write(head + answer if answer else b"nothing\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{port}"
+        client = object_config.open_client(pb.parse_fragment_store(store))
+        assert isinstance(client, S3Store)
+        with pytest.raises(pb.StoreError, match=problem):
+            await asyncio.to_thread(lambda: list(raw_listing.list_keys(client, "a")))
+    assert "Signature" not in caplog.text
+
+
+async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucket: Bucket) -> None:
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec("test/secret", stores=[bucket.url()]))
+        await caller.commit(b"secret", "test/secret")
+        await broker.flush("test/secret")
+        (key,) = [key for key in await asyncio.to_thread(bucket.keys) if "secret" in key]
+        await asyncio.to_thread(bucket.put_raw, f"test/journal/../secret/{key.rpartition('/')[2]}")
+        await caller.create(journal_spec(stores=[bucket.url()]))
+        assert await caller.fragments() == []
+        assert await caller.read() == b""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"<html></html>",
+        b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+        b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><Contents><LastModified>x</LastModified></Contents></ListBucketResult>",
+    ],
+)
+def test_answers_which_are_no_listing(document: bytes) -> None:
+    with pytest.raises(pb.StoreError, match="unexpected answer to a listing"):
+        parse_page(document)
+
+
+# Health
+
+
+async def health(caller: Caller, store: str, **fields: Any) -> str:
+    request = pb.FragmentStoreHealthRequest(fragment_store=store, **fields)
+    response = await caller.health_call(request)
+    healthy = response.status == pb.Status.OK
+    assert healthy != bool(response.store_health_error)
+    return response.store_health_error
+
+
+async def test_health_of_buckets(tmp_path: Path, bucket: Bucket) -> None:
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        store = bucket.url("p/")
+        probe = {"check_delete": True, "check_delete_prefix": "sub/"}
+        assert await health(caller, store, **probe) == ""
+        assert bucket.keys() == ["p/.test/health-check"]
+        missing = f"s3://{bucket.name}-missing/?endpoint={quote(bucket.endpoint)}"
+        problem = await health(caller, missing)
+        assert problem.startswith("health check PUT failed: ")
+        assert problem.endswith(": NoSuchBucket: The specified bucket does not exist")
+        assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://b/?badarg=1", 'parsing store URL arguments: schema: invalid path "badarg"'),
+        ("gs://b/?region=x", 'parsing store URL arguments: schema: invalid path "region"'),
+        ("azure://c/?acl=x", 'parsing store URL arguments: schema: invalid path "acl"'),
+        (
+            "s3://b/?profile=x",
+            'store URL argument "profile" is not supported: credentials come from the environment',
+        ),
+        (
+            "s3://b/?ACL=private",
+            'store URL argument "acl" is not supported: set the bucket\'s object ownership instead',
+        ),
+    ],
+)
+async def test_arguments_are_checked(caller: Caller, url: str, problem: str) -> None:
+    assert await health(caller, url) == problem
+
+
+async def refused(caller: Caller, store: str) -> str:
+    await caller.create(journal_spec(stores=[store]))
+    async with asyncio.timeout(SOON_SECONDS):
+        response = await caller.append(b"x")
+    assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
+    text: str = response.store_health_error
+    assert text.startswith(f"fragment store {store} unhealthy: ")
+    return text.removeprefix(f"fragment store {store} unhealthy: ")
+
+
+async def test_appends_give_up_on_a_store_which_is_down(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{unused.getsockname()[1]}"
+        async with new_broker(tmp_path, store_wait=0.3) as broker:
+            async with calling(broker.endpoint) as caller:
+                await refused(caller, store)
+                assert (await health(caller, store)).startswith("health check PUT failed: ")
+
+
+async def test_appends_give_up_on_a_store_which_is_silent(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(100)
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+        async with new_broker(tmp_path, store_wait=0.3) as broker:
+            async with calling(broker.endpoint) as caller:
+                assert "takes longer than an append may wait" in await refused(caller, store)
+                # Journals of other stores aren't held up by it.
+                await caller.create(journal_spec("other", stores=["file:///"]))
+                async with asyncio.timeout(SOON_SECONDS):
+                    await caller.commit(b"content", "other")
+                    await broker.flush("other")
+                    assert await caller.read("other") == b"content"
+            silent.close()
+
+
+async def test_a_silent_store_does_not_delay_the_end(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(100)
+        silent.setblocking(False)
+        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+        broker = new_broker(tmp_path)
+        await broker.start()
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=[store]), journal_spec("other"))
+            await caller.commit(b"content", "other")
+            request = pb.FragmentsRequest(journal="test/journal")
+            waiting: list[Any] = [
+                asyncio.ensure_future(collect(call))
+                for call in (
+                    caller.fragments_call(request),
+                    caller.append_call(iter([pb.AppendRequest(journal="test/journal")])),
+                    caller.health_call(pb.FragmentStoreHealthRequest(fragment_store=store)),
+                )
+            ]
+            connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+            begun = time.monotonic()
+            # Whoever gives up on a store doesn't wait for it either.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await broker.refresh("test/journal")
+            await broker.stop(0.2)
+            assert time.monotonic() - begun < SOON_SECONDS
+            assert all(isinstance(error, Exception) for error in await asyncio.gather(*waiting))
+            connection.close()
+        # The directory is free, and nothing in it was lost.
+        async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+            assert await caller.read("other") == b"content"
+
+
+async def collect(call: Any) -> Any:
+    try:
+        return await call
+    except Exception as error:  # noqa: BLE001 - Any will do.
+        return error
+
+
+async def test_stores_which_clients_name_are_few(tmp_path: Path) -> None:
+    (tmp_path / "root" / "used").mkdir(parents=True)
+    async with new_broker(tmp_path / "data", file_root=tmp_path / "root") as broker:
+        stores = broker.core.runtime.stores
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=["file:///used/"]))
+            await caller.commit(b"content")
+            used = stores.get("file:///used/")
+            for number in range(200):
+                text = await health(caller, f"file:///missing-{number}/")
+                assert text.startswith("health check PUT failed: invalid file store directory")
+            assert len(stores) < 100
+            assert await health(caller, "file:///used/") == ""
+            assert stores.get("file:///used/") is used
+            # What a journal comes to use isn't dropped any more.
+            kept = stores.get("file:///missing-199/")
+            assert stores.visit("file:///missing-199/") is kept
+            assert "badarg" in await health(caller, "file:///?badarg=1")
+
+
+async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    clock = ManualClock()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+            assert await health(caller, bucket.url()) == ""
+            await caller.create(journal_spec(stores=[bucket.url()]))
+            await caller.commit(b"content")
+            stores = broker.core.runtime.stores
+            checks = [
+                asyncio.ensure_future(stores.visit(f"s3://b{number}/?endpoint={endpoint}").check())
+                for number in range(63)
+            ]
+            await asyncio.sleep(0)
+            # All which are known are busy then: it takes the place of one nonetheless.
+            for number in range(63, 70):
+                visited = stores.visit(f"s3://b{number}/?endpoint={endpoint}")
+                assert stores.visit(f"s3://b{number}/?endpoint={endpoint}") is visited
+                checks.append(asyncio.ensure_future(visited.check()))
+                await asyncio.sleep(0)
+            clock.advance(3600)  # The store's own check is due again.
+            async with asyncio.timeout(SOON_SECONDS):
+                await caller.commit(b"content")
+            for check in checks:
+                check.cancel()
+            await asyncio.wait(checks)
+
+
+async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with new_broker(tmp_path, clock=clock, http_port=None) as broker:
+        stores = broker.core.runtime.stores
+        failure = broker.control.fail_store("file:///failing/")
+        kept = stores.get("file:///failing/")
+        for number in range(1000):
+            stores.get(f"file:///{number}/")
+        assert len(stores) == 1001
+        clock.advance(3 * 3600)
+        used = stores.get("file:///7/")
+        for number in range(1000, 1100):
+            stores.get(f"file:///{number}/")
+        assert len(stores) < 110
+        assert stores.get("file:///7/") is used
+        assert stores.get("file:///failing/") is kept
+        failure.remove()
+
+
+async def test_a_store_comes_back(tmp_path: Path, bucket: Bucket) -> None:
+    later = f"{bucket.name}-later"
+    store = bucket.url().replace(bucket.name, later)
+    async with new_broker(tmp_path, store_wait=0.1, persist_retry=0.01) as broker:
+        async with calling(broker.endpoint) as caller:
+
+            async def is_missing() -> bool:
+                # A slow machine may know nothing of the store as long as an append waits for it.
+                return "NoSuchBucket" in await refused(caller, store)
+
+            await eventually(is_missing)
+            bucket.name = later
+            bucket.request("PUT", "")
+
+            async def accepted() -> bool:
+                return (await caller.append(b"x")).status == pb.Status.OK
+
+            await eventually(accepted)
+            await broker.flush("test/journal")
+            assert [fragment.backing_store for fragment in await caller.fragments()] == [store]
+
+
+def test_error_texts_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ValueError(
+        "Generic error: Error performing GET https://user:pass@host:1/c/k?sig=abc%2F&se=1 in 2ms"
+        " - Server returned non-2xx status code: 403 Forbidden: <?xml?>\n<Error>"
+        "<Code>SignatureDoesNotMatch</Code><Message>No for https://host/k?X-Amz-Signature=abc"
+        f"</Message><StringToSign>{SECRET}</StringToSign></Error>\n\nDebug source:\nabc"
+    )
+    assert object_config.error_text(error) == (
+        "Generic error: Error performing GET https://host:1/c/k in 2ms"
+        " - Server returned non-2xx status code: 403 Forbidden: SignatureDoesNotMatch:"
+        " No for https://host/k"
+    )
+    assert object_config.error_text(ValueError(f"bad key {SECRET}!")) == "bad key ***!"
+    answer = ValueError('403: {\n "error": {"code": 403, "message": "no access"}}\n')
+    assert object_config.error_text(answer) == "403: no access"
+    assert object_config.error_text(ValueError()) == "ValueError"
+
+
+# Other schemes, in memory
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix"),
+    [
+        ("gs://bucket/some/prefix/", "some/prefix/"),
+        ("azure://container/", ""),
+        ("azure-ad://tenant/account/container/prefix/", "prefix/"),
+    ],
+)
+async def test_other_schemes(tmp_path: Path, url: str, prefix: str) -> None:
+    memory = MemoryStore()
+    opened: list[pb.FragmentStoreURL] = []
+
+    def open_client(parsed: pb.FragmentStoreURL) -> MemoryStore:
+        opened.append(parsed)
+        return memory
+
+    async with new_broker(tmp_path / "one", object_stores=open_client) as broker:
+        async with calling(broker.endpoint) as caller:
+            probe = {"check_delete": True, "check_delete_prefix": "x/"}
+            assert await health(caller, url, **probe) == ""
+            await write_each_codec(broker, caller, url)
+            await check_each_codec(caller, url)
+            response = await caller.fragments_call(
+                pb.FragmentsRequest(journal="codec/1", signatureTTL={"seconds": 9})
+            )
+            assert response.fragments[0].signed_url == ""
+    keys = {meta["path"] for chunk in memory.list() for meta in chunk}
+    assert keys >= {f"{prefix}.test/health-check"}
+    assert sum(key.startswith(f"{prefix}codec/") for key in keys) == len(CODECS) == len(keys) - 1
+    # One for whoever asks about a store, and one for its journals.
+    assert opened == [pb.parse_fragment_store(url)] * 2
+    async with new_broker(tmp_path / "two", object_stores=open_client) as broker:
+        async with calling(broker.endpoint) as caller:
+            for codec in CODECS:
+                spec = journal_spec(f"codec/{codec}", stores=[url], compression_codec=codec)
+                await caller.create(spec)
+            await check_each_codec(caller, url)
+
+
+def test_keys_do_not_leave_their_prefix() -> None:
+    store = ObjectStore("gs://bucket/prefix/", lambda _: MemoryStore())
+    for path in ("../other/x", "a/../../x", "/x"):
+        with pytest.raises(pb.StoreError, match="leads out of its root"):
+            store.put(path, [b"x"])
+
+
+def test_content_which_was_decompressed_on_the_way(tmp_path: Path) -> None:
+    memory = MemoryStore()
+    store = ObjectStore("gs://bucket/", lambda _: memory)
+    memory.put("plain", b"content")
+    assert not store.open("plain").gzipped
+    store.put("encoded", [gzip.compress(b"content")], gzipped=True)
+    file = store.open("encoded")
+    assert file.gzipped
+    assert gzip.decompress(file.read(1000)) == b"content"
+    assert file.read(1000) == b""
+
+
+def test_clients_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_ACCOUNT_NAME", "myaccount")
+    monkeypatch.setenv("AZURE_ACCOUNT_KEY", base64.b64encode(b"key" * 11).decode())
+    store = ObjectStore("azure://container/prefix/", object_config.open_client)
+    url = urlsplit(store.sign_get("a/b", 60))
+    assert url.hostname == "myaccount.blob.core.windows.net"
+    assert url.path == "/container/prefix/a/b"
+    assert "sig" in parse_qs(url.query)
+    parsed = pb.parse_fragment_store("azure-ad://tenant/other/container/prefix/")
+    client = object_config.open_client(parsed)
+    assert isinstance(client, AzureStore)
+    assert client.config["account_name"] == "other"
+    assert client.config["container_name"] == "container"
+
+
+def test_clients_of_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    account = {
+        "type": "service_account",
+        "private_key": key.decode(),
+        "private_key_id": "id",
+        "client_email": "tests@example.com",
+        "client_id": "1",
+        "token_uri": "http://127.0.0.1:9/",
+    }
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    parsed = pb.parse_fragment_store("gs://bucket/prefix/")
+    assert isinstance(object_config.open_client(parsed), GCSStore)
+    url = urlsplit(ObjectStore("gs://bucket/prefix/", object_config.open_client).sign_get("a", 60))
+    assert (url.hostname, url.path) == ("storage.googleapis.com", "/bucket/prefix/a")
+
+
+# Fragments of other brokers
+
+
+async def test_a_directory_of_another_broker_is_served(tmp_path: Path) -> None:
+    source = golden.directory() / "fragment_codecs"
+    files = golden.load("fragment_codecs/index.json")["files"]
+    root = tmp_path / "root"
+    shutil.copytree(source / "frag", root / "kept" / "frag")
+    by_journal: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        by_journal.setdefault(file["journal"], []).append(file)
+    assert len(by_journal) == len(CODECS)
+    async with new_broker(tmp_path / "data", file_root=root) as broker:
+        async with calling(broker.endpoint) as caller:
+            for journal, stored in by_journal.items():
+                await caller.create(journal_spec(journal, stores=["file:///kept/"]))
+                # What's within another fragment isn't served.
+                expected = sorted(
+                    (file["begin"], file["end"], file["codec"], file["sha1"])
+                    for file in stored
+                    if not any(
+                        other is not file
+                        and other["begin"] <= file["begin"]
+                        and other["end"] >= file["end"]
+                        for other in stored
+                    )
+                )
+                assert len(expected) >= 4
+                fragments = await caller.fragments(journal)
+                assert expected == [
+                    (
+                        fragment.begin,
+                        fragment.end,
+                        pb.CompressionCodec.Name(fragment.compression_codec),
+                        pb.sum_to_digest(fragment.sum).hex(),
+                    )
+                    for fragment in fragments
+                ]
+                for begin, end, _, digest in expected:
+                    content = await caller.read(journal, offset=begin, end_offset=end)
+                    assert len(content) == end - begin
+                    assert hashlib.sha1(content).hexdigest() == digest
+
+
+async def test_another_broker_can_serve_a_directory(tmp_path: Path) -> None:
+    """Files are where others look for them, by names they parse, in formats they read."""
+    root = tmp_path / "root"
+    (root / "kept").mkdir(parents=True)
+    async with new_broker(tmp_path / "data", file_root=root) as broker:
+        async with calling(broker.endpoint) as caller:
+            for codec in CODECS:
+                if codec == OFFLOAD:
+                    continue  # No codec of files.
+                name = f"codec/{codec}"
+                spec = journal_spec(name, stores=["file:///kept/"], compression_codec=codec)
+                spec.fragment.path_postfix_template = "date={{ .Spool.FirstAppendTime.Year }}"
+                await caller.create(spec)
+                await caller.commit(content_of(codec), name)
+                await broker.flush(name)
+                (path,) = (file for file in (root / "kept" / name).rglob("*") if file.is_file())
+                relative = path.relative_to(root / "kept" / name).as_posix()
+                fragment = pb.parse_fragment(name, relative)
+                assert fragment.path_postfix.startswith("date=2")
+                assert (fragment.begin, fragment.end) == (0, 10_000)
+                content = b"".join(pb.decompress_all(codec, path.read_bytes()))
+                assert content == content_of(codec)
+                assert pb.sum_to_digest(fragment.sum) == hashlib.sha1(content).digest()
+
+
+async def test_postfixes_stay_below_their_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    async with new_broker(tmp_path / "data", file_root=root) as broker:
+        async with calling(broker.endpoint) as caller:
+            for number, value in enumerate(("../../../out", "..", "a//b")):
+                name = f"test/journal-{number}"
+                spec = journal_spec(name, stores=["file:///"])
+                spec.fragment.path_postfix_template = '{{ .Spool.Registers.ValueOf "postfix" }}'
+                await caller.create(spec)
+                registers = pb.LabelSet(labels=[pb.Label(name="postfix", value=value)])
+                await caller.commit(b"content", name, union_registers=registers)
+                with pytest.raises(pb.StoreError, match="rendered path postfix"):
+                    await broker.flush(name)
+                assert await caller.read(name) == b"content"
+
+            async def logged() -> bool:
+                messages = [record.getMessage() for record in caplog.records]
+                return messages.count("unable to persist a fragment") >= 3
+
+            await eventually(logged)
+    assert [name for _, _, names in os.walk(tmp_path) for name in names if ".raw" in name] == []

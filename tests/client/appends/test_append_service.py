@@ -1,0 +1,913 @@
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.client import (
+    AppendService,
+    AsyncAppend,
+    AsyncOperation,
+    JournalClient,
+    OpFuture,
+    RetryPolicy,
+    connect,
+    finished_operation,
+)
+from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.support import JOURNAL, MemoryJournals, committed, refused, until
+
+UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
+OTHER = "b/journal"
+
+
+@pytest.fixture
+async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
+    journals = MemoryJournals(broker)
+    yield journals
+    journals.gate.set()
+
+
+@pytest.fixture
+async def service(client: JournalClient) -> AsyncIterator[AppendService]:
+    async with AppendService(client, drain_timeout=5) as service:
+        yield service
+
+
+async def write(
+    service: AppendService,
+    journal: str | pb.AppendRequest,
+    data: bytes,
+    dependencies: set[OpFuture] | frozenset[OpFuture] = frozenset(),
+) -> AsyncAppend:
+    append = await service.start_append(journal, dependencies)
+    append.write(data)
+    append.release()
+    return append
+
+
+async def test_a_basic_append(journals: MemoryJournals, service: AppendService) -> None:
+    journals.failures = [UNAVAILABLE, StubError(grpc.StatusCode.UNKNOWN, "an error")]
+    journals.gate.clear()
+    append = await service.start_append(JOURNAL)
+    assert append.request == pb.AppendRequest(journal=JOURNAL)
+    assert append.write(b"hello, ") == 7
+    append.writer.write(bytearray(b"world"))
+    assert not append.done()
+    append.release()
+
+    await until(lambda: journals.begun)
+    assert service.status().pending_bytes == 12
+    (barrier,) = service.pending_except("")
+    assert not barrier.done()
+    assert service.pending_except(JOURNAL) == set()
+    assert not append.done()
+    with pytest.raises(asyncio.InvalidStateError):
+        _ = append.response
+    with pytest.raises(asyncio.InvalidStateError):
+        append.exception()
+
+    journals.gate.set()
+    response = await append
+    await barrier
+    assert append.response is response
+    assert append.exception() is None
+    assert (response.commit.begin, response.commit.end) == (0, 12)
+    assert append.commit_range == (0, 12)
+    assert journals.begun == 3
+    assert journals.contents[JOURNAL] == b"hello, world"
+    assert await append is response
+    await until(lambda: service.status().journals == 0)
+    assert service.pending_except("") == set()
+
+
+async def test_a_pipeline_with_roll_backs(journals: MemoryJournals, service: AppendService) -> None:
+    class PotatoError(Exception):
+        pass
+
+    def rolled_back(append: AsyncAppend, data: bytes) -> None:
+        append.write(data)
+        error = PotatoError("whoops")
+        assert append.require(None).require(error).require(PotatoError("later")) is append
+        with pytest.raises(PotatoError, match="whoops"):
+            append.release()
+        assert append.done()
+        assert append.exception() is error
+
+    rolled_back(await service.start_append(JOURNAL), b"aborted first write")
+    one = await write(service, JOURNAL, b"write one")
+    rolled_back(await service.start_append(JOURNAL), b"ABT")
+    two = await write(service, JOURNAL, b" write two")
+    rolled = await service.start_append(JOURNAL)
+    rolled_back(rolled, b"ABORT ABORT")
+
+    assert one.batch is two.batch is rolled.batch
+    assert (await one) is (await two)
+    assert journals.appended == [(JOURNAL, b"write one write two")]
+    assert one.commit_range == (0, 9)
+    assert two.commit_range == (9, 19)
+    with pytest.raises(PotatoError):
+        await rolled
+
+
+async def test_as_a_context(journals: MemoryJournals, service: AppendService) -> None:
+    async with service.append(JOURNAL) as kept:
+        kept.write(b"kept")
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with service.append(JOURNAL) as dropped:
+            dropped.write(b"dropped")
+            raise ZeroDivisionError
+    with pytest.raises(OSError, match="required"):  # noqa: PT012
+        async with service.append(JOURNAL) as required:
+            required.write(b"dropped, too")
+            required.require(OSError("required"))
+    with pytest.raises(asyncio.CancelledError):  # noqa: PT012
+        async with service.append(JOURNAL) as cancelled:
+            cancelled.write(b"and this")
+            raise asyncio.CancelledError
+    await kept
+    assert dropped.done()
+    assert journals.contents[JOURNAL] == b"kept"
+
+
+async def test_long_batches_are_followed_by_others(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    async with AppendService(client, cutoff_bytes=8) as service:
+        appends = [await write(service, JOURNAL, b"hello, world") for _ in range(3)]
+        assert len({id(append.batch) for append in appends}) == 3
+        quick = [service.try_append(JOURNAL, b"quick fox") for _ in range(2)]
+        await asyncio.gather(*appends)
+    assert journals.appended == [(JOURNAL, b"hello, world")] * 3 + [(JOURNAL, b"quick fox")] * 2
+    assert [append.commit_range for append in appends] == [(0, 12), (12, 24), (24, 36)]
+    assert all(append is not None and append.done() for append in quick)
+
+
+async def test_other_requests_are_not_mixed(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    request = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("a-label", "1"))
+    one = await write(service, request, b"one")
+    same = await write(service, request, b"same")
+    request.union_registers.labels[0].value = "2"
+    other = await write(service, request, b"other")
+    plain = await write(service, JOURNAL, b"plain")
+    spelled = await write(service, pb.AppendRequest(journal=JOURNAL), b"spelled")
+    assert one.batch is same.batch
+    assert one.batch is not other.batch
+    assert one.request.union_registers.labels[0].value == "1"
+    assert plain.batch is spelled.batch
+    await spelled
+    assert [data for _, data in journals.appended] == [b"onesame", b"other", b"plainspelled"]
+
+
+async def test_appends_gather_while_one_is_under_way(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    journals.gate.clear()
+    first = await write(service, JOURNAL, b"first")
+    await until(lambda: journals.begun)
+    rest = [await write(service, JOURNAL, b"%d" % i) for i in range(10)]
+    assert len(service.pending_except("")) == 1
+    journals.gate.set()
+    await asyncio.gather(first, *rest)
+    assert journals.appended == [(JOURNAL, b"first"), (JOURNAL, b"0123456789")]
+    assert rest[3].commit_range == (8, 9)
+
+
+async def test_an_append_races_the_end_of_the_worker(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    for number in range(20):
+        append = await write(service, JOURNAL, b"x")
+        appended = asyncio.ensure_future(append)
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await (await write(service, JOURNAL, b"y"))
+        await appended
+    assert journals.contents[JOURNAL].count(b"x") == 20
+    assert len(journals.contents[JOURNAL]) == 40
+
+
+async def test_one_holder_at_a_time(journals: MemoryJournals, service: AppendService) -> None:
+    held = await service.start_append(JOURNAL)
+    assert service.try_append(JOURNAL, b"no") is None
+    order: list[int] = []
+
+    async def next_in_line(number: int) -> None:
+        async with service.append(JOURNAL) as append:
+            order.append(number)
+            append.write(b"%d" % number)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(next_in_line(number)) for number in range(5)]
+    await asyncio.sleep(0.01)
+    assert order == []
+    tasks[2].cancel()
+    await asyncio.wait((tasks[2],))
+    held.write(b"held ")
+    await asyncio.sleep(0.01)
+    assert journals.begun == 0
+    held.release()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == [0, 1, 3, 4]
+    await service.flush()
+    assert journals.contents[JOURNAL] == b"held 0134"
+
+
+async def test_release_and_misuse(service: AppendService, journals: MemoryJournals) -> None:
+    append = await service.start_append(JOURNAL)
+    assert "held" in repr(append)
+    with pytest.raises(RuntimeError, match="isn't released"):
+        await append
+    append.release()
+    for misuse in (
+        lambda: append.release(),
+        lambda: append.write(b"late"),
+        lambda: append.require(None),
+        lambda: append.writer,
+    ):
+        with pytest.raises(RuntimeError, match="which was released"):
+            misuse()
+    await append
+    assert "committed" in repr(append)
+
+
+async def test_cancelling_the_service(
+    broker: StubBroker, journals: MemoryJournals, service: AppendService
+) -> None:
+    journals.gate.clear()
+    first = await write(service, JOURNAL, b"first")
+    dependent = await write(service, OTHER, b"dependent", service.pending_except(OTHER))
+    held = await service.start_append("c/journal")
+    await until(lambda: journals.begun)
+    service.cancel()
+    service.cancel()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await first
+    with pytest.raises((pb.DependencyError, pb.TransportError)):
+        await dependent
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await service.start_append(JOURNAL)
+    assert service.try_append(JOURNAL, b"no") is None
+    held.write(b"no")
+    held.release()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await held
+    journals.gate.set()
+    await until(lambda: broker.open_rpcs == 0)
+
+
+async def test_a_service_which_is_cancelled_fails_dependents(
+    journals: MemoryJournals, client: JournalClient, broker: StubBroker
+) -> None:
+    journals.gate.clear()
+    async with AppendService(client) as one, AppendService(client) as two:
+        first = await write(one, JOURNAL, b"first")
+        await until(lambda: journals.begun)
+        dependent = await write(two, OTHER, b"dependent", {first})
+        one.cancel()
+        with pytest.raises(pb.DependencyError, match=r"^dependency failed: CANCELLED"):
+            await dependent
+        assert isinstance(dependent.exception().__cause__, pb.TransportError)  # type: ignore[union-attr]
+    journals.gate.set()
+    await until(lambda: broker.open_rpcs == 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (pb.Status.FRAGMENT_STORE_UNHEALTHY, "no disk", pb.FragmentStoreUnhealthyError),
+        (pb.Status.INDEX_HAS_GREATER_OFFSET, "", pb.IndexHasGreaterOffsetError),
+        (pb.Status.NOT_ALLOWED, "", pb.NotAllowedError),
+        (pb.Status.JOURNAL_NOT_FOUND, "", pb.JournalNotFoundError),
+        (pb.Status.WRONG_APPEND_OFFSET, "", pb.WrongAppendOffsetError),
+        (pb.Status.REGISTER_MISMATCH, "", pb.RegisterMismatchError),
+    ],
+)
+async def test_final_statuses(
+    journals: MemoryJournals,
+    service: AppendService,
+    status: pb.Status.ValueType,
+    text: str,
+    error: type[pb.BrokerStatusError],
+) -> None:
+    journals.failures = [refused(status, text)]
+    request = pb.AppendRequest(
+        journal=JOURNAL, check_registers=pb.LabelSelector(include=pb.label_set("a-label", "1"))
+    )
+    append = await write(service, request, b"content")
+    with pytest.raises(error) as raised:
+        await append
+    assert str(raised.value).startswith(text)
+    assert journals.begun == 1
+
+    # All that follows fails without an RPC, until the error is cleared.
+    assert service.try_append(JOURNAL, b"later") is None
+    later = await write(service, JOURNAL, b"later")
+    with pytest.raises(error):
+        await later
+    (failed,) = service.pending_except("")
+    assert isinstance(failed.exception(), error)
+    assert service.pending_except(JOURNAL) == set()
+    with pytest.raises(error):
+        await service.flush()
+    assert service.status().failed_journals == 1
+    assert journals.begun == 1
+
+    assert isinstance(service.clear_error(JOURNAL), error)
+    assert service.clear_error(JOURNAL) is None
+    await (await write(service, JOURNAL, b"again"))
+    assert journals.contents[JOURNAL] == b"again"
+
+
+async def test_waiting_to_be_fenced_off(journals: MemoryJournals, client: JournalClient) -> None:
+    """A policy may retry what would be final, if the request checks registers."""
+    policy = RetryPolicy(backoff=lambda attempt: 0.0, retry_check_registers=True)
+    selector = pb.LabelSelector(include=pb.label_set("owner", "me"))
+    async with AppendService(client, retry_policy=policy) as service:
+        journals.failures = [refused(pb.Status.REGISTER_MISMATCH)] * 7
+        await (
+            await write(
+                service, pb.AppendRequest(journal=JOURNAL, check_registers=selector), b"mine"
+            )
+        )
+        journals.failures = [refused(pb.Status.REGISTER_MISMATCH)]
+        with pytest.raises(pb.RegisterMismatchError):
+            await (await write(service, OTHER, b"plain"))
+    assert journals.begun == 9
+
+
+async def test_codes_which_look_permanent(journals: MemoryJournals, service: AppendService) -> None:
+    no = StubError(grpc.StatusCode.UNAUTHENTICATED, "no")
+    journals.failures = [no] * 3
+    await (await write(service, JOURNAL, b"content"))
+    journals.failures = [no] * 4
+    with pytest.raises(pb.TransportError, match="UNAUTHENTICATED: no") as raised:
+        await (await write(service, JOURNAL, b"content"))
+    assert raised.value.attempt == 3
+
+
+async def test_order_along_a_cycle_of_dependencies(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    journals.gate.clear()
+    appends = []
+    for journal in ("aaaa", "bbbb", "cccc", "bbbb", "aaaa", "cccc"):
+        dependencies = service.pending_except(journal)
+        first = await write(service, journal, journal[:1].encode(), dependencies)
+        second = await write(service, journal, b"!", dependencies)
+        assert first.batch is second.batch
+        appends += [first, second]
+    journals.gate.set()
+    await asyncio.gather(*appends)
+    assert journals.appended == [
+        (journal, journal[:1].encode() + b"!")
+        for journal in ("aaaa", "bbbb", "cccc", "bbbb", "aaaa", "cccc")
+    ]
+
+
+async def test_failing_dependencies(journals: MemoryJournals, service: AppendService) -> None:
+    one, two = AsyncOperation(), AsyncOperation()
+    first = await write(service, JOURNAL, b"first", {one})
+    second = await write(service, JOURNAL, b"second", {two})
+    assert first.batch is not second.batch
+    cause = OSError("an error")
+    one.resolve(cause)
+    for append in (first, second):
+        with pytest.raises(pb.DependencyError, match=r"^dependency failed: an error$") as raised:
+            await append
+        assert raised.value.__cause__ is cause
+    later = await write(service, JOURNAL, b"later", {finished_operation()})
+    with pytest.raises(pb.DependencyError):
+        await later
+    assert all(failed.exception() for failed in service.pending_except(""))
+    assert journals.begun == 0
+    with pytest.raises(asyncio.InvalidStateError):
+        one.resolve()
+
+
+async def test_dependencies_are_awaited(journals: MemoryJournals, service: AppendService) -> None:
+    one, two = AsyncOperation(), AsyncOperation()
+    append = await write(service, JOURNAL, b"content", {one, two})
+    joined = await write(service, JOURNAL, b" joined", {one})
+    free = await write(service, JOURNAL, b" free")
+    assert append.batch is joined.batch is free.batch
+    one.resolve()
+    await asyncio.sleep(0.01)
+    assert journals.begun == 0
+    two.resolve()
+    await append
+    assert journals.contents[JOURNAL] == b"content joined free"
+
+
+async def test_handles_are_dependencies(journals: MemoryJournals, service: AppendService) -> None:
+    journals.gate.clear()
+    one = await write(service, JOURNAL, b"one")
+    two = await write(service, OTHER, b"two", {one})
+    follower = await write(service, JOURNAL, b"follower", {one})
+    assert follower.batch is not one.batch
+    journals.gate.set()
+    await asyncio.gather(one, two, follower)
+    assert journals.appended.index((JOURNAL, b"one")) < journals.appended.index((OTHER, b"two"))
+
+    rolled_back = await service.start_append(JOURNAL)
+    rolled_back.require(OSError("rolled back"))
+    with pytest.raises(OSError, match="rolled back"):
+        rolled_back.release()
+    with pytest.raises(pb.DependencyError, match="rolled back"):
+        await (await write(service, OTHER, b"three", {rolled_back}))
+
+
+async def test_a_sole_roll_back_needs_no_rpc(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    append = await service.start_append(
+        pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("a-label", "1"))
+    )
+    append.write(b"content")
+    (barrier,) = service.pending_except("")
+    append.require(OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        append.release()
+    await barrier
+    await until(lambda: service.status().journals == 0)
+    assert journals.begun == 0
+    with pytest.raises(OSError, match="no"):
+        await append
+    with pytest.raises(asyncio.InvalidStateError):
+        _ = append.response
+
+
+async def test_an_empty_append_is_a_barrier(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    append = await service.start_append(JOURNAL)
+    append.release()
+    response = await append
+    assert (response.commit.begin, response.commit.end) == (0, 0)
+    assert journals.appended == [(JOURNAL, b"")]
+    quick = service.try_append(JOURNAL, b"")
+    assert quick is not None
+    await quick
+    assert journals.begun == 2
+
+
+async def test_cancelling_who_awaits(journals: MemoryJournals, service: AppendService) -> None:
+    journals.gate.clear()
+    append = await write(service, JOURNAL, b"content")
+
+    async def observe() -> pb.AppendResponse:
+        return await append
+
+    one, two = asyncio.create_task(observe()), asyncio.create_task(observe())
+    await until(lambda: journals.begun)
+    one.cancel()
+    await asyncio.wait((one,))
+    assert one.cancelled()
+    assert not append.done()
+    journals.gate.set()
+    assert (await two).commit.end == 7
+
+
+async def test_failures_nobody_awaits_are_quiet(
+    journals: MemoryJournals, service: AppendService, caplog: pytest.LogCaptureFixture
+) -> None:
+    journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND)]
+    service.try_append(JOURNAL, b"content")
+    await until(lambda: service.status().failed_journals)
+    assert [r.levelno for r in caplog.records if "gazette" in r.name] == [logging.WARNING]
+    assert not [r for r in caplog.records if r.name == "asyncio"]
+
+
+async def test_quick_appends(journals: MemoryJournals, service: AppendService) -> None:
+    appends = [service.try_append(JOURNAL, b"%03d" % number) for number in range(1000)]
+    assert all(append is not None and not append.done() for append in appends)
+    slow = await write(service, JOURNAL, b"slow")
+    await slow
+    for number in (0, 1, 500, 999):
+        append = appends[number]
+        assert append is not None
+        assert append.commit_range == (3 * number, 3 * number + 3)
+        assert (await append) is slow.response
+    assert journals.contents[JOURNAL] == b"".join(b"%03d" % n for n in range(1000)) + b"slow"
+    assert journals.begun == 1
+    with pytest.raises(pb.ValidationError, match="Journal"):
+        service.try_append("/bad", b"content")
+    with pytest.raises(pb.ValidationError, match="Journal"):
+        await service.start_append("/bad")
+    with pytest.raises(pb.ValidationError, match="unexpected Content"):
+        await service.start_append(pb.AppendRequest(journal=JOURNAL, content=b"content"))
+    await until(lambda: service.status().journals == 0)
+
+
+async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendService) -> None:
+    """Without suspension content can't move out of memory, so that there's a limit."""
+    piece = bytes(64 << 10)
+    count = 0
+    while service.try_append(JOURNAL, piece) is not None:
+        count += 1
+        assert count < 100
+    assert 16 <= count <= 40
+    await write(service, JOURNAL, b"awaited")
+    await asyncio.sleep(0)
+    assert service.try_append(JOURNAL, piece) is not None
+    await service.flush()
+    assert len(journals.contents[JOURNAL]) == (count + 1) * len(piece) + 7
+
+
+async def test_large_content_is_spooled(journals: MemoryJournals, service: AppendService) -> None:
+    journals.failures = [UNAVAILABLE]
+    journals.gate.clear()
+    await write(service, JOURNAL, b"first")
+    await until(lambda: journals.begun)
+    expected = b"first"
+    for number in range(40):
+        piece = bytes([number]) * (100_000 + number)
+        expected += piece
+        await write(service, JOURNAL, piece)
+        if number % 10 == 0:
+            dropped = await service.start_append(JOURNAL)
+            dropped.write(b"dropped" * 100_000)
+            await dropped.drain()
+            dropped.write(b"dropped")
+            dropped.require(OSError("no"))
+            with pytest.raises(OSError, match="no"):
+                dropped.release()
+    (appends,) = service._journals.values()
+    batch = appends.chain.open
+    assert batch is not None
+    assert batch.buffer.length == len(expected) - 5
+    assert batch.buffer.tail_bytes + len(batch.buffer.moving) < 2 << 20
+    assert batch.buffer.filed > 1 << 20
+    journals.gate.set()
+    await service.flush()
+    assert journals.contents[JOURNAL] == expected
+
+
+async def test_a_full_disk_only_delays(
+    journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+
+    def temporary_file(**options: object) -> object:
+        if full:
+            raise OSError(28, "No space left on device")
+        return original(**options)
+
+    from gazette_aio.client.appends import spool
+
+    original = spool.tempfile.TemporaryFile
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    journals.gate.clear()
+    await write(service, JOURNAL, b"first")
+    await until(lambda: journals.begun)
+    for _ in range(6):
+        await write(service, JOURNAL, bytes(200 << 10))
+    waiting = asyncio.create_task(write(service, JOURNAL, b"last"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    full = False
+    await waiting
+    journals.gate.set()
+    await service.flush()
+    assert journals.contents[JOURNAL] == b"first" + bytes(1200 << 10) + b"last"
+
+
+async def test_a_full_disk_does_not_stop_appends(
+    journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gazette_aio.client.appends import spool
+
+    def temporary_file(**options: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    for _ in range(20):
+        await write(service, JOURNAL, bytes(200 << 10))
+    await service.flush()
+    assert journals.contents[JOURNAL] == bytes(20 * (200 << 10))
+
+
+async def test_full_batches_hold_up_appends(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    async with AppendService(client, cutoff_bytes=10, max_pending_bytes=30) as service:
+        journals.gate.clear()
+        for _ in range(3):
+            await write(service, JOURNAL, b"hello, world")
+        assert service.try_append(JOURNAL, b"no") is None
+        waiting = asyncio.create_task(write(service, JOURNAL, b"waited"))
+        elsewhere = await write(service, OTHER, b"not full")
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        journals.gate.set()
+        await (await waiting)
+        await elsewhere
+    assert journals.contents[JOURNAL] == b"hello, world" * 3 + b"waited"
+
+
+async def test_closing_drains(journals: MemoryJournals, client: JournalClient) -> None:
+    async with AppendService(client) as service:
+        append = service.try_append(JOURNAL, b"content")
+    assert append is not None
+    assert append.commit_range == (0, 7)
+    with pytest.raises(RuntimeError, match="closed"):
+        await service.start_append(JOURNAL)
+    assert service.try_append(JOURNAL, b"late") is None
+    await service.aclose()
+
+
+async def test_closing_is_bounded(
+    broker: StubBroker, journals: MemoryJournals, client: JournalClient
+) -> None:
+    journals.gate.clear()
+    service = AppendService(client, drain_timeout=0.02)
+    append = await write(service, JOURNAL, b"content")
+    await service.aclose()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await append
+    journals.gate.set()
+    await until(lambda: broker.open_rpcs == 0)
+
+
+async def test_journals_without_pending_appends_cost_nothing(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    before = len(asyncio.all_tasks())
+    for number in range(1000):
+        service.try_append(f"many/{number:04}", b"content")
+    assert service.status().journals == 1000
+    await service.flush()
+    await until(lambda: service.status().journals == 0)
+    await until(lambda: len(asyncio.all_tasks()) <= before)  # Those of the broker end, too.
+    assert len(journals.contents) == 1000
+
+
+async def test_an_unclosed_service_warns(journals: MemoryJournals, client: JournalClient) -> None:
+    service = AppendService(client)
+    journals.gate.clear()
+    append = service.try_append(JOURNAL, b"content")
+    assert "7 pending bytes in 1 batches of 1 journals" in repr(service)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        service.__del__()
+    journals.gate.set()
+    await service.aclose()
+    assert append is not None
+
+
+async def test_it_needs_nothing_before_its_first_use() -> None:
+    client = JournalClient("http://127.0.0.1:1")
+    assert client.status().connection == "idle"
+    assert client.status().appends.journals == 0
+    await client.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.append(JOURNAL, b"content")
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.appends.start_append(JOURNAL)
+
+
+async def test_invalid_responses_are_not_asked_for_without_end(
+    broker: StubBroker, service: AppendService
+) -> None:
+    rpcs = 0
+
+    async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
+        nonlocal rpcs
+        rpcs += 1
+        async for _ in requests:
+            pass
+        return committed(100, 107)
+
+    broker.append_handler = answer
+    append = await write(service, JOURNAL, b"foobar")
+    with pytest.raises(pb.ValidationError, match="validating broker response"):
+        await append
+    assert rpcs == 4
+    with pytest.raises(pb.ValidationError, match="validating broker response"):
+        await (await write(service, JOURNAL, b"foobar"))
+    assert rpcs == 4
+
+
+async def test_registers_are_not_modified_by_nothing(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    request = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("name", "1"))
+    append = await write(service, request, b"")
+    with pytest.raises(pb.ValidationError, match="requires non-empty Append"):
+        await append
+    assert journals.begun == 0
+    service.clear_error(JOURNAL)
+    await (await write(service, request, b"content"))
+    assert journals.contents[JOURNAL] == b"content"
+
+
+async def test_a_full_disk_does_not_split_a_journal(
+    journals: MemoryJournals,
+    client: JournalClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One who waits for a full disk may find that the journal had nothing pending meanwhile."""
+    from gazette_aio.client.appends import spool
+
+    def temporary_file(**options: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    attempts: list[int] = []
+
+    def backoff(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.5
+
+    policy = RetryPolicy(backoff=backoff)
+    async with AppendService(client, retry_policy=policy) as service:
+        dependency = AsyncOperation()
+        await write(service, JOURNAL, bytes(2 << 20), {dependency})
+        attempts.clear()
+        waiting = asyncio.create_task(service.start_append(JOURNAL))
+        await until(lambda: attempts)
+        dependency.resolve()
+        await until(lambda: service.status().journals == 0)
+        assert not waiting.done()
+        journals.gate.clear()
+        first = service.try_append(JOURNAL, b"first")
+        assert first is not None
+        second = await waiting
+        second.write(b"second")
+        second.release()
+        assert (service.status().journals, service.status().batches) == (1, 2)
+        journals.gate.set()
+        await second
+    assert journals.contents[JOURNAL][-11:] == b"firstsecond"
+
+
+async def test_appends_do_not_keep_what_went_before_them(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    before = await write(service, JOURNAL, b"before")
+    await before
+    append = await write(service, JOURNAL, b"behind", {before})
+    assert append.batch.dependencies == {before}
+    await append
+    assert not append.batch.dependencies
+
+
+async def test_what_is_missing_is_not_appended_behind(
+    journals: MemoryJournals, broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it's missing because of something unforeseen."""
+    tokens: list[Any] = [ZeroDivisionError("no token"), "token"]
+
+    def source() -> str:
+        token = tokens.pop(0)
+        if isinstance(token, Exception):
+            raise token
+        assert isinstance(token, str)
+        return token
+
+    async with connect(broker.endpoint, auth=source) as client:
+        first = await write(client.appends, JOURNAL, b"first")
+        with pytest.raises(ZeroDivisionError):
+            await first
+        with pytest.raises(ZeroDivisionError):
+            await (await write(client.appends, JOURNAL, b"second"))
+        assert isinstance(client.appends.clear_error(JOURNAL), ZeroDivisionError)
+        await (await write(client.appends, JOURNAL, b"third"))
+    assert journals.contents[JOURNAL] == b"third"
+    assert "broke off" in caplog.text
+
+
+async def test_beginning_anew_upon_failure(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    """What a callback appends when the task of a journal died isn't part of that failure."""
+    journals.gate.clear()
+    append = await write(service, JOURNAL, b"first")
+    again: list[AsyncAppend | None] = []
+
+    def begin_anew() -> None:
+        service.clear_error(JOURNAL)
+        again.append(service.try_append(JOURNAL, b"again"))
+
+    append.add_done_callback(begin_anew)
+    await until(lambda: journals.begun)
+    worker = service._journals[JOURNAL].worker
+    assert worker is not None
+    worker.cancel()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await append
+    journals.gate.set()
+    (second,) = again
+    assert second is not None
+    await second
+    assert journals.contents[JOURNAL].endswith(b"again")
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_what_waits_behind_a_failure_fails_even_if_it_is_cleared(
+    journals: MemoryJournals, service: AppendService, is_held: bool
+) -> None:
+    journals.gate.clear()
+    journals.failures = [refused(pb.Status.NOT_ALLOWED)]
+    first = await write(service, JOURNAL, b"first")
+    await until(lambda: journals.begun)
+    behind = await write(service, JOURNAL, b"behind")
+    registers = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("name", "1"))
+    last = await write(service, registers, b"last")
+    held = await service.start_append(registers) if is_held else None
+    again: list[AsyncAppend | None] = []
+
+    def begin_anew() -> None:
+        assert isinstance(service.clear_error(JOURNAL), pb.NotAllowedError)
+        if not is_held:
+            again.append(service.try_append(JOURNAL, b"again"))
+
+    first.add_done_callback(begin_anew)
+    journals.gate.set()
+    for append in (first, behind, last):
+        with pytest.raises(pb.NotAllowedError):
+            await append
+    if held is not None:
+        held.write(b"held")
+        held.release()
+        with pytest.raises(pb.NotAllowedError):
+            await held
+        again.append(await write(service, JOURNAL, b"again"))
+    (anew,) = again
+    assert anew is not None
+    await anew
+    assert anew.commit_range == (0, 5)
+    assert journals.contents[JOURNAL] == b"again"
+    assert journals.begun == 2
+    await until(lambda: service.status().journals == 0)
+
+
+async def test_contexts_do_not_mask_exceptions(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    async def fail(act: Callable[[AsyncAppend], object]) -> AsyncAppend:
+        append: AsyncAppend | None = None
+        with contextlib.suppress(ZeroDivisionError):
+            async with service.append(JOURNAL) as append:
+                append.write(b"content")
+                act(append)
+                raise ZeroDivisionError
+            raise AssertionError("it was swallowed")
+        assert append is not None
+        return append
+
+    released = await fail(lambda append: append.release())
+    await released
+    other = await fail(lambda append: append.require(pb.StoreError("no")))
+    with pytest.raises(pb.StoreError):
+        await other
+    with pytest.raises(pb.StoreError, match="no"):
+        async with service.append(JOURNAL) as third:
+            third.require(pb.StoreError("no"))
+    await (await write(service, JOURNAL, b", kept"))
+    assert journals.contents[JOURNAL] == b"content, kept"
+
+
+async def test_lengths_are_in_bytes(journals: MemoryJournals, service: AppendService) -> None:
+    async with service.append(JOURNAL) as append:
+        assert append.write(memoryview(array.array("I", [1, 2]))) == 8
+    assert (await append).commit.end == 8
+
+
+async def test_a_closed_service_does_not_warn_of_who_holds_on(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    service = AppendService(client, drain_timeout=0.01)
+    held = await service.start_append(JOURNAL)
+    await service.aclose()
+    service.__del__()
+    held.write(b"late")
+    held.release()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await held
+    assert service.status().journals == 0
+
+
+async def test_it_belongs_to_one_event_loop_also_with_appends_pending(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    journals.gate.clear()
+    append = await write(client.appends, JOURNAL, b"content")
+    await until(lambda: journals.begun)
+    request = pb.AppendRequest(journal=JOURNAL)
+
+    def elsewhere() -> None:
+        asyncio.run(client.appends.start_append(request))  # type: ignore[arg-type]
+
+    with pytest.raises(RuntimeError, match="another event loop"):
+        await asyncio.to_thread(elsewhere)
+    journals.gate.set()
+    await append

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import gazette_aio.client
+from gazette_aio.aio.fifo import FifoLock
+from gazette_aio.client import AsyncOperation, OpFuture, finished_operation
+
+
+async def test_operations_complete_once() -> None:
+    operation = AsyncOperation()
+    calls: list[int] = []
+    operation.add_done_callback(lambda: calls.append(1))
+    operation.add_done_callback(lambda: calls.append(2))
+    assert not operation.done()
+    assert "pending" in repr(operation)
+    with pytest.raises(asyncio.InvalidStateError):
+        operation.exception()
+    operation.resolve()
+    assert operation.done()
+    assert operation.exception() is None
+    assert calls == [1, 2]
+    operation.add_done_callback(lambda: calls.append(3))
+    assert calls == [1, 2, 3]
+    await operation
+    with pytest.raises(asyncio.InvalidStateError):
+        operation.resolve(OSError())
+    assert "succeeded" in repr(operation)
+
+
+async def test_failures_reach_all_who_await() -> None:
+    operation = AsyncOperation()
+
+    async def observe() -> None:
+        await operation
+
+    tasks = [asyncio.create_task(observe()) for _ in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    error = OSError("an error")
+    operation.resolve(error)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert outcomes[0] is outcomes[2] is error
+    assert isinstance(outcomes[1], asyncio.CancelledError)
+    with pytest.raises(OSError, match="an error"):
+        await finished_operation(error)
+    assert "failed: an error" in repr(operation)
+
+
+def test_sets_of_operations() -> None:
+    """Dependencies are compared by identity."""
+    one, two, done = AsyncOperation(), AsyncOperation(), finished_operation()
+    empty: frozenset[OpFuture] = frozenset()
+    assert empty <= empty
+    assert not {done} <= empty
+    assert empty <= {done}
+    assert {one} <= {one}
+    assert not {one} <= {two}
+    assert {one, done} <= {two, one, done}
+    assert not {one, finished_operation()} <= {one, two, done}
+
+
+async def test_the_lock_is_fair() -> None:
+    lock = FifoLock()
+    order: list[int] = []
+
+    async def hold(number: int) -> None:
+        await lock.acquire()
+        order.append(number)
+        await asyncio.sleep(0)
+        lock.release()
+
+    assert lock.try_acquire()
+    tasks = [asyncio.create_task(hold(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    assert lock.waiting == 4
+    lock.release()
+    # It's handed over, and not up for grabs.
+    assert not lock.try_acquire()
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2, 3]
+    assert not lock.locked
+
+
+async def test_a_lock_which_is_handed_to_the_dying_is_passed_on() -> None:
+    lock = FifoLock()
+    assert lock.try_acquire()
+    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
+    await asyncio.sleep(0)
+    lock.release()
+    first.cancel()
+    await asyncio.wait((first,))
+    assert first.cancelled()
+    await asyncio.wait_for(second, 1)
+    assert lock.locked
+    lock.release()
+    assert not lock.locked
+
+
+async def test_leaving_the_line() -> None:
+    lock = FifoLock()
+    assert lock.try_acquire()
+    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    lock.release()
+    await asyncio.wait((first, second))
+    assert first.cancelled()
+    assert not second.cancelled()
+    lock.release()
+    assert not lock.locked
+    assert lock.waiting == 0
+
+
+def test_public_names() -> None:
+    assert gazette_aio.client.__all__ == [
+        "AppendService",
+        "AppendStatus",
+        "Appender",
+        "AsyncAppend",
+        "AsyncOperation",
+        "Auth",
+        "BufferedRetryReader",
+        "ClientStatus",
+        "Content",
+        "DispatchRouter",
+        "Failure",
+        "FragmentBody",
+        "FragmentFetcher",
+        "FragmentReader",
+        "FragmentSource",
+        "HTTPFragmentFetcher",
+        "JournalChange",
+        "JournalClient",
+        "ListChanges",
+        "ListFold",
+        "MemberStatus",
+        "Metrics",
+        "NoopDispatchRouter",
+        "OpFuture",
+        "Operation",
+        "PolledList",
+        "Reader",
+        "RetryPolicy",
+        "RetryReader",
+        "RouteCache",
+        "StreamStatus",
+        "TLSOptions",
+        "WatchStatus",
+        "WatchedList",
+        "append",
+        "apply_journals",
+        "auth_from_environment",
+        "backoff",
+        "connect",
+        "finished_operation",
+        "fragment_store_health",
+        "get_journal",
+        "install_file_transport",
+        "iter_fragments",
+        "iter_journals",
+        "list_all_fragments",
+        "list_all_journals",
+        "open_fragment_url",
+        "read_list_response",
+    ]
+    assert all(hasattr(gazette_aio.client, name) for name in gazette_aio.client.__all__)
+
+
+async def test_giving_up_time_and_again_leaves_nothing() -> None:
+    operation = AsyncOperation()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await operation
+    assert not operation._callbacks
+    operation.resolve()
+    await operation
+
+
+async def test_a_failing_callback_concerns_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    operation = AsyncOperation()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    operation.add_done_callback(fail)
+    waiting = asyncio.ensure_future(_await(operation))
+    await asyncio.sleep(0)
+    operation.resolve()
+    await waiting
+    assert "callback" in caplog.text
+
+
+async def _await(operation: AsyncOperation) -> None:
+    await operation

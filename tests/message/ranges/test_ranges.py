@@ -1,0 +1,618 @@
+"""Ranges and splits of a journal deliver together what one Sequencer delivers of all of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import random
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gazette_aio.message import Envelope, Flags, ProducerID, Sequencer
+from gazette_aio.message.ranges.committed import (
+    CommittedRange,
+    CommittedSplit,
+    ProducerBounds,
+    RangeReplay,
+    RangeState,
+    RangeSummary,
+    advance,
+    plan_splits,
+    summarize,
+)
+from gazette_aio.message.ranges.transfer import transfer_of
+from gazette_aio.message.sequencing import segments
+from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.protocol.errors import SequencerStateError, ValidationError
+
+JOURNAL = "test/journal"
+A, B, C = (ProducerID(b"\x01" + name * 5) for name in (b"A", b"B", b"C"))
+Z = ProducerID(b"\0" * 6)
+PRODUCERS = {"A": A, "B": B, "C": C, "Z": Z}
+FLAGS = {"o": 0, "c": 1, "k": 2, "x": 3}
+ACK = 2
+
+
+# --- Histories, and what a Sequencer which reads all of one does.
+
+
+def well_formed(rng, count):
+    """Rows of producers with growing clocks: and re-appended blocks, acks sent again, rollbacks."""
+    rows, history = [], {}
+    clocks = {p: rng.randrange(1, 50) for p in (A, B, C)}
+    is_open = dict.fromkeys(clocks, False)
+    while len(rows) < count:
+        producer = rng.choice((A, B, C))
+        past = history.setdefault(producer, [])
+        draw = rng.random()
+        if draw < 0.08 and past:
+            rows += [(producer, *row) for row in past[-rng.randrange(1, 5) :]]
+            continue
+        if draw < 0.12:
+            rows.append((Z, 0, 0))
+            continue
+        acks = [clock for clock, flags in past if flags == ACK]
+        if draw < 0.15 and acks:
+            is_open[producer] = False
+            rows.append((producer, acks[-1], ACK))
+            continue
+        clocks[producer] += rng.randrange(1, 4)
+        flags = 1
+        if draw < 0.3:
+            flags = ACK if is_open[producer] else 0
+        is_open[producer] = flags == 1
+        rows.append((producer, clocks[producer], flags))
+        past.append((clocks[producer], flags))
+    return placed(rng, rows)
+
+
+def wild(rng, count):
+    """Rows with clocks that go back and forth, and any flags."""
+    clocks = dict.fromkeys((A, B, C), 20)
+    back, ends = rng.choice((-8, -2, 1)), rng.random()
+    rows = []
+    for _ in range(count):
+        producer = rng.choice((A, B, C))
+        clocks[producer] = max(clocks[producer] + rng.randrange(back, 4), 0)
+        flags = rng.choice((0, 1, 2, 2, 3, 512)) if rng.random() < ends else 1
+        clock = 0 if rng.random() < 0.05 else clocks[producer]
+        rows.append((producer, clock, flags))
+    return placed(rng, rows)
+
+
+def placed(rng, rows):
+    log, offset = [], 0
+    for producer, clock, flags in rows:
+        offset += rng.choice((0, 0, 7))
+        size = rng.randrange(5, 30)
+        log.append(envelope(offset, size, producer, clock, flags))
+        offset += size
+    return log
+
+
+def envelope(begin, size, producer, clock, flags):
+    return Envelope(JOURNAL, begin, begin + size, clock, Flags(flags), producer, None)
+
+
+def sequenced(log, *, cuts=()):
+    """Return what's delivered by each row, and the states at cuts."""
+    sequencer = Sequencer(buffer=1 << 30)
+    delivered, states = [], {}
+    for index, row in enumerate(log):
+        if index in cuts:
+            states[index] = state_of(sequencer, log, index)
+        sequencer.queue_uncommitted(row)
+        delivered.append([])
+        while sequencer.step():
+            delivered[-1].append(sequencer.dequeued)
+    states[len(log)] = state_of(sequencer, log, len(log))
+    return delivered, states
+
+
+def state_of(sequencer, log, index):
+    offset = log[index - 1].end if index else 0
+    return RangeState.from_producers(offset, sequencer.checkpoint().producers)
+
+
+def cut(rng, columns, parts):
+    """Return the columns in up to so many parts, some of which may be empty."""
+    at = sorted(rng.randrange(columns.rows + 1) for _ in range(rng.randrange(parts)))
+    bounds = [0, *at, columns.rows]
+    return [columns.slice(*pair) for pair in pairwise(bounds)]
+
+
+def flatten(lists):
+    return [row for rows in lists for row in rows]
+
+
+def begins(envelopes, *, acks=False):
+    return [e.begin for e in envelopes if acks or e.flags != ACK]
+
+
+# --- Readers.
+
+
+def deliver_range(rng, state, columns, log, **settings):
+    """Read a range; return begins of rows in the order of delivery, replays, and the end state."""
+    reader = CommittedRange(JOURNAL, state, **settings)
+    delivered, spans = [], []
+    for chunk in cut(rng, columns, 4):
+        rest = chunk
+        while rest.rows:
+            plan = reader.process(rest)
+            rest = rest.slice(plan.consumed)
+            delivered += plan.table.begin[plan.rows].tolist()
+            if plan.replay is not None:
+                spans.append(plan.replay)
+                tail = plan.table.take(plan.replay.tail)
+                delivered += deliver_replay(rng, plan.replay, log, tail)
+    return delivered, spans, reader.state
+
+
+def deliver_replay(rng, span, log, tail):
+    replay = RangeReplay(span, JOURNAL)
+    content = UuidColumns.of([e for e in log if span.begin <= e.begin < span.end])
+    delivered = []
+    for chunk in cut(rng, content, 4):
+        delivered += chunk.begin[replay.keep(chunk)].tolist()
+    return delivered + tail.begin[replay.tail(tail)].tolist()
+
+
+def plan_of(rng, state, splits):
+    """Summarize splits chunk by chunk, and plan them."""
+    summaries = []
+    for split in splits:
+        summary = RangeSummary()
+        for chunk in cut(rng, split, 4):
+            summary = summarize(chunk, summary)
+        assert summary == summarize(split), "chunks matter"
+        summaries.append(RangeSummary.from_json(json.loads(json.dumps(summary.to_json()))))
+    plan = plan_splits(state, summaries)
+    assert pickle.loads(pickle.dumps(plan)) == plan == plan_splits(state, summaries)
+    return plan
+
+
+def with_exact_begins(state, log):
+    """Return the state with each `begin` as that of the first pending message of the log."""
+    exact = {}
+    for producer, (low, high, begin) in state.producers.items():
+        if begin != -1:
+            begins = [
+                e.begin
+                for e in log
+                if int.from_bytes(e.producer) == producer
+                and e.begin >= begin
+                and e.flags == 1
+                and e.clock > low
+            ]
+            begin = begins[0]
+        exact[producer] = ProducerBounds(low, high, begin)
+    return RangeState(state.offset, exact)
+
+
+def deliver_split(rng, plan, columns):
+    split = CommittedSplit(pickle.loads(pickle.dumps(plan)))
+    masks, chunks = [], cut(rng, columns, 5)
+    for count, chunk in enumerate(chunks, 1):
+        masks += split.decide(chunk)
+        assert len(masks) + split.undecided == count
+    split.finish()
+    assert [len(mask) for mask in masks] == [chunk.rows for chunk in chunks]
+    return columns.begin[np.concatenate(masks)].tolist()
+
+
+# --- Random histories.
+
+
+@pytest.fixture(params=["rows", "columns"])
+def path(request, monkeypatch):
+    """Decide small batches row by row, as it's done by default, or as whole columns."""
+    if request.param == "columns":
+        monkeypatch.setattr(segments, "FEW_ROWS", 1)
+        monkeypatch.setattr(segments, "LONG_SEGMENT", 0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    """Keep what's logged of strange producers, thousands of lines, out of what a failure tells."""
+    caplog.set_level(logging.CRITICAL, "gazette_aio")
+
+
+def histories(kind, count):
+    """Random histories, and what names them when a test fails."""
+    base = random.randrange(1 << 32)  # Printed by the tests which fail.
+    for seed in range(base, base + count):
+        rng = random.Random(seed)
+        log = kind(rng, rng.randrange(1, 60))
+        yield f"{kind.__name__}, seed {seed}", rng, log, UuidColumns.of(log)
+
+
+# The tests of random histories take some seconds: what they're after are rare coincidences.
+kinds = pytest.mark.parametrize("kind", [well_formed, wild])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("path")
+@kinds
+def test_states_follow_from_metadata(kind):
+    for name, rng, log, columns in histories(kind, 1000):
+        state = RangeState()
+        for chunk in cut(rng, columns, 8):
+            state = advance(state, chunk)
+        _, states = sequenced(log)
+        assert state == states[len(log)], name
+        restored = RangeState.from_json(json.loads(json.dumps(state.to_json())))
+        assert restored == state, name
+        assert RangeState.from_producers(state.offset, state.to_producers(JOURNAL)) == state, name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("path")
+@kinds
+def test_ranges_deliver_what_a_sequencer_does(kind):
+    for name, rng, log, columns in histories(kind, 500):
+        ranges = cut(rng, columns, 5)
+        delivered, _ = sequenced(log)
+        limit = rng.choice((None, None, 0, 60))
+        state, got = RangeState(), []
+        for part in ranges:
+            rows, spans, end = deliver_range(rng, state, part, log, max_pending_bytes=limit)
+            got += rows
+            if limit is None:
+                # Nothing is read again but what's before the range, once for each producer.
+                assert all(span.end == state.offset > span.begin for span in spans), name
+                assert max(Counter(span.producer for span in spans).values(), default=0) <= 1, name
+            advanced = advance(state, part)
+            assert end == advanced, name
+            state = advanced
+        assert got == begins(flatten(delivered), acks=True), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("path")
+@kinds
+def test_splits_deliver_what_a_sequencer_does(kind):
+    for name, rng, log, columns in histories(kind, 500):
+        start = rng.choice((0, 0, rng.randrange(len(log) + 1)))
+        delivered, states = sequenced(log, cuts={start})
+        state = states.get(start, RangeState())
+        splits = cut(rng, columns.slice(start), 6)
+        plan = plan_of(rng, state, splits)
+        assert with_exact_begins(plan.state, log) == states[len(log)], name
+        before = flatten(deliver_replay(rng, s, log, UuidColumns.empty()) for s in plan.entering)
+        got = [deliver_split(rng, *pair) for pair in zip(plan.splits, splits, strict=True)]
+        for rows, split in zip(got, splits, strict=True):
+            assert rows == sorted(rows), name
+            assert set(rows) <= set(split.begin.tolist()), name
+        want = begins(flatten(delivered[start:]))
+        assert sorted(before) + flatten(got) == sorted(want), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("path")
+@kinds
+def test_of_the_last_split_only_the_begin_is_summarized(kind):
+    partial = 0
+    for name, rng, log, columns in histories(kind, 500):
+        start = rng.choice((0, 0, rng.randrange(len(log) + 1)))
+        delivered, states = sequenced(log, cuts={start})
+        state = states.get(start, RangeState())
+        *splits, last = cut(rng, columns.slice(start), 4)
+        summaries = [summarize(split) for split in splits]
+        known = plan_splits(state, summaries)
+        ahead, seen = RangeSummary(), 0
+        while seen < last.rows and not known.is_decided(ahead):
+            ahead = summarize(last.slice(seen, seen + 1), ahead)
+            seen += 1
+        partial += seen < last.rows
+        plan = plan_splits(state, summaries, ahead)
+        assert plan == plan_splits(state, summaries, summarize(last)), name
+        assert plan.state == known.state, name
+        got = flatten(deliver_replay(rng, s, log, UuidColumns.empty()) for s in plan.entering)
+        for pair in zip(plan.splits, splits, strict=True):
+            got += deliver_split(rng, *pair)
+        limit = rng.choice((None, 0, 60))
+        rows, spans, end = deliver_range(
+            rng, plan.state, last, log, entering=False, max_pending_bytes=limit
+        )
+        acks = {row.begin for row in log if row.flags == ACK}
+        assert sorted(got + [row for row in rows if row not in acks]) == sorted(
+            begins(flatten(delivered[start:]))
+        ), name
+        assert all(span.begin >= plan.state.offset for span in spans), name
+        assert end == advance(plan.state, last), name
+    assert partial > 100
+
+
+@kinds
+def test_summaries_are_exact(kind):
+    for name, _, _, columns in histories(kind, 300):
+        by_rows = {}
+        rows = zip(*(c.tolist() for c in columns[:4]), strict=True)
+        for producer, clock, flags, begin in rows:
+            if clock:
+                kept = (clock, flags if flags <= ACK else 0, begin)
+                by_rows.setdefault(producer, []).append(kept)
+        want = {producer: transfer_of(rows) for producer, rows in by_rows.items()}
+        assert summarize(columns).transfers == want, name
+
+
+# --- Numbered cases.
+
+
+def history(text):
+    """Return a log of rows of ten bytes, and its parts between bars."""
+    log, parts = [], []
+    for part in text.split("|"):
+        first = len(log)
+        for word in part.split():
+            producer, clock, flags = PRODUCERS[word[0]], int(word[1:-1]), FLAGS[word[-1]]
+            log.append(envelope(len(log) * 10, 10, producer, clock, flags))
+        parts.append(UuidColumns.of(log[first:]))
+    return log, parts
+
+
+def names(text, offsets):
+    words = text.replace("|", " ").split()
+    return " ".join(words[begin // 10] for begin in offsets)
+
+
+SPLITS = {
+    "a transaction spans three splits": ("A1c A2c | A3c | A4c A5k", ["A1c A2c", "A3c", "A4c"]),
+    "its acknowledgement is alone": ("A1c | B1o | A2k", ["A1c", "B1o", ""]),
+    "it is rolled back later": ("A1k A2c | A3c | A1k A4c", ["", "", ""]),
+    "what follows a rollback commits": ("A3k A5c | A3k A4c | A6k", ["", "A4c", ""]),
+    "it is discarded later": ("A1c | A2c | A3o A4k", ["", "", "A3o"]),
+    "a duplicate outside discards nothing": ("A5o A6c | A5o A4o | A7k", ["A5o A6c", "", ""]),
+    "a block is repeated behind a seam": ("A1c A2c | A1c A2c A3c | A4k", ["A1c A2c", "A3c", ""]),
+    "a transaction is repeated": ("A1c A2c A3k | A1c A2c A3k | A4o", ["A1c A2c", "", "A4o"]),
+    "a repetition goes on": ("A1c A2k | A1c A3c | A4k", ["A1c", "A3c", ""]),
+    "an acknowledgement commits a part": ("A1c A5c | A7c A9c | A6k A8o", ["A1c A5c", "", "A8o"]),
+    "a producer is pending at the end": ("A1c B1c | A2c B2k | A3c B3c", ["B1c", "", ""]),
+    "pending clocks go back": ("A5c A7c | A6c | A6k", ["A5c", "", ""]),
+    "transactions begin and end within": ("A1c A2k A3c A4k A5c | A6k", ["A1c A3c A5c", ""]),
+    "zero clocks are no one's": ("A1c Z0o | A0o Z0c | A2k", ["A1c Z0o", "A0o Z0c", ""]),
+    "unknown flags are outside": ("A1c | A2x A3c | A4k", ["", "A2x A3c", ""]),
+    "splits may be empty": ("| A1c || A2k |", ["", "A1c", "", "", ""]),
+}
+
+
+@pytest.mark.parametrize("case", SPLITS)
+def test_splits(case):
+    text, want = SPLITS[case]
+    log, parts = history(text)
+    plan = plan_splits(RangeState(), [summarize(part) for part in parts])
+    got = []
+    for split_plan, part in zip(plan.splits, parts, strict=True):
+        split = CommittedSplit(split_plan)
+        (mask,) = split.decide(part)
+        split.finish()
+        got.append(part.begin[mask].tolist())
+    assert [names(text, rows) for rows in got] == want
+    delivered, states = sequenced(log)
+    assert flatten(got) == sorted(begins(flatten(delivered)))
+    assert with_exact_begins(plan.state, log) == states[len(log)]
+
+
+RANGES = {
+    "a transaction spans three ranges": (
+        "A1c A2c | B1c A3c B2k | A4c A5k",
+        ["", "B1c B2k", "A1c A2c A3c A4c A5k"],
+    ),
+    "it is rolled back later": ("A1k A2c | A3c | A1k A2c A3k", ["A1k", "", "A2c A3k"]),
+    "a part commits": ("A1c A5c | A9c | A4k A5c A6k", ["", "", "A1c A4k A5c A6k"]),
+    "duplicates across a seam": ("A1c A2c | A1c A2c A3c | A4k", ["", "", "A1c A2c A3c A4k"]),
+    "pending clocks go back": ("A5c A7c A6c | A6k", ["", "A5c A6k"]),
+    "an acknowledgement repeats a clock": ("A5c | A5k A6o", ["", "A5c A6o"]),
+    "two are pending": ("A1c B1c | A2k B2k", ["", "A1c A2k B1c B2k"]),
+}
+
+
+@pytest.mark.parametrize("case", RANGES)
+def test_ranges(case):
+    text, want = RANGES[case]
+    log, parts = history(text)
+    rng, state, got = random.Random(1), RangeState(), []
+    for part in parts:
+        rows, _, _ = deliver_range(rng, state, part, log)
+        got.append(names(text, rows))
+        state = advance(state, part)
+    assert got == want
+    delivered, _ = sequenced(log)
+    assert " ".join(filter(None, got)) == names(text, begins(flatten(delivered), acks=True))
+
+
+def test_what_is_planned_is_decided_at_once():
+    """Payload of a transaction of many splits isn't retained by any."""
+    _, parts = history("A1o A2c A3c A4c | A5c A6c A7c | A8c A9c A10c A11k A12c A13c | A14k")
+    plan = plan_splits(RangeState(), [summarize(part) for part in parts])
+    for split_plan, part in zip(plan.splits, parts, strict=True):
+        split = CommittedSplit(split_plan)
+        for row in range(part.rows):
+            assert len(split.decide(part.slice(row, row + 1))) == 1
+    # But what begins and ends within a split waits for its end.
+    _, (part,) = history("A1c A2k A3c A4c A5k")
+    split = CommittedSplit(plan_splits(RangeState(), [summarize(part)]).splits[0])
+    waits = [(len(split.decide(part.slice(r, r + 1))), split.undecided) for r in range(5)]
+    assert waits == [(1, 0), (1, 0), (0, 1), (0, 2), (3, 0)]
+
+
+def test_starting_in_the_middle():
+    """Without a state, messages behind the start are delivered, and none before it."""
+    text = "A1c B1c A2k | B2c A3c A4k B3k A2c A5k"
+    log, (_, later) = history(text)
+    assert names(text, deliver_range(random, RangeState(30), later, log)[0]) == (
+        "A3c A4k B2c B3k A5k"
+    )
+    plan = plan_splits(RangeState(30), [summarize(later)])
+    assert names(text, deliver_split(random, plan.splits[0], later)) == "B2c A3c"
+    assert not plan.entering
+    # The first message of a producer is taken for a new one, even if it's a duplicate.
+    log, (_, later) = history("A1o A2o | A1o A2o A3o")
+    assert deliver_range(random, RangeState(20), later, log)[0] == [20, 30, 40]
+
+
+def test_pending_messages_before_the_splits():
+    text = "A1c B1c C1c | A2c | A3k B2o"
+    _, (before, *parts) = history(text)
+    state = advance(RangeState(), before)
+    plan = plan_splits(state, [summarize(part) for part in parts])
+    (span,) = plan.entering
+    assert (span.producer, span.begin, span.end) == (int.from_bytes(A), 0, 30)
+    kept = RangeReplay(span, JOURNAL).keep(before)
+    assert names(text, before.begin[kept].tolist()) == "A1c"
+    assert plan.state.producers[int.from_bytes(C)] == state.producers[int.from_bytes(C)]
+
+
+def test_begins_which_a_summary_can_not_tell():
+    """A range which begins with duplicates: a commit reads too much again, and leaves it out."""
+    text = "A1c A2k | B1c A2c A3c A4c | B2c | A5k"
+    log, (*parts, after) = history(text)
+    plan = plan_splits(RangeState(), [summarize(part) for part in parts])
+    assert plan.state.producers[int.from_bytes(A)] == ProducerBounds(2, 4, 30)
+    delivered, (span,), _ = deliver_range(random.Random(1), plan.state, after, log)
+    assert names(text, delivered) == "A3c A4c A5k"
+    assert (span.begin, span.end) == (30, 70)
+
+
+def decide_all(plan, *chunks):
+    split = CommittedSplit(plan)
+    for chunk in chunks:
+        split.decide(chunk)
+    split.finish()
+
+
+def test_a_commit_far_behind_the_begin():
+    """Many rows of others come before it."""
+    far = 40_000
+    numbers = np.arange(1, far + 1)
+    producer = np.full(far, int.from_bytes(B), np.uint64)
+    flags = np.zeros(far, np.uint16)
+    begin = numbers * 10
+    part = UuidColumns(producer, numbers.astype(np.uint64), flags, begin, begin + 10)
+    part.producer[-1], part.clock[-1], part.flags[-1] = int.from_bytes(A), 6, ACK
+    reader = CommittedRange(JOURNAL, RangeState(10, {int.from_bytes(A): ProducerBounds(4, 5, 0)}))
+    plan = reader.process(part)
+    assert (plan.consumed, plan.rows.size) == (far, far - 1)
+    assert (plan.replay.begin, plan.replay.end, plan.replay.max) == (0, 10, 6)
+    assert plan.replay.tail.tolist() == [far - 1]
+
+
+def test_plans_of_other_content_are_refused():
+    _, parts = history("A1c A2k A3c A4k | A5o B1o")
+    first, second = (summarize(part) for part in parts)
+    with pytest.raises(ValidationError, match="split begins at 0, before 40"):
+        plan_splits(RangeState(), [second, first])
+    with pytest.raises(ValidationError, match="before 50"):
+        plan_splits(RangeState(50), [first])
+    with pytest.raises(ValidationError, match="what's ahead begins at"):
+        plan_splits(RangeState(), [second], first)
+    plan = plan_splits(RangeState(), [first, second])
+    # A torn record goes on into what follows, which begins before its end.
+    torn = RangeSummary(first.begin, second.begin + 1, first.transfers)
+    assert plan_splits(RangeState(), [torn, second]).state == plan.state
+    assert plan_splits(RangeState(), [torn], second).state.offset == torn.end
+    split = CommittedSplit(plan.splits[0])
+    split.decide(parts[0].slice(0, 3))
+    assert repr(split) == "<CommittedSplit producers=1 undecided=1 pending=1>"
+    with pytest.raises(SequencerStateError, match=r"split \[0, 40\) isn't what its plan was made"):
+        split.finish()
+    # What was refused changes nothing.
+    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
+        split.decide(parts[1])
+    assert [mask.tolist() for mask in split.decide(parts[0].slice(3))] == [
+        [True, False, True],
+        [False],
+    ]
+    split.finish()
+
+
+def test_plans_of_less_content_are_refused():
+    """As of a summary which was made while its fragment still grew."""
+    _, (whole, other) = history("A1c A2o A3o A4o | A5o")
+    plan = plan_splits(RangeState(), [summarize(whole.slice(0, 3))]).splits[0]
+    decide_all(plan, whole.slice(0, 3))
+    decide_all(plan, whole.slice(0, 1), UuidColumns.empty(), whole.slice(1, 3))
+    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
+        CommittedSplit(plan).decide(whole)
+    wrong = [
+        [whole],  # More content.
+        [whole.slice(0, 3), whole.slice(3)],
+        [whole.slice(0, 2)],  # Less of it.
+        [whole.slice(1, 3)],
+        [],
+        [whole.slice(0, 2), whole.slice(1, 3)],  # A part of it twice.
+        [other],
+    ]
+    for chunks in wrong:
+        with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
+            decide_all(plan, *chunks)
+    empty = plan_splits(RangeState(), [RangeSummary()]).splits[0]
+    decide_all(empty)
+    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
+        decide_all(empty, other)
+
+
+def test_producers_whose_messages_are_others():
+    _, (part, others) = history("A1c A2k | B1c B2k")
+    plan = plan_splits(RangeState(), [summarize(part)]).splits[0]
+    moved = others._replace(begin=part.begin, end=part.end)
+    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
+        decide_all(plan, moved)
+
+
+def test_zero_clocks_do_not_delay():
+    """A zero clock isn't the acknowledgement which the plan tells of."""
+    _, (part,) = history("A1c A0k A2c A3k")
+    split = CommittedSplit(plan_splits(RangeState(), [summarize(part)]).splits[0])
+    assert [len(split.decide(part.slice(row, row + 1))) for row in range(4)] == [1, 1, 1, 1]
+
+
+# --- Many rows.
+
+
+def long_history(rng, rows, producers):
+    """Columns of producers which write transactions of random sizes, and a few faults."""
+    names = rng.integers(1 << 40, 1 << 48, producers, dtype=np.uint64)
+    producer = names[rng.integers(0, producers, rows)]
+    clock = np.arange(1, rows + 1, dtype=np.uint64) * np.uint64(160) + np.uint64(1 << 60)
+    flags = np.where(rng.random(rows) < 0.02, 2, 1).astype(np.uint16)
+    for at in rng.integers(200, rows - 200, 20).tolist():
+        # Blocks are appended twice, acknowledgements sent again, and messages mixed in.
+        block = slice(at - 100, at)
+        for column in (producer, clock, flags):
+            column[at : at + 100] = column[block]
+        flags[at + 150] = 0
+    begin = np.arange(rows, dtype=np.int64) * 100
+    return UuidColumns(producer, clock, flags, begin, begin + 100)
+
+
+@pytest.mark.slow
+def test_many_rows():
+    """It takes some seconds, of which the Sequencer takes most."""
+    columns = long_history(np.random.default_rng(7), 150_000, 12)
+    log = [
+        envelope(begin, 100, ProducerID(producer.to_bytes(6)), clock, flags)
+        for producer, clock, flags, begin in zip(*(c.tolist() for c in columns[:4]), strict=True)
+    ]
+    delivered, states = sequenced(log)
+    state, got = RangeState(), []
+    for at in range(0, columns.rows, 50_000):
+        part = columns.slice(at, at + 50_000)
+        rows, _, end = deliver_range(random.Random(at), state, part, log)
+        got += rows
+        state = advance(state, part)
+        assert state == end
+    assert got == begins(flatten(delivered), acks=True)
+    assert state == states[len(log)]
+    splits = [columns.slice(at, at + 30_000) for at in range(0, columns.rows, 30_000)]
+    plan = plan_of(random.Random(2), RangeState(), splits)
+    assert with_exact_begins(plan.state, log) == state
+    split_rows = [
+        deliver_split(random.Random(3), *pair) for pair in zip(plan.splits, splits, strict=True)
+    ]
+    assert flatten(split_rows) == sorted(begins(flatten(delivered)))

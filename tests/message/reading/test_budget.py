@@ -1,0 +1,67 @@
+"""Amounts which tasks get in the order they ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gazette_aio.message.reading.budget import FIFOBudget
+
+
+async def start(coroutine):
+    task = asyncio.create_task(coroutine)
+    await asyncio.sleep(0)
+    return task
+
+
+async def cancel(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_turns_are_in_order():
+    budget = FIFOBudget(10)
+    await budget.acquire(20)  # Alone, one may have more.
+    big = await start(budget.acquire(8))
+    small = await start(budget.acquire(1))
+    assert budget.is_contended
+    budget.release(15)
+    await asyncio.sleep(0)
+    # The small one would fit, but isn't the first.
+    assert not big.done()
+    assert not small.done()
+    budget.release(4)
+    await asyncio.gather(big, small)
+    assert budget.held == 10
+    budget.hold(5)
+    late = await start(budget.acquire(1))
+    budget.release(6)
+    await late
+    assert (budget.held, budget.is_contended) == (10, False)
+
+
+async def test_cancelled_waits_hold_nothing():
+    budget = FIFOBudget(10)
+    await budget.acquire(10)
+    first, second = await start(budget.acquire(8)), await start(budget.acquire(2))
+    budget.release(2)
+    await cancel(first)
+    await second
+    assert budget.held == 10
+
+    # At the moment when it's one's turn.
+    third, fourth = await start(budget.acquire(5)), await start(budget.acquire(5))
+    budget.release(5)
+    third.cancel()
+    await asyncio.wait([third, fourth])
+    assert third.cancelled()
+    assert not fourth.cancelled()
+    assert budget.held == 10
+    fifth = await start(budget.acquire(1))
+    fifth.cancel()
+    budget.release(10)
+    with pytest.raises(asyncio.CancelledError):
+        await fifth
+    assert (budget.held, budget.is_contended) == (0, False)
