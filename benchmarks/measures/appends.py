@@ -13,6 +13,7 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from benchmarks.harness import Measure, Subject, register
 from benchmarks.measures.events import served_journals
+from gazette_aio.protocol.service import APPEND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +66,7 @@ async def bare_stub(client: JournalClient) -> AsyncIterator[Any]:
     """Yield the stub of Append as code which grpcio-tools generates sets it up."""
     async with grpc.aio.insecure_channel(client.endpoint.removeprefix("http://")) as channel:
         yield channel.stream_unary(
-            pb.APPEND,
+            APPEND,
             request_serializer=pb.AppendRequest.SerializeToString,
             response_deserializer=pb.AppendResponse.FromString,
         )

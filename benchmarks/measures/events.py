@@ -16,6 +16,7 @@ import msgspec
 import gazette_aio.protocol as pb
 from examples.flights.data import Flight, flights
 from gazette_aio import Publisher, connect, json_adapter
+from gazette_aio.protocol.service import READ
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ async def bare_read(client: JournalClient, head: int) -> AsyncIterator[Run]:
         client.endpoint.removeprefix("http://"), [("grpc.max_receive_message_length", 16 << 20)]
     )
     stub: Any = channel.unary_stream(
-        pb.READ,
+        READ,
         request_serializer=pb.ReadRequest.SerializeToString,
         response_deserializer=pb.ReadResponse.FromString,
     )

@@ -29,6 +29,7 @@ from gazette_aio.broker.keyspace.space_store import SpaceStore
 from gazette_aio.broker.resolver import Resolver
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
+from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -317,7 +318,7 @@ class BrokerCore:
     async def _replicas(self, journal: str | None) -> Iterable[Replica]:
         if journal is None:
             return iter(self.replicas)
-        item = self.store.space.get(pb.strip_meta(journal))
+        item = self.store.space.get(strip_meta(journal))
         if item is None:
             raise pb.JournalNotFoundError(journal=journal)
         return (await self.replicas.get(item),)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.journal.replicas import STOPPED
+from gazette_aio.protocol.go.text import quote
+from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.protocol.selector import compile_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +95,7 @@ class Resolver:
             if self._store.stopping:
                 raise RpcError(STOPPED)
             raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
-        item = self._store.space.get(pb.strip_meta(journal))
+        item = self._store.space.get(strip_meta(journal))
         if item is None or not _is_visible(item, claims):
             return Resolution(pb.Status.JOURNAL_NOT_FOUND, self._headers.unrouted(), None)
         if item.spec.suspend.level == _FULL:
@@ -143,7 +146,7 @@ def visibility(selector: pb.LabelSelector) -> Callable[[pb.LabelSet], bool] | No
     """Return the predicate of the labels which claims with `selector` may see, None for all."""
     if not selector.include.labels and not selector.exclude.labels:
         return None
-    return pb.compile_selector(selector)
+    return compile_selector(selector)
 
 
 def _is_visible(item: JournalItem, claims: pb.Claims) -> bool:
@@ -153,4 +156,4 @@ def _is_visible(item: JournalItem, claims: pb.Claims) -> bool:
 
 def _text(process_id: pb.ProcessSpec.ID) -> str:
     parts = (("zone", process_id.zone), ("suffix", process_id.suffix))
-    return "".join(f"{name}:{pb.quote(value)} " for name, value in parts if value)
+    return "".join(f"{name}:{quote(value)} " for name, value in parts if value)

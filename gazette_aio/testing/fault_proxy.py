@@ -9,7 +9,7 @@ import struct
 import warnings
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-import gazette_aio.protocol as pb
+from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.testing.fault_schedule import LASTING, Direction, Fault, FaultKind, Faults
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class FaultProxy:
         self, upstream: str | None = None, *, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         if upstream is not None:
-            pb.parse_endpoint(upstream)
+            parse_endpoint(upstream)
         self.upstream = upstream
         """Endpoint to which new connections go; None refuses them."""
         self.is_refusing = False
@@ -138,7 +138,7 @@ class FaultProxy:
         """
         if not self._port:
             raise RuntimeError("the proxy isn't started")
-        secure = self.upstream is not None and pb.parse_endpoint(self.upstream).is_secure
+        secure = self.upstream is not None and parse_endpoint(self.upstream).is_secure
         return f"{'https' if secure else 'http'}://{self._host}:{self._port}"
 
     @property
@@ -384,7 +384,7 @@ class FaultProxy:
 
 
 async def _connect(endpoint: str) -> _Streams:
-    parsed = pb.parse_endpoint(endpoint)
+    parsed = parse_endpoint(endpoint)
     if parsed.scheme == "unix":
         return await asyncio.open_unix_connection(parsed.path)
     host, _, port = parsed.grpc_target.rpartition(":")

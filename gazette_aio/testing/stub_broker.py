@@ -16,6 +16,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.service import SERVICE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -282,7 +283,7 @@ class StubBroker:
                 request_deserializer=pb.FragmentStoreHealthRequest.FromString,
                 response_serializer=encode,
             )
-        return grpc.method_handlers_generic_handler(pb.SERVICE_NAME, methods)
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     def _aged(self, message: Any) -> Any:
         """Return a response as a release of this age would send it."""

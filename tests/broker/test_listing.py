@@ -13,6 +13,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
+from gazette_aio.protocol.auth import DEFAULT_LIFETIME
 from tests.broker.caller import Caller, calling, journal_spec
 
 A = journal_spec("journal/1/A", labels=pb.label_set("foo", "bar"))
@@ -180,7 +181,7 @@ async def test_a_token_sees_what_its_selector_matches(tmp_path: Path) -> None:
 
         async def metadata(selector: str) -> pb.Metadata:
             claims = pb.Claims(pb.Capability.ALL, selector=_selector(selector))
-            return await auth.authorize(claims, pb.DEFAULT_LIFETIME)
+            return await auth.authorize(claims, DEFAULT_LIFETIME)
 
         async with calling(broker.endpoint) as caller:
             changes = [pb.ApplyRequest.Change(upsert=spec) for spec in (A, B, C)]

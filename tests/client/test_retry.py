@@ -10,6 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import Failure, Operation, RetryPolicy, backoff
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry import RULES, Course, decide, matching_rule
+from gazette_aio.protocol.errors import status_error
 
 READ = pb.ReadRequest(journal="a/journal")
 BLOCKING = pb.ReadRequest(journal="a/journal", block=True)
@@ -30,7 +31,7 @@ def fail(
     established: bool = False,
 ) -> Failure:
     if isinstance(error, int):
-        error = pb.status_error(error)
+        error = status_error(error)
     elif isinstance(error, str):
         error = pb.TransportError(error, "text")
     return Failure(operation, error, attempt, request, established=established)  # type: ignore[arg-type]
@@ -59,7 +60,7 @@ QUIET, SILENT = Course.RETRY_QUIET_AT_FIRST, Course.RETRY_SILENT
 
 def behind_head() -> pb.BrokerStatusError:
     response = pb.ReadResponse(offset=10, write_head=20)
-    return pb.status_error(STATUS.OFFSET_NOT_YET_AVAILABLE, response=response)
+    return status_error(STATUS.OFFSET_NOT_YET_AVAILABLE, response=response)
 
 
 CASES = [
@@ -261,7 +262,7 @@ def refusal(*members: str, status: int = STATUS.NOT_JOURNAL_BROKER) -> pb.Broker
     header = pb.Header(
         route=pb.Route(members=[pb.ProcessSpec.ID(zone="a", suffix=name) for name in members])
     )
-    return pb.status_error(status, header=header)
+    return status_error(status, header=header)
 
 
 NOT_PRIMARY = STATUS.NOT_JOURNAL_PRIMARY_BROKER
@@ -278,7 +279,7 @@ FOLLOWED = [
     # Who may proxy, or tells of nobody, is to try again himself.
     (R, refusal("one"), READ, QUIET),
     (R, refusal(), DIRECT_READ, QUIET),
-    (R, pb.status_error(STATUS.NOT_JOURNAL_BROKER), DIRECT_READ, QUIET),
+    (R, status_error(STATUS.NOT_JOURNAL_BROKER), DIRECT_READ, QUIET),
     (A, refusal("one", status=NOT_PRIMARY), APPEND, QUIET),
     (C, refusal("one"), pb.FragmentsRequest(journal="a/journal"), RAISE),
     (R, refusal("one", status=STATUS.JOURNAL_NOT_FOUND), DIRECT_READ, QUIET),

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import auth, jwt
+from gazette_aio.protocol.auth import REQUIRED_CAPABILITIES, check_capability, default_claims
+from gazette_aio.protocol.service import METHODS
 from tests import golden
 
 HOUR = timedelta(hours=1)
@@ -311,10 +313,10 @@ def test_options_pickle_without_tokens():
 )
 def test_capabilities(actual: int, require: int, error: str):
     with pytest.raises(pb.AuthorizationError) as caught:
-        pb.check_capability(actual, require)
+        check_capability(actual, require)
     assert str(caught.value) == error
-    pb.check_capability(actual | require, require)
-    pb.check_capability(pb.Capability.ALL, require)
+    check_capability(actual | require, require)
+    check_capability(pb.Capability.ALL, require)
 
 
 @pytest.mark.parametrize(
@@ -330,16 +332,16 @@ def test_capabilities(actual: int, require: int, error: str):
     ],
 )
 def test_default_claims(request_: Any, capability: pb.Capability, selector: str):
-    claims = pb.default_claims(request_)
+    claims = default_claims(request_)
     assert claims.capability == capability
     assert pb.format_label_selector(claims.selector) == selector
-    path = next(path for path, method in pb.METHODS.items() if method.request is type(request_))
-    assert pb.REQUIRED_CAPABILITIES[path] == capability
+    path = next(path for path, method in METHODS.items() if method.request is type(request_))
+    assert REQUIRED_CAPABILITIES[path] == capability
 
 
 def test_only_requests_have_default_claims():
     with pytest.raises(TypeError, match="not a request: ReadResponse"):
-        pb.default_claims(pb.ReadResponse())
+        default_claims(pb.ReadResponse())
 
 
 def test_claims_of_the_context():

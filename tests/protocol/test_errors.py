@@ -9,13 +9,14 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import errors
+from gazette_aio.protocol.errors import status_error
 
 HEADER = pb.Header(process_id=pb.ProcessSpec.ID(zone="zone", suffix="suffix"))
 
 EXAMPLES: list[pb.GazetteError] = [
     pb.ValidationError("text", ("Outer", "Inner")),
     *(
-        pb.status_error(
+        status_error(
             status,
             "detail",
             journal="a/journal",
@@ -66,17 +67,17 @@ def test_every_status_has_its_class():
     for status in pb.Status.values():
         if status == pb.Status.OK:
             continue
-        error = pb.status_error(status, journal="a/journal")
+        error = status_error(status, journal="a/journal")
         assert type(error) is not pb.UnknownStatusError
         words = pb.Status.Name(status).split("_")
         assert type(error).__name__ == "".join(map(str.capitalize, words)) + "Error"
         assert type(error).status == error.status == status
         assert str(error) == pb.Status.Name(status)
-        assert str(pb.status_error(status, "text")) == f"text: {pb.Status.Name(status)}"
+        assert str(status_error(status, "text")) == f"text: {pb.Status.Name(status)}"
 
 
 def test_an_unknown_status_keeps_its_number():
-    error = pb.status_error(99)
+    error = status_error(99)
     assert type(error) is pb.UnknownStatusError
     assert error.status == 99
     assert str(error) == "unknown status 99"

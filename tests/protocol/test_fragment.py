@@ -9,6 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.fragment import codec_name
+from gazette_aio.protocol.postfix import (
+    parse_path_postfix_template,
+    render_path_postfix,
+    validate_path_postfix_template,
+)
 from tests import golden
 from tests.protocol.support import (
     agrees,
@@ -52,13 +58,13 @@ def test_parsing():
 def test_extensions():
     for case in load("codec_extension"):
         assert pb.codec_extension(case["value"]) == case["extension"]
-        assert pb.codec_name(case["value"]) == case["codec"]
+        assert codec_name(case["value"]) == case["codec"]
     for case in load("codec_from_extension"):
         error = error_of(pb.codec_from_extension, case["extension"])
         assert error == case["error"]
         if error is None:
             codec = pb.codec_from_extension(case["extension"])
-            assert pb.codec_name(codec) == case["codec"]
+            assert codec_name(codec) == case["codec"]
     with pytest.raises(pb.ValidationError, match=r"^invalid value \(INVALID\)$"):
         pb.codec_extension(0)
     with pytest.raises(pb.ValidationError, match=r"^invalid value \(77\)$"):
@@ -101,18 +107,18 @@ def test_path_postfixes():
             "registers": labels(case["registers"]),
             "spec": spec(case["spec"]),
         }
-        error = error_of(pb.render_path_postfix, case["template"], **arguments)
+        error = error_of(render_path_postfix, case["template"], **arguments)
         assert agrees(error, case), (case["template"], error)
         if error is None:
-            assert pb.render_path_postfix(case["template"], **arguments) == case["result"]
+            assert render_path_postfix(case["template"], **arguments) == case["result"]
         refused = case["spec_validation_error"]
-        error = error_of(pb.parse_path_postfix_template, case["template"])
+        error = error_of(parse_path_postfix_template, case["template"])
         assert (error is None) == (refused is None), (case["template"], error)
-        assert error_of(pb.validate_path_postfix_template, case["template"]) == error
+        assert error_of(validate_path_postfix_template, case["template"]) == error
         if error is not None:
             assert error.startswith("PathPostfixTemplate: template: postfix:1:")
         elif case["error"] is None:
-            template = pb.parse_path_postfix_template(case["template"])
+            template = parse_path_postfix_template(case["template"])
             assert template.render(**arguments) == case["result"]
 
 

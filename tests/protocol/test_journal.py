@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.go.text import clean_path
+from gazette_aio.protocol.journal import split_meta, strip_meta, validate_token
 from tests.protocol.support import error_of
 
 
@@ -77,15 +79,15 @@ def test_metadata():
     assert journal.split_meta() == ("foo/bar", ";meta-part;more")
     assert journal.strip_meta() == "foo/bar"
     assert isinstance(journal.strip_meta(), pb.Journal)
-    assert pb.split_meta("foo/bar") == ("foo/bar", "")
+    assert split_meta("foo/bar") == ("foo/bar", "")
     assert pickle.loads(pickle.dumps(journal)) == journal
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_valid_or_a_validation_error(name):
     if error_of(pb.validate_journal, name) is None:
-        proper = pb.strip_meta(name)
-        assert pb.clean_path(proper) == proper
+        proper = strip_meta(name)
+        assert clean_path(proper) == proper
         assert not proper.startswith("/")
         # What is valid survives the wire.
         assert (
@@ -96,8 +98,8 @@ def test_any_text_is_valid_or_a_validation_error(name):
 
 @given(st.text("/.ab", max_size=12))
 def test_clean_paths_are_clean(path):
-    cleaned = pb.clean_path(path)
-    assert pb.clean_path(cleaned) == cleaned
+    cleaned = clean_path(path)
+    assert clean_path(cleaned) == cleaned
     assert "//" not in cleaned
     assert "/./" not in f"/{cleaned}/" or cleaned == "."
     assert cleaned.startswith("/") == path.startswith("/")
@@ -105,6 +107,6 @@ def test_clean_paths_are_clean(path):
 
 @given(st.text("abé-_+/.=%#; \n|", max_size=30), st.text("-_+/.=%#|", max_size=4))
 def test_tokens_of_other_symbols(value, symbols):
-    error = error_of(pb.validate_token, value, min_length=0, max_length=1000, symbols=symbols)
+    error = error_of(validate_token, value, min_length=0, max_length=1000, symbols=symbols)
     valid = all(char.isalnum() or char in symbols for char in value)
     assert error == (None if valid else f"not a valid token ({value})")

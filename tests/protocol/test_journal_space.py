@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.go.text import duration_nanoseconds
 from gazette_aio.protocol.journal_space import yaml_tree
 from tests import golden
 from tests.protocol.support import error_of, labels, spec, without_empty
@@ -218,8 +219,8 @@ def test_spellings():
     assert root.spec.replication == 3
     assert root.spec.labels == labels([["yes", "2021-01-01"], ["null", ""]])
     assert root.spec.fragment.length == 0x10000
-    assert pb.duration_nanoseconds(root.spec.fragment.retention) == 7000
-    assert pb.duration_nanoseconds(root.spec.fragment.flush_interval) == -5400 * 10**9
+    assert duration_nanoseconds(root.spec.fragment.retention) == 7000
+    assert duration_nanoseconds(root.spec.fragment.flush_interval) == -5400 * 10**9
     assert (root.spec.flags, root.spec.max_append_rate) == (2, 8)
     assert (root.delete, root.comment) == (False, "")
     assert root.spec.HasField("suspend")

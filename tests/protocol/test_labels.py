@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.labels import assign_labels, label_sets_equal, validate_label_set
 from tests.protocol.support import error_of, labels, listed
 
 NAMES = ["DDDD", "aa", "aa-b", "ab", "b/c", "env"]
@@ -134,26 +135,26 @@ def test_equality_and_assignment():
         pb.label_set("one", "1", "three", "3"),
         pb.label_set("one", "1", "two:prefix", "pre/"),
     )
-    assert not pb.label_sets_equal(lhs, rhs)
+    assert not label_sets_equal(lhs, rhs)
     pb.add_value(lhs, "two:prefix", "pre/")
     pb.add_value(rhs, "three", "3")
-    assert pb.label_sets_equal(lhs, rhs)
-    assert not pb.label_sets_equal(pb.label_set("two", "pre/"), pb.label_set("two:prefix", "pre/"))
-    assert not pb.label_sets_equal(lhs, None)
-    assert pb.label_sets_equal(None, None)
+    assert label_sets_equal(lhs, rhs)
+    assert not label_sets_equal(pb.label_set("two", "pre/"), pb.label_set("two:prefix", "pre/"))
+    assert not label_sets_equal(lhs, None)
+    assert label_sets_equal(None, None)
 
-    pb.assign_labels(lhs, pb.label_set("other", "1"))
+    assign_labels(lhs, pb.label_set("other", "1"))
     assert listed(lhs) == [["other", "1"]]
-    pb.assign_labels(lhs, lhs)
+    assign_labels(lhs, lhs)
     assert listed(lhs) == [["other", "1"]]
-    pb.assign_labels(lhs, None)
+    assign_labels(lhs, None)
     assert listed(lhs) == []
 
 
 def test_the_same_value_with_and_without_a_prefix_is_invalid():
     built = pb.label_set("aaa", "x/")
     pb.add_value(built, "aaa:prefix", "x/")
-    error = error_of(pb.validate_label_set, built, allow_prefix=True)
+    error = error_of(validate_label_set, built, allow_prefix=True)
     assert error is not None
     assert "unique, sorted order" in error
     assert error_of(pb.parse_label_selector, "aaa=x/,aaa:prefix=x/") == f"Include: {error}"

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import well_known
+from gazette_aio.protocol.labels import (
+    label_sets_equal,
+    validate_label_set,
+    validate_single_value_labels,
+)
+from gazette_aio.protocol.selector import (
+    compile_selector,
+    validate_label_selector,
+    with_name_prefixes,
+)
 from tests import golden
 from tests.protocol.support import error_of, labels, listed, listed_selector, selector
 
@@ -37,16 +47,16 @@ def test_set_operations():
         assert listed(pb.union_label_sets(lhs, rhs)) == case["union"]
         assert listed(pb.intersect_label_sets(lhs, rhs)) == case["intersect"]
         assert listed(pb.subtract_label_set(lhs, rhs)) == case["subtract"]
-        assert pb.label_sets_equal(lhs, rhs) == case["equal"]
+        assert label_sets_equal(lhs, rhs) == case["equal"]
 
 
 def test_validation_of_sets():
     for case in load("validate"):
         built = labels(case["labels"])
-        assert error_of(pb.validate_label_set, built) == case["error"]
-        as_include = error_of(pb.validate_label_selector, pb.LabelSelector(include=built))
+        assert error_of(validate_label_set, built) == case["error"]
+        as_include = error_of(validate_label_selector, pb.LabelSelector(include=built))
         assert as_include == case["error_as_include"]
-        assert error_of(pb.validate_single_value_labels, built) == case["single_value_error"]
+        assert error_of(validate_single_value_labels, built) == case["single_value_error"]
 
 
 def test_validation_of_labels():
@@ -57,7 +67,7 @@ def test_validation_of_labels():
 
 def test_single_values():
     for case in load("single_value"):
-        error = error_of(pb.validate_single_value_labels, labels(case["labels"]))
+        error = error_of(validate_single_value_labels, labels(case["labels"]))
         assert error == case["error"]
 
 
@@ -96,7 +106,7 @@ def test_matching():
     for case in load("matches"):
         built, label_set = selector(case["selector"]), labels(case["labels"])
         assert pb.selector_matches(built, label_set) == case["matches"], case
-        compiled = pb.compile_selector(built)
+        compiled = compile_selector(built)
         assert compiled(label_set) == case["matches"]
         pairs = [(name, value) for name, value, *_ in case["labels"]]
         assert compiled.matches_pairs(pairs) == case["matches"]
@@ -109,7 +119,7 @@ def test_selection_of_journals():
         assert error == case["error"]
         if error is not None:
             continue
-        applied = pb.with_name_prefixes(request.selector)
+        applied = with_name_prefixes(request.selector)
         assert listed_selector(applied) == case["applied_selector"]
         spec = pb.JournalSpec(name=case["journal"], labels=labels(case["labels"]))
         assert pb.selector_matches(applied, pb.label_set_ext(spec)) == case["matches"]

@@ -9,6 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.postfix import (
+    parse_path_postfix_template,
+    render_path_postfix,
+    validate_path_postfix_template,
+)
 from tests.protocol.support import error_of
 
 FRAGMENT = pb.Fragment(
@@ -94,7 +99,7 @@ def arguments() -> dict:
     ],
 )
 def test_results(template: str, result: str):
-    assert pb.render_path_postfix(template, **arguments()) == result
+    assert render_path_postfix(template, **arguments()) == result
 
 
 @pytest.mark.parametrize(
@@ -164,18 +169,18 @@ def test_results(template: str, result: str):
     ],
 )
 def test_whatever_is_not_known_is_refused(template: str):
-    error = error_of(pb.render_path_postfix, template, **arguments())
+    error = error_of(render_path_postfix, template, **arguments())
     assert error is not None
     assert error.startswith(
         ("parsing PathPostfixTemplate: template: :", "executing PathPostfixTemplate (")
     )
-    error = error_of(pb.parse_path_postfix_template, template)
+    error = error_of(parse_path_postfix_template, template)
     assert error is not None
     assert error.startswith("PathPostfixTemplate: template: postfix:")
 
 
 def test_errors_name_the_line():
-    error = error_of(pb.parse_path_postfix_template, "a\nb\n  {{ .Nope }}")
+    error = error_of(parse_path_postfix_template, "a\nb\n  {{ .Nope }}")
     assert error is not None
     assert error.startswith(
         'PathPostfixTemplate: template: postfix:3:5: executing "postfix" at <.Nope>: '
@@ -187,14 +192,14 @@ def test_errors_name_the_line():
 def test_texts_do_not_grow_without_limit(doubled: str):
     text = '{{with "aaaaaaaa"}}' + f"{{{{with {doubled}}}}}" * 60 + "{{end}}" * 61
     with pytest.raises(pb.ValidationError, match="text of more than 1024 characters"):
-        pb.parse_path_postfix_template(text)
+        parse_path_postfix_template(text)
 
 
 def test_long_values_are_not_printed():
     values = arguments()
     values["spec"].fragment.stores.append(f"s3://{'x' * 1024}/")
     for text in ("{{ .JournalSpec.Fragment.Stores }}", "{{ print .JournalSpec.Fragment.Stores }}"):
-        template = pb.parse_path_postfix_template(text)
+        template = parse_path_postfix_template(text)
         with pytest.raises(pb.ValidationError, match="text of more than 1024 characters"):
             template.render(**values)
 
@@ -202,19 +207,19 @@ def test_long_values_are_not_printed():
 @pytest.mark.parametrize("piece", ["{{ 1 }}", "literal/"])
 def test_a_template_has_a_limit(piece: str):
     longest = piece * (4096 // len(piece))
-    pb.validate_path_postfix_template(longest)
+    validate_path_postfix_template(longest)
     with pytest.raises(pb.ValidationError, match="more than 4096 characters"):
-        pb.validate_path_postfix_template(longest + piece)
+        validate_path_postfix_template(longest + piece)
 
 
 def test_a_template_is_checked_when_it_is_made():
-    template = pb.parse_path_postfix_template("{{ .Spool.Begin }}")
+    template = parse_path_postfix_template("{{ .Spool.Begin }}")
     assert repr(template) == "PathPostfixTemplate('{{ .Spool.Begin }}')"
     assert template.render(**arguments()) == "4660"
     # What is promoted when it's evaluated isn't when it's checked.
-    assert pb.render_path_postfix("{{ .Begin }}", **arguments()) == "4660"
+    assert render_path_postfix("{{ .Begin }}", **arguments()) == "4660"
     with pytest.raises(pb.ValidationError, match="can't evaluate field Begin"):
-        pb.parse_path_postfix_template("{{ .Begin }}")
+        parse_path_postfix_template("{{ .Begin }}")
 
 
 @settings(max_examples=300)
@@ -255,7 +260,7 @@ def test_a_template_is_checked_when_it_is_made():
     ).map("".join)
 )
 def test_any_text_is_a_template_or_a_validation_error(template):
-    error = error_of(pb.render_path_postfix, template, **arguments())
-    if error is None and error_of(pb.parse_path_postfix_template, template) is None:
-        built = pb.parse_path_postfix_template(template)
-        assert built.render(**arguments()) == pb.render_path_postfix(template, **arguments())
+    error = error_of(render_path_postfix, template, **arguments())
+    if error is None and error_of(parse_path_postfix_template, template) is None:
+        built = parse_path_postfix_template(template)
+        assert built.render(**arguments()) == render_path_postfix(template, **arguments())

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 from tests.protocol.support import error_of, labels, listed
 
 NAMES = ["aa", "aa-b", "bb", "in", "not", "notin", "env/é", "日本"]
@@ -84,7 +85,7 @@ label_sets = st.lists(st.tuples(st.sampled_from(few), st.sampled_from(VALUES)), 
 def test_matching_is_that_of_the_definition(selector, label_set):
     expected = matches_naively(selector, label_set)
     assert pb.selector_matches(selector, label_set) == expected
-    compiled = pb.compile_selector(selector)
+    compiled = compile_selector(selector)
     assert compiled(label_set) == expected
     assert (
         compiled.matches_pairs([(label.name, label.value) for label in label_set.labels])
@@ -197,7 +198,7 @@ def test_each_caller_gets_a_selector_of_its_own():
 
 def test_prefixes_of_listings():
     selector = pb.parse_label_selector("prefix in (a/, b/), name=c, prefix != a/b/")
-    applied = pb.with_name_prefixes(selector)
+    applied = with_name_prefixes(selector)
     assert listed(applied.include) == [["name", "a/", True], ["name", "b/", True], ["name", "c"]]
     assert listed(applied.exclude) == [["name", "a/b/", True]]
     # The selector which was given stays as it is.

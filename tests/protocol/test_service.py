@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.auth import REQUIRED_CAPABILITIES
+from gazette_aio.protocol.service import (
+    APPEND,
+    APPLY,
+    FRAGMENT_STORE_HEALTH,
+    LIST,
+    LIST_FRAGMENTS,
+    METHODS,
+    READ,
+    REPLICATE,
+    SERVICE_NAME,
+)
 
 
 def test_methods_are_those_of_the_descriptor():
     descriptor = pb.ReadRequest.DESCRIPTOR.file.services_by_name["Journal"]
-    assert descriptor.full_name == pb.SERVICE_NAME
-    assert {method.name for method in pb.METHODS.values()} == set(descriptor.methods_by_name)
-    for path, method in pb.METHODS.items():
+    assert descriptor.full_name == SERVICE_NAME
+    assert {method.name for method in METHODS.values()} == set(descriptor.methods_by_name)
+    for path, method in METHODS.items():
         described = descriptor.methods_by_name[method.name]
-        assert method.path == path == f"/{pb.SERVICE_NAME}/{method.name}"
+        assert method.path == path == f"/{SERVICE_NAME}/{method.name}"
         assert method.request.DESCRIPTOR is described.input_type
         assert method.response.DESCRIPTOR is described.output_type
         assert method.client_streaming == described.client_streaming
@@ -19,10 +31,10 @@ def test_methods_are_those_of_the_descriptor():
 
 
 def test_paths():
-    paths = [pb.LIST, pb.APPLY, pb.READ, pb.APPEND, pb.REPLICATE]
-    paths += [pb.LIST_FRAGMENTS, pb.FRAGMENT_STORE_HEALTH]
-    assert list(pb.METHODS) == paths
-    assert set(pb.REQUIRED_CAPABILITIES) == set(paths)
+    paths = [LIST, APPLY, READ, APPEND, REPLICATE]
+    paths += [LIST_FRAGMENTS, FRAGMENT_STORE_HEALTH]
+    assert list(METHODS) == paths
+    assert set(REQUIRED_CAPABILITIES) == set(paths)
 
 
 def test_encoding_on_the_wire():

@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.endpoint import grpc_target, parse_endpoint
+from gazette_aio.protocol.go.text import quote
+from gazette_aio.protocol.journal_space.journal_spec import desired_replication
 from gazette_aio.protocol.url import parse_url, redacted
 from tests.protocol.support import error_of
 
@@ -61,15 +64,15 @@ def test_what_crashes_others_is_an_error(url: str):
 
 
 def test_endpoints():
-    assert pb.grpc_target("http://host:1234/path?query") == "host:1234"
-    assert pb.grpc_target("unix://some-host/a/path") == "unix:///a/path"
-    assert pb.grpc_target("https://host") == "host:443"
-    endpoint = pb.parse_endpoint("HTTPS://Host:8443")
+    assert grpc_target("http://host:1234/path?query") == "host:1234"
+    assert grpc_target("unix://some-host/a/path") == "unix:///a/path"
+    assert grpc_target("https://host") == "host:443"
+    endpoint = parse_endpoint("HTTPS://Host:8443")
     assert endpoint.is_secure
     assert (endpoint.scheme, endpoint.host, endpoint.port) == ("https", "Host:8443", "8443")
-    assert not pb.parse_endpoint("http://[::1]:80").is_secure
-    assert error_of(pb.parse_endpoint, "/baz/bing") == "not absolute: /baz/bing"
-    assert error_of(pb.parse_endpoint, "http:///baz/bing") == "missing host: http:///baz/bing"
+    assert not parse_endpoint("http://[::1]:80").is_secure
+    assert error_of(parse_endpoint, "/baz/bing") == "not absolute: /baz/bing"
+    assert error_of(parse_endpoint, "http:///baz/bing") == "missing host: http:///baz/bing"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_endpoints():
     ],
 )
 def test_invalid_urls(url: str, reason: str):
-    assert error_of(parse_url, url) == f"parse {pb.quote(url)}: {reason}"
+    assert error_of(parse_url, url) == f"parse {quote(url)}: {reason}"
 
 
 def test_queries_are_left_out_of_texts():
@@ -105,11 +108,11 @@ def test_queries_are_left_out_of_texts():
 
 @given(st.text(max_size=40) | st.text("s3gfileh:/@[]%?#.0az ", max_size=40))
 def test_any_text_is_a_url_or_a_validation_error(text):
-    for parse in (parse_url, pb.parse_endpoint, pb.parse_fragment_store):
+    for parse in (parse_url, parse_endpoint, pb.parse_fragment_store):
         error = error_of(parse, text)
         assert error is None or error
-    if error_of(pb.parse_endpoint, text) is None:
-        assert pb.grpc_target(text)
+    if error_of(parse_endpoint, text) is None:
+        assert grpc_target(text)
     if error_of(pb.parse_fragment_store, text) is None:
         store = pb.parse_fragment_store(text)
         assert error_of(store.object_key, "../x") is not None
@@ -118,14 +121,14 @@ def test_any_text_is_a_url_or_a_validation_error(text):
 
 def test_replication():
     spec = pb.JournalSpec(replication=3)
-    assert pb.desired_replication(spec) == 3
+    assert desired_replication(spec) == 3
     spec.suspend.level = pb.JournalSpec.Suspend.PARTIAL
-    assert pb.desired_replication(spec) == 1
+    assert desired_replication(spec) == 1
     spec.suspend.level = pb.JournalSpec.Suspend.FULL
-    assert pb.desired_replication(spec, 2) == 0
+    assert desired_replication(spec, 2) == 0
     spec.suspend.level = pb.JournalSpec.Suspend.NONE
-    assert pb.desired_replication(spec) == 3
-    assert pb.desired_replication(spec, 1) == 1
+    assert desired_replication(spec) == 3
+    assert desired_replication(spec, 1) == 1
 
 
 def test_extended_labels():

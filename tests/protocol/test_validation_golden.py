@@ -11,7 +11,16 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.endpoint import grpc_target, parse_endpoint
+from gazette_aio.protocol.journal import (
+    split_meta,
+    strip_meta,
+    validate_path_component,
+    validate_token,
+)
+from gazette_aio.protocol.journal_space.journal_spec import desired_replication, may_read, may_write
 from gazette_aio.protocol.validation import specs as spec_validation
+from gazette_aio.protocol.validation.specs import route_equivalent, validate_offsets
 from tests import golden
 from tests.protocol.support import agrees, error_of, parse, pruned, spec, without_empty
 
@@ -58,8 +67,8 @@ def test_journals():
     for case in scalars("Journal"):
         name = case["value"]
         assert error_of(pb.validate_journal, name) == case["error"], name
-        assert list(pb.split_meta(name)) == case["split_meta"]
-        assert pb.strip_meta(name) == case["strip_meta"]
+        assert list(split_meta(name)) == case["split_meta"]
+        assert strip_meta(name) == case["strip_meta"]
         journal = pb.Journal(name)
         assert error_of(journal.validate) == case["error"]
         assert list(journal.split_meta()) == case["split_meta"]
@@ -82,22 +91,22 @@ def test_fragment_stores():
 
 def test_endpoints():
     for case in scalars("Endpoint"):
-        error = error_of(pb.parse_endpoint, case["value"])
+        error = error_of(parse_endpoint, case["value"])
         assert agrees(error, case), (case, error)
         if error is None:
-            assert pb.grpc_target(case["value"]) == case["grpc_addr"]
+            assert grpc_target(case["value"]) == case["grpc_addr"]
 
 
 def test_offsets():
     for case in scalars("Offsets"):
-        assert error_of(pb.validate_offsets, case["value"]) == case["error"]
+        assert error_of(validate_offsets, case["value"]) == case["error"]
 
 
 def test_journal_flags():
     for case in scalars("JournalSpec.Flag"):
         flags = case["value"]
-        assert pb.may_read(flags) == case["may_read"]
-        assert pb.may_write(flags) == case["may_write"]
+        assert may_read(flags) == case["may_read"]
+        assert may_write(flags) == case["may_write"]
         if flags >= 0:
             broken = valid_spec(flags=flags)
             prefix = "Flags: " if case["error"] else ""
@@ -152,16 +161,16 @@ def test_tokens():
     for case in load("tokens"):
         bounds = {"min_length": case["min"], "max_length": case["max"]}
         if case["fn"] == "token":
-            error = error_of(pb.validate_token, case["value"], symbols=case["symbols"], **bounds)
+            error = error_of(validate_token, case["value"], symbols=case["symbols"], **bounds)
         else:
-            error = error_of(pb.validate_path_component, case["value"], **bounds)
+            error = error_of(validate_path_component, case["value"], **bounds)
         assert error == case["error"], case
 
 
 def test_equivalence_of_routes():
     for case in load("route_equivalent"):
         lhs, rhs = (json_format.ParseDict(case[side], pb.Route()) for side in "ab")
-        assert pb.route_equivalent(lhs, rhs) == case["equivalent"]
+        assert route_equivalent(lhs, rhs) == case["equivalent"]
 
 
 def test_order_of_process_ids():
@@ -176,9 +185,9 @@ def test_order_of_process_ids():
 def test_what_follows_from_specs():
     for case in load("journal_spec_derived"):
         built = spec(case["json"])
-        assert pb.desired_replication(built) == case["desired_replication"]
-        assert pb.may_read(built.flags) == case["may_read"]
-        assert pb.may_write(built.flags) == case["may_write"]
+        assert desired_replication(built) == case["desired_replication"]
+        assert may_read(built.flags) == case["may_read"]
+        assert may_write(built.flags) == case["may_write"]
 
 
 def has_maps(descriptor: Descriptor) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import given
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.spark.options import (
     Connection,
     PartitionColumn,
@@ -458,4 +459,4 @@ def test_any_text_is_a_value_or_a_mistake(option: str, text: str) -> None:
             continue
         assert pickle.loads(pickle.dumps(found)) == found
         if found.selection:
-            pb.validate_label_selector(found.selection.label_selector())
+            validate_label_selector(found.selection.label_selector())

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.journal import strip_meta
 
 Kind = Literal[
     "list", "apply", "read", "append", "list_fragments", "fragment_store_health", "replicate"
@@ -299,9 +300,9 @@ def journals_of(request: Message) -> list[str]:
     if isinstance(request, pb.ListRequest):
         return pb.values_of(request.selector.include, "name") or []
     if isinstance(request, pb.ReplicateRequest):
-        return [pb.strip_meta(request.proposal.journal)]
+        return [strip_meta(request.proposal.journal)]
     if isinstance(request, pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest):
-        return [pb.strip_meta(request.journal)]
+        return [strip_meta(request.journal)]
     return []
 
 

@@ -11,8 +11,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.answers import code_status
+from gazette_aio.protocol.go.text import quote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def parse_message(cls: type[M], document: bytes) -> M:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise JsonError(f"json: cannot unmarshal {pb.quote(text[:32])} into {_name(cls)}")
+            raise JsonError(f"json: cannot unmarshal {quote(text[:32])} into {_name(cls)}")
         return json_format.ParseDict(
             cast("dict[str, Any]", value),
             cls(),
@@ -182,7 +182,7 @@ def _syntax_text(error: json.JSONDecodeError) -> str:
     if error.msg == "Invalid control character at":
         where = "in string literal"
     char = error.doc[error.pos]
-    shown = {"'": r"'\''", '"': "'\"'"}.get(char, f"'{pb.quote(char)[1:-1]}'")
+    shown = {"'": r"'\''", '"': "'\"'"}.get(char, f"'{quote(char)[1:-1]}'")
     return f"invalid character {shown} {where}"
 
 

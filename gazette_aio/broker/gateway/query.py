@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_plus
 
-import gazette_aio.protocol as pb
+from gazette_aio.protocol.go.text import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +47,9 @@ def parse_read_query(query: str) -> ReadQuery:
                 case "block":
                     block = _boolean(value) if value else block
                 case _:
-                    problems[key] = f"schema: invalid path {pb.quote(key)}"
+                    problems[key] = f"schema: invalid path {quote(key)}"
         except ValueError:
-            problems[key] = f"schema: error converting value for {pb.quote(key)}"
+            problems[key] = f"schema: error converting value for {quote(key)}"
     _raise_any(problems)
     return ReadQuery(offset, block)
 
@@ -60,7 +60,7 @@ def check_append_query(query: str) -> None:
     Raises:
         QueryError: If it has.
     """
-    _raise_any({key: f"schema: invalid path {pb.quote(key)}" for key, _ in _pairs(query)})
+    _raise_any({key: f"schema: invalid path {quote(key)}" for key, _ in _pairs(query)})
 
 
 def _pairs(query: str) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,7 @@ def _pairs(query: str) -> Iterator[tuple[str, str]]:
 
 def _unescape(text: str) -> str:
     if bad := _BAD_ESCAPE.search(text):
-        raise QueryError(f"invalid URL escape {pb.quote(bad[0])}")
+        raise QueryError(f"invalid URL escape {quote(bad[0])}")
     return unquote_plus(text, errors="replace")
 
 

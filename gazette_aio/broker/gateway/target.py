@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-import gazette_aio.protocol as pb
+from gazette_aio.protocol.go.text import clean_path, quote
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
@@ -40,7 +40,7 @@ def parse_target(text: str) -> Target:
     if match := _ABSOLUTE.match(path):
         path = path[match.end() :] or "/"
     if bad := _BAD_ESCAPE.search(path):
-        raise TargetError(f"invalid URL escape {pb.quote(bad[0])}")
+        raise TargetError(f"invalid URL escape {quote(bad[0])}")
     content = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
     return Target(content.decode("utf-8", "replace"), query)
 
@@ -53,7 +53,7 @@ def redirect(target: Target) -> str | None:
     path = target.path
     if path[:1] != "/":
         return None
-    cleaned = pb.clean_path(path)
+    cleaned = clean_path(path)
     if path[-1] == "/" and cleaned != "/":
         cleaned += "/"
     if cleaned == path:

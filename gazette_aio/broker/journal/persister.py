@@ -12,6 +12,8 @@ from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
 from gazette_aio.broker.journal.index_entry import IndexEntry
+from gazette_aio.protocol.journal import validate_path_component
+from gazette_aio.protocol.postfix import parse_path_postfix_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +89,7 @@ class Persister:
         fragment.CopyFrom(local.fragment)
         spec = replica.item.spec
         if spec.fragment.path_postfix_template:
-            template = pb.parse_path_postfix_template(spec.fragment.path_postfix_template)
+            template = parse_path_postfix_template(spec.fragment.path_postfix_template)
             fragment.path_postfix = template.render(
                 fragment=local.fragment,
                 first_append_time=local.first_append_time,
@@ -127,7 +129,7 @@ def first_store(item: JournalItem) -> str:
 def _check_postfix(postfix: str) -> None:
     """Raise StoreError unless fragments of a postfix are found again, below their journal."""
     try:
-        pb.validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
+        validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
     except pb.ValidationError as error:
         raise pb.StoreError(f"rendered path postfix: {error}") from None
     if postfix == ".." or postfix.startswith("../"):

@@ -14,6 +14,7 @@ from gazette_aio.broker.journal.listing import refresh
 from gazette_aio.broker.journal.persister import Persister, first_store
 from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.journal.rolling import roll_offset
+from gazette_aio.protocol.journal_space.journal_spec import may_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -320,7 +321,7 @@ class Replicas:
             if replica.closed or spool.end == spool.begin:
                 return
             cover = replica.index.cover
-            if max(cover.end, spec.suspend.offset) > spool.end and pb.may_write(spec.flags):
+            if max(cover.end, spec.suspend.offset) > spool.end and may_write(spec.flags):
                 return  # An append would be refused.
             offset = roll_offset(
                 spool.extent,

@@ -24,6 +24,7 @@ from gazette_aio.broker.service.append_rules import (
     may_have_content,
 )
 from gazette_aio.broker.service.receive_guard import ReceiveGuard
+from gazette_aio.protocol.journal_space.journal_spec import desired_replication
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,7 +138,7 @@ class _Append:
         status = resolved.status
         if status == _OK and resolved.item is not None:
             limit = self._core.runtime.options.max_replication
-            if pb.desired_replication(resolved.item.spec, limit) <= 1:
+            if desired_replication(resolved.item.spec, limit) <= 1:
                 return None
             status = pb.Status.INSUFFICIENT_JOURNAL_BROKERS
         return pb.AppendResponse(status=status, header=resolved.header)

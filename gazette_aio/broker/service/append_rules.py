@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.registers import registers_match
+from gazette_aio.protocol.journal_space.journal_spec import may_write
 
 _Suspend = pb.AppendRequest.Suspend
 _Level = pb.JournalSpec.Suspend.Level
@@ -91,7 +92,7 @@ def decide_append(
     if state.head < spec.suspend.offset:
         return RollTo(spec.suspend.offset)
     furthest = max(state.head, state.index_end)
-    if state.head != furthest and request.offset == 0 and pb.may_write(spec.flags):
+    if state.head != furthest and request.offset == 0 and may_write(spec.flags):
         return Refuse(pb.Status.INDEX_HAS_GREATER_OFFSET)
     if request.offset not in (0, furthest):
         return Refuse(pb.Status.WRONG_APPEND_OFFSET)
@@ -126,7 +127,7 @@ def decide_append(
 
 def may_have_content(request: pb.AppendRequest, spec: pb.JournalSpec) -> bool:
     """Return whether the stream of `request` may have content at all."""
-    return request.suspend in (_RESUME, _NO_RESUME) and pb.may_write(spec.flags)
+    return request.suspend in (_RESUME, _NO_RESUME) and may_write(spec.flags)
 
 
 def _is_flushed(spec: pb.JournalSpec, state: JournalState, now_seconds: float) -> bool:

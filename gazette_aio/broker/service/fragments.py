@@ -8,6 +8,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
+from gazette_aio.protocol.journal_space.journal_spec import may_read
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
@@ -37,7 +38,7 @@ async def serve_fragments(
     response = pb.FragmentsResponse(status=resolved.status, header=resolved.header)
     if resolved.status != pb.Status.OK or resolved.item is None:
         return response
-    if not pb.may_read(resolved.item.spec.flags):
+    if not may_read(resolved.item.spec.flags):
         response.status = pb.Status.NOT_ALLOWED
         return response
     replica = await core.replica(resolved.item)

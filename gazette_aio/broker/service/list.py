@@ -10,6 +10,7 @@ from gazette_aio.aio.turns import Turns
 from gazette_aio.broker.headers import empty_header
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.common import validated
+from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
@@ -36,9 +37,9 @@ async def serve_list(
     Cancellation: safe.
     """
     validated(request)
-    selector = pb.with_name_prefixes(request.selector)
-    matches = pb.compile_selector(selector)
-    visible = visibility(pb.with_name_prefixes(claims.selector))
+    selector = with_name_prefixes(request.selector)
+    matches = compile_selector(selector)
+    visible = visibility(with_name_prefixes(claims.selector))
     prefix = name_prefix(selector)
 
     def predicate(labels: pb.LabelSet) -> bool:

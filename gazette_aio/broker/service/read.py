@@ -13,6 +13,7 @@ from gazette_aio.broker.host.workers import settle, wait_until
 from gazette_aio.broker.journal.cover_index import Hit, query
 from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import validated
+from gazette_aio.protocol.journal_space.journal_spec import may_read
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,7 +61,7 @@ async def serve_read(
     )
     status = resolved.status
     item = resolved.item
-    if status == pb.Status.OK and item is not None and not pb.may_read(item.spec.flags):
+    if status == pb.Status.OK and item is not None and not may_read(item.spec.flags):
         status = pb.Status.NOT_ALLOWED
     if status != pb.Status.OK or item is None:
         await send(pb.ReadResponse(status=status, header=resolved.header))

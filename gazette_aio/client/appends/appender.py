@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.stub import decoded, without_header
+from gazette_aio.protocol.errors import status_error
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -238,7 +239,7 @@ class Appender:
         self._response = response
         self._client.rpc.update_route(journal, response.header)
         if response.status != pb.Status.OK:
-            raise pb.status_error(
+            raise status_error(
                 response.status,
                 _refusal_detail(self._request, response),
                 journal=journal,

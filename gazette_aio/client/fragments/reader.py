@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import ByteReader
+from gazette_aio.protocol.fragment import codec_name
 
 if TYPE_CHECKING:
     from gazette_aio.client.fragments.stream import FragmentStream
@@ -34,7 +35,7 @@ class FragmentReader(ByteReader):
         self._offset = offset
         self._stream = stream
         self._metrics = metrics
-        self._codec = pb.codec_name(fragment.compression_codec)
+        self._codec = codec_name(fragment.compression_codec)
         self._piece = b""
         self._taken = 0
 

@@ -17,6 +17,7 @@ from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.request import check_answer, request_headers
 from gazette_aio.client.fragments.stream import FragmentStream
 from gazette_aio.client.metrics import NoMetrics
+from gazette_aio.protocol.fragment import codec_name
 from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ async def _open(
         begun(stream)
     metrics.fragment_open(
         fragment.journal,
-        pb.codec_name(fragment.compression_codec),
+        codec_name(fragment.compression_codec),
         fragment.end - fragment.begin,
         answer.content_length,
     )

@@ -10,6 +10,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.fold import ListFold
 from gazette_aio.client.retry import Operation
+from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -203,7 +205,7 @@ async def get_journal(client: JournalClient, name: str) -> pb.ListResponse.Journ
         JournalNotFoundError: There is no such journal.
         GazetteError: As `list_all_journals()`.
     """
-    selector = pb.LabelSelector(include=pb.label_set("name", pb.strip_meta(name)))
+    selector = pb.LabelSelector(include=pb.label_set("name", strip_meta(name)))
     listing = await list_all_journals(client, selector)
     if not listing.journals:
         raise pb.JournalNotFoundError(
@@ -432,6 +434,6 @@ def _check(
 ) -> None:
     pb.validate(response, strict=client.rpc.strict)
     if response.status != pb.Status.OK:
-        raise pb.status_error(
+        raise status_error(
             response.status, journal=journal, header=response.header, response=response
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.errors import status_error
 
 _SLICE_JOURNALS: Final = 32
 """Journals which one step checks, in about a millisecond."""
@@ -159,7 +160,7 @@ class ListFold:
         head = pb.ListResponse(status=response.status, header=header)
         pb.validate(head, strict=self._strict)
         if head.status != pb.Status.OK:
-            raise pb.status_error(head.status, header=head.header, response=response)
+            raise status_error(head.status, header=head.header, response=response)
 
     def _begin(self, response: pb.ListResponse) -> None:
         revision = response.header.etcd.revision

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.reads.message import ReadContent
+from gazette_aio.protocol.errors import status_error
 
 if TYPE_CHECKING:
     from gazette_aio.client.reads.message import ReadMessage
@@ -140,7 +141,7 @@ class ReadState:
         if response.status != pb.Status.OK:
             if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
                 request.offset = max(request.offset, response.offset)
-            self.failure = pb.status_error(
+            self.failure = status_error(
                 response.status,
                 journal=request.journal,
                 header=response.header if response.HasField("header") else None,

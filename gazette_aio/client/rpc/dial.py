@@ -8,8 +8,8 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-import gazette_aio.protocol as pb
 from gazette_aio.client.options import MAX_RECEIVE_BYTES
+from gazette_aio.protocol.endpoint import parse_endpoint
 
 if TYPE_CHECKING:
     from gazette_aio.client.options import TLSOptions
@@ -48,7 +48,7 @@ class Dialler:
             ValidationError: It isn't an endpoint.
             ConfigurationError: The TLS files can't be read.
         """
-        parsed = pb.parse_endpoint(endpoint)
+        parsed = parse_endpoint(endpoint)
         target = parsed.grpc_target
         if parsed.scheme != "unix":
             # Wire: gRPC takes a host such as `dns` or `unix` for a scheme otherwise.

@@ -24,6 +24,7 @@ from gazette_aio.client.rpc.channel_pool import ChannelPool, Connection, MemberS
 from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
+from gazette_aio.protocol.endpoint import Endpoint, parse_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -82,7 +83,7 @@ class Dispatcher:
         router: DispatchRouter | None = None,
         zone: str = DEFAULT_ZONE,
     ) -> None:
-        parsed = pb.parse_endpoint(address)
+        parsed = parse_endpoint(address)
         if parsed.scheme not in _MEMBER_SCHEMES:
             raise pb.ValidationError(f"unsupported scheme of endpoint ({address})")
         self.endpoint = address
@@ -310,9 +311,9 @@ class Dispatcher:
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(endpoint: str) -> pb.Endpoint | None:
+def _parsed(endpoint: str) -> Endpoint | None:
     try:
-        return pb.parse_endpoint(endpoint)
+        return parse_endpoint(endpoint)
     except pb.ValidationError:
         return None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import gazette_aio.protocol as pb
+from gazette_aio.protocol import service
 
 if TYPE_CHECKING:
     import grpc.aio
     from google.protobuf.message import Message
+
+    import gazette_aio.protocol as pb
 
 
 class Methods:
@@ -22,13 +24,13 @@ class Methods:
     __slots__ = ("append", "apply", "fragment_store_health", "list", "list_fragments", "read")
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.list: Any = channel.unary_stream(pb.LIST, _encode, _undecoded)
-        self.apply: Any = channel.unary_unary(pb.APPLY, _encode, _undecoded)
-        self.read: Any = channel.unary_stream(pb.READ, _encode, _undecoded)
-        self.append: Any = channel.stream_unary(pb.APPEND, _encode_append, _undecoded)
-        self.list_fragments: Any = channel.unary_unary(pb.LIST_FRAGMENTS, _encode, _undecoded)
+        self.list: Any = channel.unary_stream(service.LIST, _encode, _undecoded)
+        self.apply: Any = channel.unary_unary(service.APPLY, _encode, _undecoded)
+        self.read: Any = channel.unary_stream(service.READ, _encode, _undecoded)
+        self.append: Any = channel.stream_unary(service.APPEND, _encode_append, _undecoded)
+        self.list_fragments: Any = channel.unary_unary(service.LIST_FRAGMENTS, _encode, _undecoded)
         self.fragment_store_health: Any = channel.unary_unary(
-            pb.FRAGMENT_STORE_HEALTH, _encode, _undecoded
+            service.FRAGMENT_STORE_HEALTH, _encode, _undecoded
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.rpc.member_choice import Members, members_of
+from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,7 @@ class RouteCache:
     def update_route(self, journal: str, route: pb.Route | None) -> None:
         """Note the route of a journal; None, or one without members, is to forget it."""
         entries = self._entries
-        journal = pb.strip_meta(journal)
+        journal = strip_meta(journal)
         encoded = b"" if route is None else route.SerializeToString()
         if route is None or not route.members or len(encoded) > _MOST_BYTES:
             entries.pop(journal, None)
@@ -131,7 +132,7 @@ class RouteCache:
     def _entry(self, journal: str) -> _Entry | None:
         entries = self._entries
         # Invariant: listings tell of journals by their plain names, so that those are the keys.
-        journal = pb.strip_meta(journal)
+        journal = strip_meta(journal)
         entry = entries.get(journal)
         if entry is None:
             return None

@@ -15,6 +15,7 @@ from gazette_aio.client.reads.message import decode_read_message
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.stream import ResponseStream
+from gazette_aio.protocol.auth import default_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -222,7 +223,7 @@ class JournalStub:
     async def _authorize(
         self, request: object, claims: pb.Claims | None, lifetime: timedelta = _HOUR
     ) -> pb.Metadata:
-        claims = claims or pb.current_claims() or pb.default_claims(request)
+        claims = claims or pb.current_claims() or default_claims(request)
         return await self._authorizer.authorize(claims, lifetime)
 
     async def _unary(

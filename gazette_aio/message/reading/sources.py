@@ -19,6 +19,7 @@ from gazette_aio.protocol.errors import (
     ReadError,
     UnrecognizedContentTypeError,
 )
+from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -332,7 +333,7 @@ async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Fr
 
 
 async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[Framing]:
-    plain = [pb.strip_meta(name) for name in names]
+    plain = [strip_meta(name) for name in names]
     selector = pb.LabelSelector()
     for name in dict.fromkeys(plain):
         selector.include.labels.add(name="name", value=str(name))

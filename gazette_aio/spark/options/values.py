@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.protocol.labels import validate_label
 from gazette_aio.spark.planning.journal_ranges import EARLIEST
 from gazette_aio.spark.types import RESERVED
 
@@ -120,7 +122,7 @@ def endpoints(value: str) -> tuple[str, ...]:
     found = _items(value, expected)
     for each in found:
         try:
-            scheme = pb.parse_endpoint(each).scheme
+            scheme = parse_endpoint(each).scheme
         except pb.ValidationError as error:
             raise ValueError(f"{expected}: {error}") from None
         if scheme not in _SCHEMES:
@@ -169,7 +171,7 @@ def prefix(value: str) -> str:
     """Return what names of journals begin with."""
     value = text(value).strip()
     try:
-        pb.validate_label(pb.Label(name="name", value=value, prefix=True), allow_prefix=True)
+        validate_label(pb.Label(name="name", value=value, prefix=True), allow_prefix=True)
     except pb.ValidationError as error:
         raise ValueError(f"expected what names of journals begin with: {error}") from None
     return value
@@ -277,7 +279,7 @@ def partition_columns(value: str) -> tuple[PartitionColumn, ...]:
         if name.lower() in [column.name.lower() for column in columns]:
             raise ValueError(f"column {name!r} is there twice")
         try:
-            pb.validate_label(pb.Label(name=label, value="value"))
+            validate_label(pb.Label(name=label, value="value"))
         except pb.ValidationError as error:
             raise ValueError(f"{expected}: label {label!r}: {error}") from None
         columns.append(PartitionColumn(name, label, is_array))

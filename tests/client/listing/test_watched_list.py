@@ -18,6 +18,7 @@ from gazette_aio.client import Failure, JournalClient, PolledList, RetryPolicy, 
 from gazette_aio.client.listing import follower as list_follower
 from gazette_aio.client.listing.fold import MAX_DOUBTS, WatchPlan
 from gazette_aio.message import random_mapping
+from gazette_aio.protocol.selector import compile_selector
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.cancellation import cancel_at_every_await
 from tests.client.support import header, listing, spec, until
@@ -467,7 +468,7 @@ async def test_a_probe_precedes_a_resumed_watch(client: JournalClient, watches: 
     async with client.watch("foo=bar") as watched:
         await until(lambda: watched.list() and names(watched.list()))
     (probe,) = watches.listed
-    matches = pb.compile_selector(probe.selector)
+    matches = compile_selector(probe.selector)
     assert not matches(pb.label_set("name", "watch/resume"))
     assert not matches(pb.label_set("name", "a/journal", "foo", "bar"))
 

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.service import SERVICE_NAME
 from tests.client.support import header
 
 CHUNK_BYTES = 128 << 10
@@ -47,7 +48,7 @@ async def serve() -> None:
     """Serve until standard input ends."""
     server = grpc.aio.server()
     handler = grpc.unary_stream_rpc_method_handler(_read)
-    handlers = grpc.method_handlers_generic_handler(pb.SERVICE_NAME, {"Read": handler})
+    handlers = grpc.method_handlers_generic_handler(SERVICE_NAME, {"Read": handler})
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.go import text as gotext
 from gazette_aio.protocol.go import time as gotime
+from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration, quote
 from tests.protocol.support import error_of
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -35,14 +36,14 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
     ],
 )
 def test_durations(nanoseconds: int, text: str):
-    assert pb.format_duration(nanoseconds) == text
+    assert format_duration(nanoseconds) == text
     assert pb.parse_duration(text) == nanoseconds
 
 
 @given(INT64)
 def test_durations_round_trip(nanoseconds):
-    assert pb.parse_duration(pb.format_duration(nanoseconds)) == nanoseconds
-    assert pb.duration_nanoseconds(pb.duration_proto(nanoseconds)) == nanoseconds
+    assert pb.parse_duration(format_duration(nanoseconds)) == nanoseconds
+    assert duration_nanoseconds(pb.duration_proto(nanoseconds)) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,12 @@ def test_durations_of_protobuf():
     ],
 )
 def test_quoting(text: str, quoted: str):
-    assert pb.quote(text) == quoted
+    assert quote(text) == quoted
 
 
 @given(st.text())
 def test_quoted_text_is_one_line(text):
-    assert pb.quote(text).isprintable()
+    assert quote(text).isprintable()
     assert gotext.byte_length(text) == len(text.encode("utf-8"))
 
 
