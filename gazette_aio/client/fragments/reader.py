@@ -49,11 +49,17 @@ class FragmentReader(ByteReader):
         """Bytes of content which can be read without waiting."""
         return self._stream.waiting_bytes + len(self._piece) - self._taken
 
-    def read_nowait(self, limit: int = -1) -> bytes:
-        """Return content which is there already, at most `limit` bytes, or nothing."""
+    def read_nowait(self, limit: int = -1) -> bytes | None:
+        """Return content which is there already, None if there's none yet, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+        """
         if data := self._take(limit):
             self._metrics.read_fragment_bytes(self.fragment.journal, self._codec, len(data))
-        return data
+            return data
+        is_at_end = self._offset == self.fragment.end and self._stream.has_ended_well
+        return b"" if is_at_end or not limit else None
 
     async def read(self, limit: int = -1) -> bytes:
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
@@ -134,7 +140,7 @@ class FragmentReader(ByteReader):
         if not limit:
             return b""
         if not self._piece:
-            self._piece, self._taken = self._stream.receive_nowait(), 0
+            self._piece, self._taken = self._stream.receive_nowait() or b"", 0
         piece, begin = self._piece, self._taken
         left = len(piece) - begin
         if limit < 0 or limit >= left:

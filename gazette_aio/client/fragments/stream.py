@@ -71,10 +71,10 @@ class FragmentStream(ReadAhead):
         """Whether the stream was closed from outside."""
         return self._closing
 
-    def receive_nowait(self) -> bytes:
-        """Return the next slice if it's there already, or nothing."""
+    def receive_nowait(self) -> bytes | None:
+        """Return the next slice if it's there already, or None."""
         if not self._waiting:
-            return b""
+            return None
         piece = self._waiting.popleft()
         self.waiting_bytes -= len(piece)
         self._taken += len(piece)
@@ -91,7 +91,7 @@ class FragmentStream(ReadAhead):
             TransportError: The body can't be had.
             ReadError: It isn't what it should be.
         """
-        while not (piece := self.receive_nowait()):
+        while (piece := self.receive_nowait()) is None:
             if not await self._more():
                 return b""
         return piece

@@ -71,26 +71,33 @@ class Reader(JournalReader):
         """The latest response. One of content also has the fragment and head known before it."""
         return self._state.response
 
-    def read_nowait(self, limit: int = -1) -> bytes:
-        """Return content which was received already, or nothing.
+    def read_nowait(self, limit: int = -1) -> bytes | None:
+        """Return content which was received already, None if none was, or nothing at the end.
+
+        Args:
+            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
         Raises:
-            GazetteError: As `read()`.
+            OffsetJumpError: A hole was skipped. Reading may go on.
+            ValidationError: A response is invalid.
         """
         state, stream = self._state, self._stream
         if not limit:
             return b""  # Not even a response is taken, as its content may remain.
         if self._fragment is not None:
-            return self._taken(self._fragment.read_nowait(state.bounded(limit)))
+            data = self._fragment.read_nowait(state.bounded(limit))
+            return None if data is None else self._taken(data)
         while not (data := state.take(limit)):
+            if self._error is not None or self._referral is not None:
+                return None  # Which `read()` raises, or opens.
+            if state.is_complete or self._ended:
+                return b""
             if (
                 stream is None
-                or self._error is not None
                 or state.failure is not None
-                or state.is_complete
                 or (response := stream.receive_nowait()) is None
             ):
-                return b""
+                return None
             self._receive(response)
         self._client.rpc.metrics.read_bytes(self.journal, len(data))
         return data

@@ -121,6 +121,7 @@ class RetryReader(JournalReader):
                 if self._reader is None:
                     self._reader = self._fresh_reader()
                 try:
+                    # Even the end is awaited, so that the RPC doesn't outlive it.
                     data = self._reader.read_nowait(limit) or await self._reader.read(limit)
                 except pb.OffsetJumpError as jump:
                     self._attempts.succeeded()

@@ -24,6 +24,11 @@ class ReadAhead(ABC):
         """Whether nothing more is read."""
         return self._ended
 
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether nothing more is read, and nothing failed."""
+        return self._ended and self._error is None
+
     @abstractmethod
     def _is_full(self) -> bool:
         """Return whether reading is to pause."""

@@ -82,9 +82,9 @@ class FakeReader:
         self._open = True
         source.open_count += 1
 
-    def read_nowait(self, limit: int = -1) -> bytes:
+    def read_nowait(self, limit: int = -1) -> bytes | None:
         assert self._open
-        return b""
+        return None
 
     async def read(self, limit: int = -1) -> bytes:
         await asyncio.sleep(0)

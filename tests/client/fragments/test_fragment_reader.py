@@ -152,7 +152,7 @@ async def test_errors_repeat() -> None:
         for _ in range(2):
             with pytest.raises(pb.UnexpectedEOFError):
                 await reader.read()
-        assert reader.read_nowait() == b""
+        assert reader.read_nowait() is None
 
 
 async def test_offsets_outside_of_the_fragment() -> None:
@@ -214,12 +214,13 @@ async def test_seek() -> None:
 async def test_limits() -> None:
     async with await open_data(DATA, fragment_of(DATA), size=100) as reader:
         assert await reader.read(0) == b""
-        assert reader.read_nowait() == b""
+        assert reader.read_nowait() is None
         assert await reader.read(30) == DATA[:30]
         assert reader.read_nowait(0) == b""
         assert reader.read_nowait(30) == DATA[30:60]
         assert reader.read_nowait() == DATA[60:100]
         assert await read_all(reader) == DATA[100:]
+        assert reader.read_nowait() == b""
 
 
 def bomb(codec: int, length: int) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, Reader, connect
-from gazette_aio.testing.stub_broker import StubBroker, StubError
+from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.cancellation import cancel_at_every_await
 from tests.client.fragments.fake_fragments import URL, FakeFragments, http_error
 from tests.client.support import (
@@ -315,6 +315,22 @@ async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: Journal
         assert reader.offset == 102
         assert await reader.read(1) == b"n"
         assert await chunks_until_error(reader) == (b"tent", None)
+    await broker.read_requests.get()
+
+
+async def test_nothing_yet_is_not_the_end(broker: StubBroker, client: JournalClient) -> None:
+    broker.read_responses.put_nowait(metadata(100))
+    async with Reader(client, request(100)) as reader:
+        assert reader.read_nowait() is None
+        await reader.next_response()
+        assert reader.read_nowait() is None
+        broker.read_responses.put_nowait(content(100, b"content"))
+        await reader.next_response()
+        assert reader.read_nowait() == b"content"
+        assert reader.read_nowait() is None
+        broker.read_responses.put_nowait(End())
+        assert await reader.read() == b""
+        assert reader.read_nowait() == b""
     await broker.read_requests.get()
 
 
