@@ -15,7 +15,7 @@ from gazette_aio.message.columnar.replayed import ReplayRecords
 from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import UuidColumns
-from gazette_aio.message.sequencing.plan import NO_ROWS
+from gazette_aio.message.sequencing.plan import NO_ROWS, ReplayFilter
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.sequencing.checkpoint import ProducerState
     from gazette_aio.message.sequencing.columns import Indices
-    from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
+    from gazette_aio.message.sequencing.plan import CommitPlan
 
 
 _MAX_RUNS = 64  # Of messages between skipped ones, read at once.
@@ -45,10 +45,6 @@ class BatchSequencer(Protocol):
 
     def process(self, batch: UuidColumns) -> CommitPlan:
         """Process the rows of the journal which follow, as `ColumnarSequencer.process()`."""
-        ...
-
-    def replay(self, span: ReplaySpan) -> Replay:
-        """Return the filter of what is read again for a commit."""
         ...
 
 
@@ -281,7 +277,7 @@ class JournalRecords:
             self._replay = ReplayRecords(
                 plan,
                 span,
-                replay=self._sequencer.replay(span),
+                replay=ReplayFilter(span, self.journal),
                 maker=self._maker,
                 uuids=self._uuids,
                 retained=payloads,

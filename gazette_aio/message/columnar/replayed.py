@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.columnar.uuids import UuidReader
     from gazette_aio.message.sequencing.columns import UuidColumns
-    from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
+    from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
 
 
 class ReplayRecords:
@@ -36,7 +36,7 @@ class ReplayRecords:
         plan: CommitPlan,
         span: ReplaySpan,
         *,
-        replay: Replay,
+        replay: ReplayFilter,
         maker: OutputMaker,
         uuids: UuidReader,
         retained: Payloads,

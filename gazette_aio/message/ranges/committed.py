@@ -46,8 +46,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gazette_aio.message.ranges.splits import (
     CommittedSplit,
     RangePlan,
@@ -56,23 +54,23 @@ from gazette_aio.message.ranges.splits import (
 )
 from gazette_aio.message.ranges.states import RangeState, advance, prune
 from gazette_aio.message.ranges.summary import RangeSummary, summarize
-from gazette_aio.message.ranges.transfer import ACK, CONTINUE, ProducerBounds
+from gazette_aio.message.ranges.transfer import ProducerBounds
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
-from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
+from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
+from gazette_aio.message.sequencing.segments import first_commit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.sequencing.columns import UuidColumns
 
 __all__ = [
     "CommittedRange",
     "CommittedSplit",
     "ProducerBounds",
     "RangePlan",
-    "RangeReplay",
     "RangeState",
     "RangeSummary",
+    "ReplayFilter",
+    "ReplaySpan",
     "SplitPlan",
     "advance",
     "plan_splits",
@@ -80,16 +78,14 @@ __all__ = [
     "summarize",
 ]
 
-_WINDOW_ROWS = 1 << 10
-
 
 class CommittedRange(ColumnarSequencer):
     """Sequences a range of a journal, going on from the state at its begin.
 
     It's a ColumnarSequencer whose replays are of what's before the range only: `[begin, offset)`,
     once for each producer which had pending messages there. What's pending within the range is
-    carried. Filter replays by `replay()`: then all that's delivered is what a Sequencer does
-    which retains everything, even of producers whose clocks go back.
+    carried. All that's delivered is what a Sequencer delivers which retains everything, even of
+    producers whose clocks go back.
 
     Args:
         journal: Name of the journal.
@@ -139,94 +135,30 @@ class CommittedRange(ColumnarSequencer):
             What commits, and what's to be carried. The rest of the batch, if any, is to be
             processed next.
         """
-        if not self._entering:
-            return self._clipped(super().process(batch))
-        commit = self._find_commit(batch)
+        entering = self._entering
+        commit = first_commit(batch, entering, set(entering)) if entering else -1
         plan = super().process(batch if commit == -1 else batch.slice(0, commit + 1))
-        if plan.replay is None and commit != -1:
+        span = plan.replay
+        if span is None and commit != -1:
             table = plan.table
             by = table.rows - 1
             producer = int(table.producer[by])
-            low, _, begin = self._entering[producer]
+            low, _, begin = entering[producer]
             with_ack = plan.terminators == by
-            plan.replay = ReplaySpan(
-                producer, begin, self._start, low, int(table.clock[by]), plan.rows[with_ack]
+            span = plan.replay = ReplaySpan(
+                producer, begin, self._start, low, int(table.clock[by]), tail=plan.rows[with_ack]
             )
             plan.rows, plan.terminators = plan.rows[~with_ack], plan.terminators[~with_ack]
-        for producer in self._entering.keys() & set(batch.producer[: plan.consumed].tolist()):
-            if self._bounds[producer][2] != self._entering[producer].begin:
-                del self._entering[producer]
-        return plan
-
-    def replay(self, span: ReplaySpan) -> Replay:
-        """Return the filter of what is read again for a commit."""
-        return RangeReplay(span, self.journal)
-
-    def _clipped(self, plan: CommitPlan) -> CommitPlan:
-        """Return a plan whose replay, if there's one, leaves to others what's before the range."""
-        span = plan.replay
-        if self._left and span is not None and span.begin < self._start:
-            # Clocks up to the largest pending one are duplicates.
+        elif span is not None and self._left and span.begin < self._start:
+            # Others deliver what's before the range. Rows up to its largest clock are duplicates.
             span.begin, span.min = self._start, self._left[span.producer].max
+        if span is not None:
+            span.ends_above = True
+        for producer in entering.keys() & set(batch.producer[: plan.consumed].tolist()):
+            if self._bounds[producer][2] != entering[producer].begin:
+                del entering[producer]
         return plan
 
     def _forget(self, producer: int) -> None:
         super()._forget(producer)
         self._entering.pop(producer, None)
-
-    def _find_commit(self, batch: UuidColumns) -> int:
-        """Return the first row which commits messages before the range, or -1."""
-        entering = np.array(list(self._entering), np.uint64)
-        closed: set[int] = set()
-        start, size = 0, _WINDOW_ROWS
-        while start < batch.rows:
-            # Windows grow, so that a commit which comes soon costs little of a large batch.
-            window = batch.slice(start, start + size)
-            ends = (window.flags != CONTINUE) & (window.clock != 0)
-            ends &= np.isin(window.producer, entering)
-            for row in np.flatnonzero(ends).tolist():
-                producer = int(window.producer[row])
-                if producer in closed:
-                    continue
-                is_ack = window.flags[row] == ACK
-                above = int(window.clock[row]) > self._entering[producer].min
-                if is_ack and above:
-                    return start + row
-                if is_ack or above:
-                    closed.add(producer)
-            start, size = start + size, size * 2
-        return -1
-
-
-class RangeReplay(Replay):
-    """Filters what is read again for the rows which a commit of a CommittedRange delivers.
-
-    A `Replay` takes each row whose clock is between those taken before and the acknowledgement's.
-    But of a producer whose clocks went back, that may be one which was a duplicate of a larger
-    pending clock when it was first read. Here it isn't taken.
-    """
-
-    def __init__(self, span: ReplaySpan, journal: str) -> None:
-        super().__init__(span, journal)
-        self._passed = False  # Whether a clock was larger than the acknowledgement's.
-
-    def tail(self, columns: UuidColumns) -> Indices:
-        """Return which rows of the span's tail belong to the commit."""
-        self._passed = False
-        return super().tail(columns)
-
-    def _filter(self, columns: UuidColumns) -> Indices:
-        rows = super()._filter(columns)
-        if self._passed:
-            return rows[:0]
-        larger = self._is_larger(columns)
-        return rows[rows < larger.argmax()] if larger.any() else rows
-
-    def _keep(self, columns: UuidColumns, kept: Indices) -> Indices:
-        self._passed = self._passed or bool(self._is_larger(columns).any())
-        return super()._keep(columns, kept)
-
-    def _is_larger(self, columns: UuidColumns) -> NDArray[np.bool_]:
-        larger: NDArray[np.bool_] = columns.producer == self._producer
-        larger &= columns.clock > self._max
-        return larger

@@ -120,7 +120,8 @@ def plan_splits(
                 plans[at][producer] = plan._replace(tail=Tail(plan.tail.begin, commit))
             elif commit != DROPPED:
                 low, _, begin = state.producers[producer]
-                entering.append(ReplaySpan(producer, begin, state.offset, low, commit))
+                span = ReplaySpan(producer, begin, state.offset, low, commit, ends_above=True)
+                entering.append(span)
 
     for at, summary in enumerate(summaries):
         if summary.end == -1:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.columns import GrowingColumns, ascending
-from gazette_aio.message.sequencing.plan import CommitPlan, Replay, ReplaySpan
+from gazette_aio.message.sequencing.plan import CommitPlan
 from gazette_aio.message.sequencing.producer import Producer, stale_producers
 from gazette_aio.message.sequencing.segments import decide
 from gazette_aio.message.sequencing.transitions import Closings
@@ -144,10 +144,6 @@ class ColumnarSequencer:
         self._before = _Before(plan, carried, offset, touched, bounds, missing)
         return plan
 
-    def replay(self, span: ReplaySpan) -> Replay:
-        """Return the filter of what is read again for a commit."""
-        return Replay(span, self.journal)
-
     def _plan(self, batch: UuidColumns, decision: Decision) -> CommitPlan:
         carry = self._carry.columns
         held = carry.rows
@@ -171,8 +167,7 @@ class ColumnarSequencer:
                 terminators = np.concatenate((by + held, terminators))
         delivery = np.argsort(terminators, kind="stable")
         rows, terminators = rows[delivery], terminators[delivery]
-        consumed, replay = decision.consumed, None
-        batch = batch.slice(0, consumed)
+        batch = batch.slice(0, decision.consumed)
         table = self._carry.append(batch)
         pending = np.sort(decision.pending) + held
         kept = np.concatenate((kept, pending))
@@ -183,11 +178,10 @@ class ColumnarSequencer:
             left = self.evict(self._max_pending_bytes)
             if left is not None:
                 kept = kept[left]
-        if decision.replay is not None:
-            producer, begin, low, high = decision.replay
-            end, tail = int(batch.begin[-1]), np.array([table.rows - 1], np.int64)
-            replay = ReplaySpan(producer, begin, end, low, high, tail)
-        return CommitPlan(table, rows, terminators, kept, consumed, replay)
+        replay = decision.replay
+        if replay is not None:
+            replay.tail = np.array([table.rows - 1], np.int64)
+        return CommitPlan(table, rows, terminators, kept, decision.consumed, replay)
 
     def _count_bytes(self) -> None:
         carry = self._carry.columns

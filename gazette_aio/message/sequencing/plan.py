@@ -19,7 +19,7 @@ NO_ROWS: Indices = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class ReplaySpan:
-    """Content which must be read again to deliver a commit whose rows weren't retained."""
+    """Content to read again, to deliver a commit whose rows weren't all retained."""
 
     producer: int
     """The producer which commits, as a big-endian number."""
@@ -31,6 +31,12 @@ class ReplaySpan:
     """Rows with clocks up to this are done."""
     max: int
     """Clock of the acknowledgement: rows with larger ones are rolled back."""
+    ends_above: bool = False
+    """Whether a row of the producer with a clock above `max` ends the commit.
+
+    Rows behind it were duplicates when they were first read: their clocks were pending. A
+    Sequencer which doesn't retain them delivers them nevertheless, which this is to agree with.
+    """
     tail: Indices = field(default_factory=NO_ROWS.copy, compare=False)
     """Table rows which follow what's read again: the acknowledgement, and maybe rows before it."""
 
@@ -53,10 +59,10 @@ class CommitPlan:
     """The commit which follows `rows`. Its acknowledgement is the last row consumed."""
 
 
-class Replay:
-    """Filters content which is read again for the rows of one commit.
+class ReplayFilter:
+    """Filter of content which is read again, for the rows of one commit.
 
-    Where reading fails, it may start over at `begin` once all rows kept so far were delivered.
+    If reading fails, it may start over at `begin` once all rows kept so far were delivered.
 
     Args:
         span: What to read again.
@@ -72,6 +78,8 @@ class Replay:
         self._producer = np.uint64(span.producer)
         self._min = np.uint64(span.min)
         self._max = np.uint64(span.max)
+        self._ends_above = span.ends_above
+        self._ended = False
 
     def __repr__(self) -> str:
         name, producer = type(self).__name__, int(self._producer)
@@ -83,26 +91,32 @@ class Replay:
         Raises:
             ReplayError: If a row isn't of the range to read. None of the rows was kept.
         """
-        kept = self._filter(columns)
+        kept, ended = self._filter(columns)
         self._check(columns, kept)
+        self._ended |= ended
         return self._keep(columns, kept)
 
     def tail(self, columns: UuidColumns) -> Indices:
         """Return which rows of the span's tail belong to the commit."""
-        return self._keep(columns, self._filter(columns))
+        self._ended = False
+        return self._keep(columns, self._filter(columns)[0])
 
-    def _filter(self, columns: UuidColumns) -> Indices:
-        clock = columns.clock
+    def _filter(self, columns: UuidColumns) -> tuple[Indices, bool]:
+        """Return which rows belong to the commit, and whether it ends among them."""
+        clock, stop = columns.clock, columns.rows
+        own = columns.producer == self._producer
+        if self._ended:
+            stop = 0
+        elif self._ends_above and (above := own & (clock > self._max)).any():
+            stop = int(above.argmax())
         # Invariant: no zero clock is above `min`: such rows were delivered when first read.
-        wanted = columns.producer == self._producer
-        wanted &= clock > self._min
-        wanted &= clock <= self._max
-        rows: Indices = np.flatnonzero(wanted)
+        wanted = own & (clock > self._min) & (clock <= self._max)
+        rows: Indices = np.flatnonzero(wanted[:stop])
         clocks = clock[rows]
         increasing = clocks[1:] > np.maximum.accumulate(clocks)[:-1]
         if not increasing.all():
             rows = np.concatenate((rows[:1], rows[1:][increasing]))
-        return rows
+        return rows, stop < columns.rows
 
     def _check(self, columns: UuidColumns, kept: Indices) -> None:
         # Each kept row raises the bound of those behind it.

@@ -45,7 +45,9 @@ def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -
         missing: Producers with open spans of which rows weren't retained.
     """
     if batch.rows >= FEW_ROWS and missing:
-        batch = batch.slice(0, _until_replay(batch, known, missing))
+        replayed = first_commit(batch, known, missing)
+        if replayed != -1:
+            batch = batch.slice(0, replayed + 1)
     if batch.rows < FEW_ROWS:
         return decide_rows(batch, known, missing)
     flags = batch.flags
@@ -59,29 +61,34 @@ def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -
     return decision
 
 
-def _until_replay(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -> int:
-    """Return the number of rows up to and including the first which needs a replay."""
+def first_commit(batch: UuidColumns, known: Mapping[int, Bounds], producers: set[int]) -> int:
+    """Return the first row which commits what's pending before the batch, or -1.
+
+    Args:
+        batch: The rows.
+        known: Bounds of the producers as of before.
+        producers: Producers whose pending rows are asked for.
+    """
     closed: set[int] = set()
     start, size = 0, FEW_ROWS * 4
     while start < batch.rows:
-        # Windows grow, so that a replay which comes soon costs little of a large batch.
+        # Windows grow, so that a commit which comes soon costs little of a large batch.
         window = batch.slice(start, start + size)
         terminators = np.flatnonzero((window.flags != _CONTINUE) & (window.clock != _ZERO))
-        producers: list[int] = window.producer[terminators].tolist()
-        held = missing.intersection(producers) - closed
-        if held:
-            for row, producer in zip(terminators.tolist(), producers, strict=True):
-                if producer not in held or producer in closed:
+        of: list[int] = window.producer[terminators].tolist()
+        pending = producers.intersection(of) - closed
+        if pending:
+            for row, producer in zip(terminators.tolist(), of, strict=True):
+                if producer not in pending or producer in closed:
                     continue
+                is_ack = window.flags[row] == _ACK
                 above = int(window.clock[row]) > known[producer][0]
-                if window.flags[row] == _ACK:
-                    if above:
-                        return start + row + 1
-                    closed.add(producer)
-                elif above:
+                if is_ack and above:
+                    return start + row
+                if is_ack or above:
                     closed.add(producer)
         start, size = start + size, size * 2
-    return batch.rows
+    return -1
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.sequencing.plan import NO_ROWS
+from gazette_aio.message.sequencing.plan import NO_ROWS, ReplaySpan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,15 +45,6 @@ class Closings(NamedTuple):
         )
 
 
-class ReplayNeeded(NamedTuple):
-    """A commit by the last consumed row, of a span whose rows weren't all retained."""
-
-    producer: int
-    begin: int
-    min: int
-    max: int
-
-
 @dataclass(slots=True)
 class Remarks:
     """Numbers of rows which tell of misbehaving producers."""
@@ -82,7 +73,8 @@ class Decision:
     """Producers whose spans ended."""
     began: list[int] = field(default_factory=list[int])
     """Producers with open spans which begin in the batch."""
-    replay: ReplayNeeded | None = None
+    replay: ReplaySpan | None = None
+    """The commit by the last consumed row, of a span whose rows weren't all retained."""
     remarks: Remarks = field(default_factory=Remarks)
 
 
@@ -123,7 +115,7 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
     terminators: list[int] = []
     closings: list[tuple[int, int, int]] = []
     remarks = Remarks()
-    replay: ReplayNeeded | None = None
+    replay: ReplaySpan | None = None
     row = -1
     columns = zip(producers, clocks, batch.flags.tolist(), batch.begin.tolist(), strict=True)
     for row, (producer, clock, flags, begin) in enumerate(columns):
@@ -154,7 +146,7 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
         elif clock <= track.min:
             remarks.rollbacks += clock < track.min
         elif track.missing:
-            replay = ReplayNeeded(producer, track.begin, track.min, clock)
+            replay = ReplaySpan(producer, track.begin, begin, track.min, clock)
         else:
             limit = clock
             rows = track.rows

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gazette_aio.message.ranges.committed import SplitPlan
-    from gazette_aio.message.sequencing.plan import Replay, ReplaySpan
 
 
 class SplitSequencer:
@@ -71,10 +70,6 @@ class SplitSequencer:
             self._on_excess()
         return CommitPlan(table, rows, rows, carry, batch.rows, None)
 
-    def replay(self, span: ReplaySpan) -> Replay:
-        """Return the filter of a replay, which no plan asks for."""
-        raise AssertionError(f"splits have no replays, such as {span}")
-
     def finish(self) -> MaskSequencer | None:
         """Declare the end of the split, and return what sequences the content from `resume` on.
 
@@ -115,10 +110,6 @@ class MaskSequencer:
         bits = np.unpackbits(self._bits[first : -(-self._at // 8)])
         rows = np.flatnonzero(bits[begin - 8 * first : self._at - 8 * first])
         return CommitPlan(batch, rows, rows, NO_ROWS, batch.rows, None)
-
-    def replay(self, span: ReplaySpan) -> Replay:
-        """Return the filter of a replay, which no plan asks for."""
-        raise AssertionError(f"splits have no replays, such as {span}")
 
     def finish(self) -> None:
         """Declare the end of content.

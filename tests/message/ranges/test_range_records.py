@@ -11,7 +11,13 @@ import pytest
 from gazette_aio.message import build_uuid, framing_by_content_type, raw_adapter
 from gazette_aio.message.columnar.journal import JournalRecords
 from gazette_aio.message.columnar.outputs import RecordOptions
-from gazette_aio.message.ranges.committed import CommittedRange, ProducerBounds, RangeState, advance
+from gazette_aio.message.ranges.committed import (
+    CommittedRange,
+    ProducerBounds,
+    RangeState,
+    ReplayFilter,
+    advance,
+)
 from gazette_aio.protocol.errors import ReplayError
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
@@ -167,7 +173,7 @@ def test_what_was_a_duplicate_is_not_delivered():
     state = RangeState(300, {int.from_bytes(sequencing.A): ProducerBounds(4, 7, 0)})
     sequencer = CommittedRange(JOURNAL, state)
     plan = sequencer.process(sequencing.columns(log[3:]))
-    replay = sequencer.replay(plan.replay)
+    replay = ReplayFilter(plan.replay, JOURNAL)
     kept = [replay.keep(sequencing.columns([row])).tolist() for row in log[:3]]
     assert kept == [[0], [], []]
     assert replay.tail(plan.table.take(plan.replay.tail)).tolist() == [0]
@@ -179,7 +185,7 @@ def test_a_second_reading_which_fails_is_started_over():
     before, after = rows.slice(0, 3), rows.slice(3)
     reader = CommittedRange(JOURNAL, advance(RangeState(), before))
     plan = reader.process(after)
-    replay = reader.replay(plan.replay)
+    replay = ReplayFilter(plan.replay, JOURNAL)
     with pytest.raises(ReplayError, match="wrong End"):
         replay.keep(before.concat(after))
     assert replay.begin == 0
@@ -187,7 +193,7 @@ def test_a_second_reading_which_fails_is_started_over():
     again = before.slice(1)  # From where it's at.
     assert replay.keep(again).tolist() == []
     assert replay.tail(plan.table.take(plan.replay.tail)).tolist() == [0]
-    assert repr(replay) == f"<RangeReplay of {sequencing.A.hex()} in {JOURNAL} [300, 300)>"
+    assert repr(replay) == f"<ReplayFilter of {sequencing.A.hex()} in {JOURNAL} [300, 300)>"
 
 
 def test_forgotten_producers_of_before_the_range():
@@ -204,6 +210,6 @@ def test_forgotten_producers_of_before_the_range():
         plan = reader.process(ack)
         got = plan.table.begin[plan.rows].tolist()
         if plan.replay is not None:
-            got += before.begin[reader.replay(plan.replay).keep(before)].tolist()
+            got += before.begin[ReplayFilter(plan.replay, JOURNAL).keep(before)].tolist()
             got += plan.table.begin[plan.replay.tail].tolist()
         assert got == committed

@@ -17,9 +17,9 @@ from gazette_aio.message.ranges.committed import (
     CommittedRange,
     CommittedSplit,
     ProducerBounds,
-    RangeReplay,
     RangeState,
     RangeSummary,
+    ReplayFilter,
     advance,
     plan_splits,
     summarize,
@@ -154,7 +154,7 @@ def deliver_range(rng, state, columns, log, **settings):
 
 
 def deliver_replay(rng, span, log, tail):
-    replay = RangeReplay(span, JOURNAL)
+    replay = ReplayFilter(span, JOURNAL)
     content = UuidColumns.of([e for e in log if span.begin <= e.begin < span.end])
     delivered = []
     for chunk in cut(rng, content, 4):
@@ -463,7 +463,7 @@ def test_pending_messages_before_the_splits():
     plan = plan_splits(state, [summarize(part) for part in parts])
     (span,) = plan.entering
     assert (span.producer, span.begin, span.end) == (int.from_bytes(A), 0, 30)
-    kept = RangeReplay(span, JOURNAL).keep(before)
+    kept = ReplayFilter(span, JOURNAL).keep(before)
     assert names(text, before.begin[kept].tolist()) == "A1c"
     assert plan.state.producers[int.from_bytes(C)] == state.producers[int.from_bytes(C)]
 

@@ -12,7 +12,7 @@ from gazette_aio.message.sequencing import segments
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import UuidColumns
-from gazette_aio.message.sequencing.plan import Replay
+from gazette_aio.message.sequencing.plan import ReplayFilter
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags
 
@@ -223,7 +223,7 @@ class Columnar:
                 yield None, self._checkpoint()
 
     def _replay(self, plan, table):
-        replay = Replay(plan.replay, JOURNAL)
+        replay = ReplayFilter(plan.replay, JOURNAL)
         span = [r for r in self.log if replay.begin <= r.begin < replay.end]
         delivered = len(plan.rows)
         while span:

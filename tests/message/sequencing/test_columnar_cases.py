@@ -12,7 +12,7 @@ import pytest
 from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import GrowingColumns, UuidColumns, by_producer
-from gazette_aio.message.sequencing.plan import Replay
+from gazette_aio.message.sequencing.plan import ReplayFilter
 from gazette_aio.protocol.errors import ReplayError
 from tests.message.sequencing.sequencing import (
     JOURNAL,
@@ -249,8 +249,8 @@ def test_a_failed_replay_starts_over_behind_what_was_kept():
     columnar = Columnar(log, rng=ByRows(), max_pending_bytes=0)
     for row in log:
         plan, _ = columnar.plan([row])
-    replay = Replay(plan.replay, JOURNAL)
-    assert repr(replay) == f"<Replay of {A.hex()} in {JOURNAL} [0, 700)>"
+    replay = ReplayFilter(plan.replay, JOURNAL)
+    assert repr(replay) == f"<ReplayFilter of {A.hex()} in {JOURNAL} [0, 700)>"
     assert replay.keep(columns(log[:3])).tolist() == [0, 2]
     assert (replay.begin, replay.end) == (200, 700)
     # A later attempt begins there, and repeats nothing.

@@ -6,7 +6,7 @@ import pytest
 
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
-from gazette_aio.message.sequencing.plan import Replay
+from gazette_aio.message.sequencing.plan import ReplayFilter
 from gazette_aio.message.uuid import Flags
 from gazette_aio.protocol.errors import ReplayError
 from tests import golden, known_differences
@@ -57,7 +57,7 @@ class RecordedTrace:
         self.carried[journal] = [table[i] for i in plan.carry.tolist()]
         commit = [(table[i], {"delivered": n}) for n, i in enumerate(plan.rows.tolist(), 1)]
         if plan.replay is not None:
-            replay = Replay(plan.replay, journal)
+            replay = ReplayFilter(plan.replay, journal)
             commit = list(self._replayed(replay))
             commit += [(step[1], {}) for _ in replay.tail(columns([row]))]
         self.emitting = (journal, row.producer, commit) if commit else None
@@ -161,7 +161,7 @@ def test_recorded_replays():
         sequencer = ColumnarSequencer(journal, max_pending_bytes=0)
         for message in case["messages"]:
             plan = sequencer.process(rows([message]))
-        replay = Replay(plan.replay, journal)
+        replay = ReplayFilter(plan.replay, journal)
         assert (replay.begin, replay.end) == (begin, end)
         if any(message[0] != journal for message in case["feed"]):
             continue  # Its columns don't tell of which journal they are.
