@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any, assert_type
 from uuid import UUID
@@ -61,6 +62,8 @@ async def appends(service: AppendService) -> None:
         pending.write(b"content")
     assert_type(await pending, pb.AppendResponse)
     assert_type(pending.commit_range, tuple[int, int])
+    await asyncio.wait([pending, asyncio.create_task(service.flush())])
+    await service.start_append("a/journal", [pending, asyncio.create_task(service.flush())])
 
 
 async def messages(client: JournalClient) -> None:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.appends.content_buffer import ContentBuffer
-from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+from gazette_aio.client.appends.futures import AsyncOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
+    from gazette_aio.client.appends.futures import Dependencies
 
-NO_DEPENDENCIES: frozenset[OpFuture] = frozenset()
+NO_DEPENDENCIES: Dependencies = frozenset()
 
 
 class Batch:
@@ -54,7 +54,7 @@ class Batch:
     def __init__(
         self,
         request: pb.AppendRequest,
-        dependencies: AbstractSet[OpFuture],
+        dependencies: Dependencies,
         cutoff_bytes: int,
         *,
         is_plain: bool,
@@ -75,7 +75,7 @@ class Batch:
         self.doom: Exception | None = None
         """Error of a batch before it, which was to be followed."""
 
-    def suits(self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture]) -> bool:
+    def suits(self, request: pb.AppendRequest, dependencies: Dependencies) -> bool:
         """Whether an append of `request` which waits for `dependencies` may join."""
         return (not dependencies or dependencies <= self.dependencies) and (
             request is self.request or request == self.request
@@ -108,7 +108,11 @@ class Chain:
         return sum(batch.buffer.length for batch in self.batches)
 
     def admit(
-        self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture], *, is_plain: bool
+        self,
+        request: pb.AppendRequest,
+        dependencies: Dependencies,
+        *,
+        is_plain: bool,
     ) -> Batch:
         """Return the batch for the next holder, which is open."""
         batch = self.open

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio.client.appends.futures import Callback, OpFuture
+from gazette_aio.client.appends.futures import OpFuture
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from contextvars import Context
 
     import gazette_aio.protocol as pb
     from gazette_aio.client.appends.batch import Batch
+    from gazette_aio.client.appends.futures import AsyncOperation
     from gazette_aio.client.appends.journal_appends import JournalAppends
 
 
@@ -35,6 +37,11 @@ class AsyncAppend(OpFuture):
         self._end = end
         self._holding = holding
         self._error: BaseException | None = None
+
+    @property
+    def operation(self) -> AsyncOperation:
+        """The operation of the batch. It may complete while this append is still held."""
+        return self.batch.operation
 
     @property
     def request(self) -> pb.AppendRequest:
@@ -146,16 +153,24 @@ class AsyncAppend(OpFuture):
             raise asyncio.InvalidStateError("the append is still pending")
         return self._error or self.batch.operation.exception()
 
-    def add_done_callback(self, callback: Callback) -> None:
-        """Call `callback` upon completion, which may be at once. It must not raise."""
-        if self.done():
-            callback()
-        else:
-            self.batch.operation.add_done_callback(callback)
+    def add_done_callback(
+        self, fn: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        """Have the running event loop call `fn` with this append soon after completion.
 
-    def remove_done_callback(self, callback: Callback) -> None:
-        """Forget `callback`, which may have been called."""
-        self.batch.operation.remove_done_callback(callback)
+        Args:
+            fn: Function of one argument.
+            context: Context in which to call it; None for the present one.
+
+        Raises:
+            RuntimeError: The append isn't released, or no event loop is running.
+        """
+        if self._holding is not None:
+            raise RuntimeError("awaited an append which isn't released")
+        super().add_done_callback(fn, context=context)
+
+    def _value(self) -> pb.AppendResponse:
+        return self.response
 
     def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
         if self._holding is not None:

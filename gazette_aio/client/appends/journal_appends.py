@@ -13,15 +13,14 @@ from gazette_aio.aio.fifo import FifoLock
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch, Chain
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
-from gazette_aio.client.appends.futures import OpFuture, parked
+from gazette_aio.client.appends.futures import parked
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
+    from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.service import AppendService
 
 _logger = logging.getLogger(__name__)
@@ -56,7 +55,11 @@ class JournalAppends:
         return not self.chain.batches and not self.lock.locked and self.worker is None
 
     def admit(
-        self, request: pb.AppendRequest, dependencies: AbstractSet[OpFuture], *, is_plain: bool
+        self,
+        request: pb.AppendRequest,
+        dependencies: Dependencies,
+        *,
+        is_plain: bool,
     ) -> Batch:
         """Return the batch for the next holder, and see to it that it will be sent.
 
@@ -170,7 +173,12 @@ class JournalAppends:
         for dependency in batch.dependencies:
             if not dependency.done():
                 await parked(dependency)
-            if (cause := dependency.exception()) is not None:
+            cause: BaseException | None
+            if dependency.cancelled():
+                cause = asyncio.CancelledError("it was cancelled")
+            else:
+                cause = dependency.exception()
+            if cause is not None:
                 error = pb.DependencyError(f"dependency failed: {cause}")
                 error.__cause__ = cause
                 return error

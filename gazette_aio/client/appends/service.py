@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
@@ -18,9 +18,9 @@ from gazette_aio.client.appends.journal_appends import JournalAppends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
     from types import TracebackType
 
+    from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.retry import RetryPolicy
 
@@ -67,7 +67,7 @@ class AppendContext:
         self,
         service: AppendService,
         request: pb.AppendRequest | str,
-        dependencies: Iterable[OpFuture],
+        dependencies: Iterable[asyncio.Future[Any]],
     ) -> None:
         self._service = service
         self._request = request
@@ -161,18 +161,23 @@ class AppendService(Owner):
         )
 
     async def start_append(
-        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+        self, request: pb.AppendRequest | str, dependencies: Iterable[asyncio.Future[Any]] = ()
     ) -> AsyncAppend:
         """Lock a journal, and return an append to write to and to `release()`.
 
         Args:
             request: The journal, or a request with preconditions, too.
-            dependencies: Operations which have to succeed before anything is appended.
+            dependencies: Futures that have to succeed before anything is appended: of other
+                appends, or of yours. If one fails or is cancelled, this append and all later ones
+                of its journal fail with `DependencyError`, until `clear_error()`: hand in a future
+                that fails only when what it guards is lost for good.
 
         Cancellation: safe — nothing was started.
 
         Raises:
             ValidationError: The request is invalid.
+            TypeError: A dependency isn't a future.
+            ValueError: A dependency belongs to another event loop.
             TransportError: The service was cancelled.
             RuntimeError: The service is closed.
         """
@@ -229,7 +234,7 @@ class AppendService(Owner):
         return appends
 
     def append(
-        self, request: pb.AppendRequest | str, dependencies: Iterable[OpFuture] = ()
+        self, request: pb.AppendRequest | str, dependencies: Iterable[asyncio.Future[Any]] = ()
     ) -> AppendContext:
         """Hold an append of a journal within a context, and release it at the end.
 
@@ -435,11 +440,18 @@ class AppendService(Owner):
         )
 
 
-def _operations_of(dependencies: Iterable[OpFuture]) -> AbstractSet[OpFuture]:
-    # A batch is what its appends have in common; which of them it is makes no difference.
-    return frozenset(
-        dependency.batch.operation
-        if isinstance(dependency, AsyncAppend) and not dependency.done()
-        else dependency
-        for dependency in dependencies
-    )
+def _operations_of(
+    dependencies: Iterable[asyncio.Future[Any]],
+) -> Dependencies:
+    return frozenset(_operation_of(dependency) for dependency in dependencies)
+
+
+def _operation_of(dependency: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    if isinstance(dependency, OpFuture):
+        # A batch is what its appends have in common; which of them it is makes no difference.
+        return dependency if dependency.done() else dependency.operation
+    if not asyncio.isfuture(dependency):
+        raise TypeError(f"dependencies: expected futures, not {type(dependency).__name__}")
+    if dependency.get_loop() is not asyncio.get_running_loop():
+        raise ValueError("dependencies: a future belongs to another event loop")
+    return dependency

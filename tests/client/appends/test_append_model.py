@@ -202,7 +202,7 @@ class Player:
                     for name, content in before.items():
                         assert self.rpc.contents[name].startswith(content)
 
-                append.add_done_callback(check)
+                append.operation.when_done(check)
             case ("cancelled", journal):
                 waiting = asyncio.create_task(self.service.start_append(journal))
                 await asyncio.sleep(0)

@@ -16,41 +16,16 @@ from gazette_aio.client import (
     AsyncAppend,
     AsyncOperation,
     JournalClient,
-    OpFuture,
     RetryPolicy,
     connect,
     finished_operation,
 )
 from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.appends.support import write
 from tests.client.support import JOURNAL, MemoryJournals, committed, refused, until
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
 OTHER = "b/journal"
-
-
-@pytest.fixture
-async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
-    journals = MemoryJournals(broker)
-    yield journals
-    journals.gate.set()
-
-
-@pytest.fixture
-async def service(client: JournalClient) -> AsyncIterator[AppendService]:
-    async with AppendService(client, drain_timeout=5) as service:
-        yield service
-
-
-async def write(
-    service: AppendService,
-    journal: str | pb.AppendRequest,
-    data: bytes,
-    dependencies: set[OpFuture] | frozenset[OpFuture] = frozenset(),
-) -> AsyncAppend:
-    append = await service.start_append(journal, dependencies)
-    append.write(data)
-    append.release()
-    return append
 
 
 async def test_a_basic_append(journals: MemoryJournals, service: AppendService) -> None:
@@ -797,7 +772,7 @@ async def test_beginning_anew_upon_failure(
         service.clear_error(JOURNAL)
         again.append(service.try_append(JOURNAL, b"again"))
 
-    append.add_done_callback(begin_anew)
+    append.operation.when_done(begin_anew)
     await until(lambda: journals.begun)
     worker = service._journals[JOURNAL].worker
     assert worker is not None
@@ -830,7 +805,7 @@ async def test_what_waits_behind_a_failure_fails_even_if_it_is_cleared(
         if not is_held:
             again.append(service.try_append(JOURNAL, b"again"))
 
-    first.add_done_callback(begin_anew)
+    first.operation.when_done(begin_anew)
     journals.gate.set()
     for append in (first, behind, last):
         with pytest.raises(pb.NotAllowedError):

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gazette_aio.client import AppendService, JournalClient
+from gazette_aio.testing import StubBroker
+from tests.client.support import MemoryJournals
+
+
+@pytest.fixture
+async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
+    journals = MemoryJournals(broker)
+    yield journals
+    journals.gate.set()
+
+
+@pytest.fixture
+async def service(client: JournalClient) -> AsyncIterator[AppendService]:
+    async with AppendService(client, drain_timeout=5) as service:
+        yield service

@@ -1,0 +1,60 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import gazette_aio.client
+
+
+def test_public_names() -> None:
+    assert gazette_aio.client.__all__ == [
+        "AppendService",
+        "AppendStatus",
+        "Appender",
+        "AsyncAppend",
+        "AsyncOperation",
+        "Auth",
+        "BufferedRetryReader",
+        "ClientStatus",
+        "Content",
+        "DispatchRouter",
+        "Failure",
+        "FragmentBody",
+        "FragmentFetcher",
+        "FragmentReader",
+        "FragmentSource",
+        "HTTPFragmentFetcher",
+        "JournalChange",
+        "JournalClient",
+        "ListChanges",
+        "ListFold",
+        "MemberStatus",
+        "Metrics",
+        "NoopDispatchRouter",
+        "OpFuture",
+        "Operation",
+        "PolledList",
+        "Reader",
+        "RetryPolicy",
+        "RetryReader",
+        "RouteCache",
+        "StreamStatus",
+        "TLSOptions",
+        "WatchStatus",
+        "WatchedList",
+        "append",
+        "apply_journals",
+        "auth_from_environment",
+        "backoff",
+        "connect",
+        "finished_operation",
+        "fragment_store_health",
+        "get_journal",
+        "install_file_transport",
+        "iter_fragments",
+        "iter_journals",
+        "list_all_fragments",
+        "list_all_journals",
+        "open_fragment_url",
+        "read_list_response",
+    ]
+    assert all(hasattr(gazette_aio.client, name) for name in gazette_aio.client.__all__)
