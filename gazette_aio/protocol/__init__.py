@@ -1,4 +1,4 @@
-"""Messages of Gazette's protocols, and the rules which hold for them."""
+"""Gazette's protocol: messages, exceptions, labels, selectors, specs, codecs and authorization."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ from gazette_aio.protocol._generated.broker_pb2 import (
     SHA1Sum,
     Status,
 )
-from gazette_aio.protocol.auth import (
+from gazette_aio.protocol.auth.authorizers import (
     Authorizer,
     BearerAuth,
-    Capability,
-    Claims,
     KeyedAuth,
     Metadata,
     NoopAuth,
     Verifier,
+)
+from gazette_aio.protocol.auth.claims import (
+    Capability,
+    Claims,
     current_claims,
     with_claims,
 )
@@ -118,17 +120,17 @@ from gazette_aio.protocol.journal import (
 from gazette_aio.protocol.journal_space.dump import (
     dump_journal_space,
 )
-from gazette_aio.protocol.journal_space.journal_spec import (
-    intersect_journal_specs,
-    label_set_ext,
-    subtract_journal_specs,
-    union_journal_specs,
-)
 from gazette_aio.protocol.journal_space.load import (
     load_journal_space,
 )
 from gazette_aio.protocol.journal_space.space import (
     Node,
+)
+from gazette_aio.protocol.journal_spec import (
+    intersect_journal_specs,
+    label_set_ext,
+    subtract_journal_specs,
+    union_journal_specs,
 )
 from gazette_aio.protocol.labels import (
     add_value,

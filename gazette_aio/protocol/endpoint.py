@@ -1,4 +1,4 @@
-"""Endpoints at which processes serve."""
+"""Endpoints of processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gazette_aio.protocol.url import parse_url
 
 
 class Endpoint(NamedTuple):
-    """Where a process serves."""
+    """Address at which a process serves."""
 
     scheme: str
-    """`http`, `https` or `unix`; others are valid, but nothing dials them."""
+    """`http`, `https` or `unix`; other schemes are valid, but can't be dialled."""
     host: str
-    """Host, with its port if there is one."""
+    """Host, with its port if the URL has one."""
     path: str
     """Path of the socket, if the scheme is `unix`."""
     port: str
@@ -24,14 +24,14 @@ class Endpoint(NamedTuple):
     def grpc_target(self) -> str:
         """Address to dial by gRPC: `host:port`, or `unix:///path`."""
         if self.scheme == "unix":
-            # The host only tells people where the socket is.
+            # The host only informs people.
             return f"unix://{self.path}"
         default = {"http": ":80", "https": ":443"}.get(self.scheme, "")
         return self.host if self.port else self.host + default
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS is to be used."""
+        """Whether the endpoint uses TLS."""
         return self.scheme == "https"
 
 
@@ -39,7 +39,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Parse the URL of an endpoint.
 
     Raises:
-        ValidationError: It isn't an absolute URL with a host.
+        ValidationError: The text isn't an absolute URL with a host.
     """
     url = parse_url(text)
     if not url.scheme:
@@ -47,12 +47,3 @@ def parse_endpoint(text: str) -> Endpoint:
     if not url.host:
         raise ValidationError(f"missing host: {text}")
     return Endpoint(url.scheme, url.host, url.path, url.port)
-
-
-def grpc_target(text: str) -> str:
-    """Return the address to dial by gRPC of an endpoint.
-
-    Raises:
-        ValidationError: It isn't an endpoint.
-    """
-    return parse_endpoint(text).grpc_target

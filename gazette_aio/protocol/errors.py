@@ -1,9 +1,9 @@
-"""Every exception that gazette_aio raises.
+"""Exceptions of gazette_aio.
 
     GazetteError
     ├── ValidationError(ValueError)
     ├── BrokerStatusError
-    │   └── one for each Status but OK: JournalNotFoundError, …, UnknownStatusError
+    │   └── one class per status: JournalNotFoundError, …, UnknownStatusError
     ├── TransportError
     ├── ReadError
     │   ├── OffsetJumpError
@@ -29,15 +29,20 @@
     ├── AuthorizationError
     └── ConfigurationError
 
-All of them pickle, so that they may cross a process boundary, and carry what they are about as
-attributes (`journal`, `offset`, `attempt`, …).
+All of them pickle, and have attributes such as `journal`, `offset` and `attempt`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def _restore(cls: type[GazetteError], args: tuple[object, ...], state: dict[str, Any]) -> Any:
@@ -50,14 +55,14 @@ class GazetteError(Exception):
     """Base of every exception of this package."""
 
     retryable: bool = False
-    """Whether the same call may succeed if it's made again."""
+    """Whether a repeated call may succeed."""
     applied: int = 0
-    """Changes in the batches which `apply_journals()` had applied before it failed."""
+    """Number of changes which `apply_journals()` applied before it failed."""
     partial: pb.FragmentsResponse | None = None
-    """What `list_all_fragments()` had listed before it failed, if anything."""
+    """Fragments which `list_all_fragments()` listed before it failed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses take keyword arguments, which the default protocol would drop.
+        # The default protocol drops the keyword arguments of subclasses.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -65,7 +70,7 @@ class ValidationError(GazetteError, ValueError):
     """A message or value breaks a rule of the protocol.
 
     Args:
-        text: What is wrong.
+        text: Reason.
         context: Path to the invalid part, outermost element first.
     """
 
@@ -75,8 +80,16 @@ class ValidationError(GazetteError, ValueError):
         super().__init__(f"{'.'.join(context)}: {text}" if context else text)
 
     def extend(self, context: str) -> ValidationError:
-        """Return this error as seen from the enclosing part `context`."""
+        """Return this error with the enclosing part `context` before its own context."""
         return ValidationError(self.text, (context, *self.context))
+
+
+def within(context: str, check: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call `check`, extend its validation errors by `context`, and return its result."""
+    try:
+        return check(*args, **kwargs)
+    except ValidationError as error:
+        raise error.extend(context) from None
 
 
 _status_classes: dict[int, type[BrokerStatusError]] = {}
@@ -85,10 +98,8 @@ _status_classes: dict[int, type[BrokerStatusError]] = {}
 class BrokerStatusError(GazetteError):
     """A broker answered with a status other than OK.
 
-    Use `status_error()` to build the class of a status.
-
     Args:
-        detail: Text to put before the name of the status.
+        detail: Text before the name of the status.
         journal: Journal of the request, or empty.
         header: Header of the response, if it had one.
         response: The response.
@@ -96,7 +107,7 @@ class BrokerStatusError(GazetteError):
     """
 
     status: int = -1
-    """The `Status` answered."""
+    """Number of the `Status`."""
 
     def __init_subclass__(cls, *, status: int | None = None, retryable: bool = False) -> None:
         super().__init_subclass__()
@@ -150,17 +161,17 @@ class NoJournalPrimaryBrokerError(
 class NotJournalPrimaryBrokerError(
     BrokerStatusError, status=pb.Status.NOT_JOURNAL_PRIMARY_BROKER, retryable=True
 ):
-    """The broker asked isn't primary of the journal, and was told not to proxy."""
+    """The broker isn't primary of the journal, and the request forbids to proxy."""
 
 
 class InsufficientJournalBrokersError(
     BrokerStatusError, status=pb.Status.INSUFFICIENT_JOURNAL_BROKERS, retryable=True
 ):
-    """The journal has fewer brokers than its replication asks for."""
+    """The journal has fewer brokers than its replication."""
 
 
 class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):
-    """The broker asked isn't a replica of the journal, and was told not to proxy."""
+    """The broker isn't a replica of the journal, and the request forbids to proxy."""
 
 
 class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
@@ -188,7 +199,7 @@ class WrongAppendOffsetError(BrokerStatusError, status=pb.Status.WRONG_APPEND_OF
 
 
 class IndexHasGreaterOffsetError(BrokerStatusError, status=pb.Status.INDEX_HAS_GREATER_OFFSET):
-    """Stored fragments reach beyond the write head, which must be reset explicitly."""
+    """Stored fragments end beyond the write head, which must be reset explicitly."""
 
 
 class RegisterMismatchError(BrokerStatusError, status=pb.Status.REGISTER_MISMATCH):
@@ -212,8 +223,8 @@ def status_error(
     response: Any = None,
     attempt: int = 0,
 ) -> BrokerStatusError:
-    """Return the exception of a `status` other than OK, for the caller to raise."""
-    # Invariant: each known status has its class; a test walks the enum.
+    """Return the exception of a `status` other than OK."""
+    # Invariant: each known status has a class; a test walks the enum.
     cls = _status_classes.get(status, UnknownStatusError)
     error = cls(detail, journal=journal, header=header, response=response, attempt=attempt)
     error.status = status
@@ -227,7 +238,7 @@ class TransportError(GazetteError):
         code: Name of the gRPC code (`UNAVAILABLE`), or an HTTP status (`503`).
         details: Text of the peer or the transport.
         journal: Journal of the request, or empty.
-        retryable: Whether the same call may succeed if it's made again.
+        retryable: Whether a repeated call may succeed.
         attempt: Number of attempts since the last success, from zero.
     """
 
@@ -252,9 +263,9 @@ class ReadError(GazetteError):
     """A read of a journal failed.
 
     Args:
-        text: What went wrong.
+        text: Reason.
         journal: Journal being read.
-        offset: Offset of the next byte which would have been read.
+        offset: Offset of the next byte to read.
     """
 
     def __init__(self, text: str, *, journal: str = "", offset: int = -1) -> None:
@@ -265,13 +276,13 @@ class ReadError(GazetteError):
 
 
 class OffsetJumpError(ReadError):
-    """The read skipped over a hole of the journal; its reader continues at `offset`.
+    """The read skipped a hole of the journal; the reader continues at `offset`.
 
     Args:
-        text: What went wrong.
+        text: Reason.
         journal: Journal being read.
         offset: Offset at which the read continues.
-        requested: Offset which was asked for.
+        requested: Requested offset.
     """
 
     def __init__(
@@ -291,22 +302,22 @@ class SeekRequiresNewReaderError(ReadError):
 
 
 class FragmentError(ReadError):
-    """The content of a fragment is damaged, or isn't what its name says."""
+    """The content of a fragment is damaged, or doesn't match its name."""
 
 
 class UnexpectedEOFError(ReadError, EOFError):
-    """Content ended before it was expected to."""
+    """Content ended too early."""
 
 
 class DidNotReadExpectedEOFError(ReadError):
-    """A fragment holds more content than its name says."""
+    """A fragment has more content than its name says."""
 
 
 class DataLossError(ReadError):
-    """Content which was asked for is no longer there.
+    """Requested content no longer exists.
 
     Args:
-        text: What went wrong.
+        text: Reason.
         journal: Journal being read.
         offset: First missing offset.
         missing: Missing ranges, as (begin, end) pairs.
@@ -328,10 +339,10 @@ class FramingError(GazetteError):
     """Bytes of a journal can't be split or decoded as messages.
 
     Args:
-        text: What went wrong.
+        text: Reason.
         journal: Journal being read, or empty.
-        begin: Offset of the first byte concerned.
-        end: Offset behind the last byte concerned; reading may go on there.
+        begin: Offset of the first affected byte.
+        end: Offset after the last affected byte, at which reading can continue.
         kind: One of `decode`, `desync`, `too_large`, `unexpected_eof`, `read`, `uuid`.
     """
 
@@ -347,7 +358,7 @@ class FramingError(GazetteError):
 
 
 class DesyncDetectedError(FramingError):
-    """A fixed frame doesn't start with its magic word; the garbage was skipped."""
+    """Content where a fixed frame should begin isn't the magic word; it was skipped."""
 
 
 class FrameTooLargeError(FramingError):
@@ -363,7 +374,7 @@ class MappingError(GazetteError):
 
 
 class EmptyListResponseError(MappingError):
-    """A mapping has no partitions to choose from."""
+    """A mapping has no partitions."""
 
 
 class SequencingError(GazetteError):
@@ -371,7 +382,7 @@ class SequencingError(GazetteError):
 
 
 class SequencerStateError(SequencingError):
-    """A call of a Sequencer out of its order; an error of the caller."""
+    """A method of a Sequencer was called in the wrong state."""
 
 
 class ReplayError(SequencingError):
@@ -383,7 +394,7 @@ class MixedTransactionError(GazetteError):
 
 
 class DependencyError(GazetteError):
-    """An operation wasn't begun because one which it depends on failed."""
+    """An operation didn't start because a dependency failed."""
 
 
 class RecoveryError(GazetteError):

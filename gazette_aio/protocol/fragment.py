@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 from gazette_aio.protocol._generated.broker_pb2 import CompressionCodec, Fragment, SHA1Sum
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.go.text import clean_path, join_path, parse_hex_int64
 from gazette_aio.protocol.journal import validate_journal, validate_path_component
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_T = TypeVar("_T")
 
 MAX_PATH_POSTFIX_LENGTH: Final = 512
 
@@ -43,7 +38,7 @@ def codec_extension(codec: int) -> str:
     """Return the file name extension of a codec, such as `.gz`.
 
     Raises:
-        ValidationError: It isn't a codec.
+        ValidationError: The number isn't a codec.
     """
     if (extension := _EXTENSIONS.get(codec)) is None:
         raise ValidationError(f"invalid value ({codec_name(codec)})")
@@ -51,7 +46,7 @@ def codec_extension(codec: int) -> str:
 
 
 def codec_from_extension(extension: str) -> CompressionCodec.ValueType:
-    """Return the codec of a file name extension of either case, with its dot.
+    """Return the codec of a file name extension with its dot, in either case.
 
     Raises:
         ValidationError: No codec has the extension.
@@ -62,7 +57,7 @@ def codec_from_extension(extension: str) -> CompressionCodec.ValueType:
 
 
 def codec_name(codec: int) -> str:
-    """Return the name of a codec, or its number if it has none."""
+    """Return the name of a codec, or an unknown codec's number."""
     if codec in CompressionCodec.values():
         return CompressionCodec.Name(CompressionCodec.ValueType(codec))
     return str(codec)
@@ -89,7 +84,7 @@ def sum_from_digest(digest: bytes) -> SHA1Sum:
 
 
 def sum_to_digest(value: SHA1Sum) -> bytes:
-    """Return the digest of 20 bytes which a message holds."""
+    """Return the digest of 20 bytes."""
     return (value.part1 << 96 | value.part2 << 32 | value.part3).to_bytes(20, "big")
 
 
@@ -115,10 +110,10 @@ def content_name(fragment: Fragment) -> str:
 def content_path(fragment: Fragment) -> str:
     """Return the path of a fragment below the root of its store.
 
-    It must not be opened as it stands. The name of a journal and a path postfix may begin with
-    `../`, so that the path may lead out of the root, or into the directory of another journal.
-    `join_below(root, content_path(fragment))` refuses the former, and
-    `join_below(root, fragment.journal, fragment.path_postfix, content_name(fragment))` both.
+    Don't open the path directly. Journal names and path postfixes may begin with `../`, so that the
+    path may lead out of the root, or into the directory of another journal.
+    `join_below(root, content_path(fragment))` refuses paths out of the root, and
+    `join_below(root, fragment.journal, fragment.path_postfix, content_name(fragment))` both kinds.
 
     Raises:
         ValidationError: The fragment has no codec.
@@ -139,24 +134,24 @@ def parse_fragment(journal: str, path: str) -> Fragment:
         path: Path of the file, relative to the directory of the journal.
 
     Raises:
-        ValidationError: The path isn't that of a fragment.
+        ValidationError: The path isn't a fragment's.
     """
     directory, slash, _ = path.rpartition("/")
     postfix = clean_path(directory or slash)
-    # What stays behind the cleaned directory of an unclean path isn't a number, which is an error.
+    # An unclean path leaves a name which isn't a number, and thus fails below.
     name = path if postfix == "." else path[len(postfix) + 1 :]
     dot = name.rfind(".", name.rfind("/") + 1)
     stem, extension = (name, "") if dot < 0 else (name[:dot], name[dot:])
     fields = stem.split("-")
     if len(fields) != 3:
         raise ValidationError(f"wrong Fragment format: {stem}")
-    begin = _in_context("Begin", parse_hex_int64, fields[0])
-    end = _in_context("End", parse_hex_int64, fields[1])
-    digest = _in_context("Sum", _parse_hex, fields[2])
+    begin = within("Begin", parse_hex_int64, fields[0])
+    end = within("End", parse_hex_int64, fields[1])
+    digest = within("Sum", _parse_hex, fields[2])
     total = sum_from_digest(digest)
     codec = codec_from_extension(extension)
     postfix = "" if postfix == "." else postfix
-    # Text which isn't valid may not even fit into a message.
+    # Validate first: a message may not even hold invalid text.
     _validate(journal, begin, end, codec, postfix)
     return Fragment(
         journal=journal,
@@ -172,7 +167,7 @@ def validate_fragment(fragment: Fragment) -> None:
     """Check the journal, range, codec and path postfix of a fragment.
 
     Raises:
-        ValidationError: One of them isn't valid.
+        ValidationError: A field isn't valid.
     """
     _validate(
         fragment.journal,
@@ -184,28 +179,24 @@ def validate_fragment(fragment: Fragment) -> None:
 
 
 def _validate(journal: str, begin: int, end: int, codec: int, path_postfix: str) -> None:
-    try:
-        validate_journal(journal)
-    except ValidationError as error:
-        raise error.extend("Journal") from None
+    within("Journal", validate_journal, journal)
     if begin > end:
         raise ValidationError(f"expected Begin <= End (have {begin}, {end})")
-    try:
-        validate_codec(codec)
-    except ValidationError as error:
-        raise error.extend("CompressionCodec") from None
-    if path_postfix:
-        try:
-            validate_path_component(path_postfix, min_length=0, max_length=MAX_PATH_POSTFIX_LENGTH)
-        except ValidationError as error:
-            raise error.extend("PathPostfix") from None
+    within("CompressionCodec", validate_codec, codec)
+    within(
+        "PathPostfix",
+        validate_path_component,
+        path_postfix,
+        min_length=0,
+        max_length=MAX_PATH_POSTFIX_LENGTH,
+    )
 
 
 def validate_codec(codec: int) -> None:
-    """Check that `codec` is one of the codecs.
+    """Check that `codec` is known.
 
     Raises:
-        ValidationError: It isn't.
+        ValidationError: The codec is unknown.
     """
     if codec not in _EXTENSIONS:
         raise ValidationError(f"invalid value ({codec_name(codec)})")
@@ -218,10 +209,3 @@ def _parse_hex(text: str) -> bytes:
     if len(text) % 2:
         raise ValidationError("encoding/hex: odd length hex string")
     return bytes.fromhex(text)
-
-
-def _in_context(context: str, parse: Callable[[str], _T], text: str) -> _T:
-    try:
-        return parse(text)
-    except ValidationError as error:
-        raise error.extend(context) from None

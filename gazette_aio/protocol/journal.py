@@ -1,4 +1,4 @@
-"""Journal names, and the tokens and path components which names are made of."""
+"""Journal names, and the tokens and path components in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Final
 
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.go.text import byte_length, clean_path
 
 TOKEN_SYMBOLS: Final = "-_+/."  # noqa: S105
@@ -27,16 +27,16 @@ _SYMBOL_PATTERNS: Final = {
 def validate_token(
     value: str, *, min_length: int, max_length: int, symbols: str = TOKEN_SYMBOLS
 ) -> None:
-    """Check that `value` is made of letters, numbers and `symbols`.
+    """Check that `value` consists of letters, numbers and `symbols`.
 
     Args:
         value: Text to check.
         min_length: Least length in bytes of UTF-8.
         max_length: Greatest length in bytes of UTF-8.
-        symbols: Further characters which are allowed.
+        symbols: Allowed characters besides letters and numbers.
 
     Raises:
-        ValidationError: It's too short, too long, or has another character.
+        ValidationError: The text is too short or too long, or has an invalid character.
     """
     length = byte_length(value)
     if not min_length <= length <= max_length:
@@ -56,10 +56,10 @@ def validate_path_component(value: str, *, min_length: int, max_length: int) -> 
     """Check that `value` is a clean relative path; it may begin with `../`.
 
     Raises:
-        ValidationError: It isn't a token, isn't clean, or is absolute.
+        ValidationError: The value isn't a token, isn't clean, or is absolute.
     """
     validate_token(value, min_length=min_length, max_length=max_length, symbols=PATH_SYMBOLS)
-    # An empty value is its own clean form, so that an optional component may be absent.
+    # An empty value is an absent optional component.
     if value and clean_path(value) != value:
         raise ValidationError(f"must be a clean path ({value})")
     if value[:1] == "/":
@@ -67,7 +67,7 @@ def validate_path_component(value: str, *, min_length: int, max_length: int) -> 
 
 
 def split_meta(name: str) -> tuple[str, str]:
-    """Split a journal name into the name proper, and its metadata including the `;`."""
+    """Split a journal name into the bare name, and its metadata including the `;`."""
     journal, separator, meta = name.partition(";")
     return journal, separator + meta
 
@@ -78,12 +78,12 @@ def strip_meta(name: str) -> str:
 
 
 def validate_journal(name: str, *, allow_parent: bool = True) -> None:
-    """Check a journal name, which may carry metadata behind a `;`.
+    """Check a journal name, which may have metadata after a `;`.
 
     Args:
         name: Name to check.
-        allow_parent: Whether the name may begin with `../`, which is valid on the wire, but reaches
-            outside of the root directory of a file store.
+        allow_parent: Whether the name may begin with `../`, which is valid on the wire, but leads
+            out of the root directory of a file store.
 
     Raises:
         ValidationError: The name isn't valid.
@@ -93,25 +93,28 @@ def validate_journal(name: str, *, allow_parent: bool = True) -> None:
         raise ValidationError(f"cannot begin with '../' ({name})")
 
 
-# Only valid names are cached (errors never are), so that an entry holds 1 KiB at most.
+# Errors aren't cached, so that an entry has at most 1 KiB.
 @functools.lru_cache(maxsize=4096)
 def _validate_journal(name: str) -> None:
     journal, separator, meta = name.partition(";")
     validate_path_component(journal, min_length=MIN_JOURNAL_LENGTH, max_length=MAX_JOURNAL_LENGTH)
     if separator:
-        try:
-            validate_path_component(meta, min_length=1, max_length=MAX_JOURNAL_LENGTH)
-        except ValidationError as error:
-            raise error.extend("metadata path segment") from None
+        within(
+            "metadata path segment",
+            validate_path_component,
+            meta,
+            min_length=1,
+            max_length=MAX_JOURNAL_LENGTH,
+        )
 
 
 class Journal(str):
-    """Name of a journal. A plain `str` does wherever a name is expected."""
+    """Name of a journal. A plain `str` is accepted wherever a name is expected."""
 
     __slots__ = ()
 
     def split_meta(self) -> tuple[Journal, str]:
-        """Return the name proper, and its metadata including the `;`."""
+        """Return the bare name, and its metadata including the `;`."""
         name, meta = split_meta(self)
         return Journal(name), meta
 

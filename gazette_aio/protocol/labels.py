@@ -1,8 +1,8 @@
 """Label sets: look-up, changes in place, and algebra.
 
-A label set is sorted and unique on (name, value). A name may have several values, or the single
-empty value, which says no more than that the label exists. Within selectors a label may match
-values by prefix, which a name with the suffix `:prefix` stands for.
+A label set is sorted and unique on (name, value). A name has one or more values, or the empty value
+alone, which only marks that the label exists. In selectors a label may match values by prefix,
+which text forms spell as the suffix `:prefix` of the name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import Label, LabelSet
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.journal import PATH_SYMBOLS, validate_token
 from gazette_aio.protocol.well_known import META_NAME, SINGLE_VALUE_LABELS
 
@@ -25,7 +25,7 @@ MIN_LABEL_NAME_LENGTH: Final = 2
 MAX_LABEL_VALUE_LENGTH: Final = 1024
 
 PREFIX_SUFFIX: Final = ":prefix"
-"""Suffix of a name in text forms, for a label which matches values by prefix."""
+"""Suffix of the name of a prefix label, in text forms."""
 
 _by_name = attrgetter("name")
 
@@ -50,12 +50,12 @@ def label_set(*names_and_values: str) -> LabelSet:
 
 
 def values_of(labels: LabelSet, name: str) -> list[str] | None:
-    """Return the values of `name` in order, or None if the set doesn't have it."""
+    """Return the values of `name` in order, or None if the set has no such label."""
     return [label.value for label in labels.labels if label.name == name] or None
 
 
 def value_of(labels: LabelSet, name: str) -> str:
-    """Return the first value of `name`, or the empty string if the set doesn't have it."""
+    """Return the first value of `name`, or the empty string if the set has no such label."""
     for label in labels.labels:
         if label.name == name:
             return label.value
@@ -71,12 +71,12 @@ def set_value(labels: LabelSet, name: str, value: str) -> None:
 
 
 def add_value(labels: LabelSet, name: str, value: str) -> None:
-    """Add `value` to the values of `name`, unless it's among them."""
+    """Add `value` to the values of `name`, unless the value is present."""
     label = _new_label(name, value)
     key = (label.name, value)
     present = labels.labels
     at = len(present)
-    # Sets are mostly built in order, so that the search starts at the end.
+    # Sets are mostly built in order, thus the search begins at the end.
     while at and (present[at - 1].name, present[at - 1].value) >= key:
         at -= 1
     if at < len(present) and present[at] == label:
@@ -92,31 +92,31 @@ def remove_label(labels: LabelSet, name: str) -> None:
 
 
 def assign_labels(labels: LabelSet, other: LabelSet | None) -> None:
-    """Replace the content of `labels` by that of `other`; None empties it."""
+    """Replace the labels of `labels` by those of `other`; None removes them."""
     _assign(labels, other.labels if other is not None else ())
 
 
 def label_sets_equal(lhs: LabelSet | None, rhs: LabelSet | None) -> bool:
-    """Tell whether both sets hold the same labels, prefix flags included."""
+    """Tell whether both sets have the same labels and prefix flags."""
     if lhs is None or rhs is None:
         return lhs is rhs
     return lhs == rhs
 
 
 def union_label_sets(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
-    """Return all labels of `lhs`, and those of `rhs` with names that `lhs` doesn't have."""
+    """Return the labels of `lhs`, and the labels of `rhs` whose names aren't in `lhs`."""
     return LabelSet(labels=[label for left, right in _join(lhs, rhs) for label in left or right])
 
 
 def intersect_label_sets(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
-    """Return the labels of names which have equal values in both sets."""
+    """Return the labels of `lhs` whose names have equal values in `rhs`."""
     return LabelSet(
         labels=[label for left, right in _join(lhs, rhs) if _equal(left, right) for label in left]
     )
 
 
 def subtract_label_set(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
-    """Return the labels of `lhs`, but for names which have equal values in both sets."""
+    """Return the labels of `lhs` whose names don't have equal values in `rhs`."""
     return LabelSet(
         labels=[
             label for left, right in _join(lhs, rhs) if not _equal(left, right) for label in left
@@ -125,12 +125,12 @@ def subtract_label_set(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
 
 
 def with_name_label(name: str, labels: LabelSet) -> LabelSet:
-    """Return `labels` with the derived label which selectors match the journal `name` by."""
+    """Return `labels` with the derived label `name`, by which selectors match a journal."""
     return union_label_sets(LabelSet(labels=[Label(name=META_NAME, value=name)]), labels)
 
 
 def validate_label(label: Label, *, allow_prefix: bool = False) -> None:
-    """Check one label; only those of selectors may match by prefix.
+    """Check a label.
 
     Raises:
         ValidationError: The label isn't valid.
@@ -140,24 +140,31 @@ def validate_label(label: Label, *, allow_prefix: bool = False) -> None:
         raise ValidationError("Prefix may not be set outside of a LabelSelector")
 
 
-# Only valid pairs are cached (errors never are), so that an entry holds 2 KiB at most.
+# Errors aren't cached, so that an entry has at most 2 KiB.
 @functools.lru_cache(maxsize=2048)
 def _validate_name_and_value(name: str, value: str) -> None:
-    try:
-        validate_token(name, min_length=MIN_LABEL_NAME_LENGTH, max_length=MAX_LABEL_NAME_LENGTH)
-    except ValidationError as error:
-        raise error.extend("Name") from None
-    try:
-        validate_token(value, min_length=0, max_length=MAX_LABEL_VALUE_LENGTH, symbols=PATH_SYMBOLS)
-    except ValidationError as error:
-        raise error.extend("Value") from None
+    within(
+        "Name",
+        validate_token,
+        name,
+        min_length=MIN_LABEL_NAME_LENGTH,
+        max_length=MAX_LABEL_NAME_LENGTH,
+    )
+    within(
+        "Value",
+        validate_token,
+        value,
+        min_length=0,
+        max_length=MAX_LABEL_VALUE_LENGTH,
+        symbols=PATH_SYMBOLS,
+    )
 
 
 def validate_label_set(labels: LabelSet, *, allow_prefix: bool = False) -> None:
-    """Check the labels of a set, and that they are sorted and unique.
+    """Check that the labels of a set are valid, sorted and unique.
 
     Raises:
-        ValidationError: A label isn't valid, or stands in the wrong place.
+        ValidationError: A label isn't valid, or is out of order.
     """
     previous: Label | None = None
     for index, label in enumerate(labels.labels):
@@ -189,10 +196,10 @@ def _check_order(index: int, previous: Label, label: Label) -> None:
 
 
 def validate_single_value_labels(labels: LabelSet) -> None:
-    """Check that labels which may have one value only don't have more.
+    """Check that labels of `SINGLE_VALUE_LABELS` have one value each.
 
     Raises:
-        ValidationError: One of `SINGLE_VALUE_LABELS` has several values.
+        ValidationError: A label has several values.
     """
     previous = ""
     for index, label in enumerate(labels.labels):
@@ -216,9 +223,9 @@ def _assign(labels: LabelSet, content: Iterable[Label]) -> None:
 
 
 def _join(lhs: LabelSet, rhs: LabelSet) -> Iterator[tuple[list[Label], list[Label]]]:
-    """Yield the labels of each name in both sets, one of which may have none.
+    """Yield the labels of each name in `lhs` and in `rhs`; one of the lists may be empty.
 
-    Sets out of order give a result out of order, which validation then finds.
+    The result of unsorted sets is unsorted, which validation detects.
     """
     left, right = _groups(lhs), _groups(rhs)
     at = 0
@@ -240,5 +247,5 @@ def _groups(labels: LabelSet) -> list[list[Label]]:
 
 
 def _equal(lhs: list[Label], rhs: list[Label]) -> bool:
-    # Prefix flags don't take part in this comparison.
+    # Prefix flags aren't compared.
     return [label.value for label in lhs] == [label.value for label in rhs]

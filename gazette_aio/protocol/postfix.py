@@ -1,8 +1,8 @@
-"""Path postfixes of persisted fragments, by which stores are laid out for other tools.
+"""Path postfixes of persisted fragments, which lay out stores for other tools.
 
 A template such as `date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}` is evaluated when a
-fragment is persisted. Of its language a subset is known; anything else is refused, so that no wrong
-path comes about in silence.
+fragment is persisted. A subset of the template language is supported, and anything else refused, so
+that no wrong path is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALIDATED_AS: Final = "postfix"
 
 
 class PathPostfixTemplate:
-    """A template which was parsed and found valid."""
+    """A parsed and valid template."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,16 +54,16 @@ class PathPostfixTemplate:
         registers: LabelSet,
         spec: JournalSpec,
     ) -> str:
-        """Evaluate the template for a fragment which is to be persisted.
+        """Evaluate the template for a fragment to be persisted.
 
         Args:
             fragment: The fragment.
-            first_append_time: Time of its first append; an integer is Unix nanoseconds.
+            first_append_time: Time of the fragment's first append; an integer is Unix nanoseconds.
             registers: Registers of the journal.
-            spec: Specification of the journal.
+            spec: Spec of the journal.
 
         Raises:
-            ValidationError: It can't be evaluated.
+            ValidationError: The template can't be evaluated.
         """
         time = unix_nanoseconds(first_append_time)
         root = _root(fragment, time, registers, spec)
@@ -74,7 +74,7 @@ def parse_path_postfix_template(text: str) -> PathPostfixTemplate:
     """Parse a template, and check it as brokers do when a journal is applied.
 
     Raises:
-        ValidationError: It isn't valid, or goes beyond the known subset.
+        ValidationError: The template isn't valid, or uses an unsupported feature.
     """
     return PathPostfixTemplate(text)
 
@@ -83,7 +83,7 @@ def validate_path_postfix_template(text: str) -> None:
     """Check a template as brokers do when a journal is applied.
 
     Raises:
-        ValidationError: It isn't valid, or goes beyond the known subset.
+        ValidationError: The template isn't valid, or uses an unsupported feature.
     """
     if text:
         _validate(text)
@@ -97,10 +97,10 @@ def render_path_postfix(
     registers: LabelSet,
     spec: JournalSpec,
 ) -> str:
-    """Evaluate a template which needn't be valid; see `PathPostfixTemplate.render()`.
+    """Parse and evaluate a template, without checking it as `PathPostfixTemplate` does.
 
     Raises:
-        ValidationError: It can't be parsed or evaluated.
+        ValidationError: The template can't be parsed or evaluated.
     """
     try:
         template = _parse(text)
@@ -110,7 +110,7 @@ def render_path_postfix(
     return _execute(template, text, _root(fragment, time, registers, spec))
 
 
-# Errors are never cached, and with them no text which is too long.
+# Errors aren't cached, thus neither are texts which are too long.
 @functools.lru_cache(maxsize=256)
 def _parse(text: str) -> Template:
     return _template(text, "")
@@ -125,7 +125,7 @@ def _validate(text: str) -> None:
 
 
 def _template(text: str, name: str) -> Template:
-    # Few programs have templates, and all import this package.
+    # Few programs use templates, but all import this package.
     from gazette_aio.protocol.go.template_eval import Template  # noqa: PLC0415
 
     return Template(text, name=name)
@@ -139,9 +139,9 @@ def _execute(template: Template, text: str, root: Record) -> str:
 
 
 def _validation_root() -> Record:
-    """Return zero values in the shape which templates are validated by.
+    """Return zero values in the shape by which templates are validated.
 
-    It's narrower than `_root()`: what is promoted there from the spool isn't here.
+    Unlike `_root()`, the shape doesn't promote the fields of the spool.
     """
     fragment = _fragment_members(Fragment())
     spool_type = (
@@ -174,7 +174,7 @@ def _root(fragment: Fragment, time: int, registers: LabelSet, spec: JournalSpec)
     }
     spec_fields = _spec_members(spec)
     members: dict[str, Any] = {**spool, **spec_fields}
-    # Both sides have one, so that neither is promoted.
+    # Both sides have this field, so that neither is promoted.
     del members["Fragment"]
     members["Spool"] = Record("fragment.Spool", spool)
     members["JournalSpec"] = Record("protocol.JournalSpec", spec_fields)
@@ -251,7 +251,7 @@ def _label(label: Label) -> Record:
 
 
 def _time(nanoseconds: int) -> Record:
-    """Return a time, which is UTC in any case."""
+    """Return a time, which is always UTC."""
     return Record(
         "time.Time",
         {
@@ -282,5 +282,5 @@ def _month(month: int) -> Named:
 
 
 def _weekday(weekday: int) -> Named:
-    # Sunday is the first here, and the last there.
+    # Go's weeks begin with Sunday, Python's with Monday.
     return Named((weekday + 1) % 7, WEEKDAYS[weekday])

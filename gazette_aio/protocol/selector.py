@@ -1,20 +1,19 @@
 """Label selectors: grammar, canonical text, and matching.
 
 A selector matches a label set if every name of its include part matches, and no name of its
-exclude part does. A name matches if one of its values matches one value of the set, where the
-empty value matches any, and a prefix label matches values that begin with its own.
+exclude part does. A name matches if one of its values matches a value of the set: the empty value
+matches any value, and a prefix label matches values which begin with its own.
 
     TOKEN := [letters, numbers, - _ + / .]{2,} (":prefix")?
     VALUE := [letters, numbers, - _ + / . = %]*
 
-    TOKEN = VALUE     TOKEN == VALUE      includes the value; an empty one only asks for existence
+    TOKEN = VALUE     TOKEN == VALUE      includes the value; an empty value requires existence
     TOKEN != VALUE                        excludes the value
     TOKEN in (VALUE, …)                   includes any of the values
     TOKEN not in (VALUE, …)               excludes all of the values; also `notin`
-    TOKEN             !TOKEN              asks for existence, or for absence
+    TOKEN             !TOKEN              requires existence, or absence
 
-Expressions are separated by commas, and any blank which stands above may be left out, or is a
-single space.
+Commas separate expressions. Each blank above is a single space or nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import Label, LabelSelector, LabelSet
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.go.text import quote
 from gazette_aio.protocol.labels import (
     PREFIX_SUFFIX,
@@ -46,7 +45,7 @@ _VALUE: Final = r" ?([\w\-+/.=%]*)"
 _LIST: Final = r" ?\(([^)]+)\)"
 _END: Final = r" ?(?:,|\Z)"
 
-# Alternatives are tried in this order at the current position.
+# Patterns are tried in this order at the current position.
 _EXPRESSIONS: Final = tuple(
     (re.compile(pattern + _END), excludes, is_list)
     for pattern, excludes, is_list in (
@@ -69,9 +68,9 @@ def parse_label_selector(text: str) -> LabelSelector:
     """Parse the text form of a selector; the empty text matches everything.
 
     Raises:
-        ValidationError: It doesn't follow the grammar, or has an invalid name or value.
+        ValidationError: The text breaks the grammar, or has an invalid name or value.
     """
-    # Callers get a message of their own, as messages are mutable.
+    # Messages are mutable, thus each caller gets a copy.
     return LabelSelector.FromString(
         _cached_parse(text) if len(text) <= _MAX_CACHED_LENGTH else _parse(text)
     )
@@ -115,7 +114,7 @@ def _parse_list(text: str, expression: re.Match[str]) -> Iterator[str]:
 
 
 class _Labels:
-    """Collects labels in any order; what `add_value()` does one by one, but in linear time."""
+    """Collects labels in any order, as `add_value()` does, but in linear time."""
 
     def __init__(self) -> None:
         self._prefixes: dict[tuple[str, str], list[bool]] = {}
@@ -124,7 +123,7 @@ class _Labels:
         bare = name.removesuffix(PREFIX_SUFFIX)
         is_prefix = len(bare) != len(name)
         prefixes = self._prefixes.setdefault((bare, value), [])
-        # The same label twice is one; but both with and without a prefix is for validation to find.
+        # Duplicates are dropped. The same label with and without a prefix fails validation later.
         if is_prefix not in prefixes:
             prefixes.append(is_prefix)
 
@@ -144,22 +143,16 @@ def validate_label_selector(selector: LabelSelector) -> None:
     """Check both parts of a selector.
 
     Raises:
-        ValidationError: A label isn't valid, or stands in the wrong place.
+        ValidationError: A label isn't valid, or is out of order.
     """
-    try:
-        validate_label_set(selector.include, allow_prefix=True)
-    except ValidationError as error:
-        raise error.extend("Include") from None
-    try:
-        validate_label_set(selector.exclude, allow_prefix=True)
-    except ValidationError as error:
-        raise error.extend("Exclude") from None
+    within("Include", validate_label_set, selector.include, allow_prefix=True)
+    within("Exclude", validate_label_set, selector.exclude, allow_prefix=True)
 
 
 def format_label_selector(selector: LabelSelector) -> str:
     """Return the canonical text of a selector.
 
-    It parses back to an equal selector, unless a value begins with `=`.
+    The text parses to an equal selector, unless a value begins with `=`.
     """
     return ",".join((*_format(selector.include, "", ""), *_format(selector.exclude, "!", "not")))
 
@@ -183,7 +176,7 @@ def _format(labels: LabelSet, bang: str, negation: str) -> Iterable[str]:
 
 
 class _Values:
-    """The values which one part of a selector has for a name."""
+    """Values of a name in one part of a selector."""
 
     __slots__ = ("any", "bit", "exact", "prefixes")
 
@@ -198,9 +191,9 @@ class _Values:
 
 
 class CompiledSelector:
-    """A selector which is prepared to match many label sets.
+    """A selector prepared to match many label sets.
 
-    Call it with a `LabelSet`, or use `matches_pairs()` for labels held in another form.
+    Call the object with a `LabelSet`, or `matches_pairs()` with pairs of strings.
     """
 
     __slots__ = ("_by_name", "_wanted")
@@ -222,13 +215,13 @@ class CompiledSelector:
         by_name = self._by_name
         if not by_name:
             return True
-        # Reading fields of messages is what costs here, thus most values aren't even looked at.
+        # Hot: reading fields of messages is slow, thus values of other names aren't read.
         return self.matches_pairs(
             [(name, label.value) for label in labels.labels if (name := label.name) in by_name]
         )
 
     def matches_pairs(self, labels: Iterable[tuple[str, str]]) -> bool:
-        """Tell whether a label set, given as (name, value) pairs, matches."""
+        """Tell whether a label set matches; `labels` are its (name, value) pairs."""
         by_name = self._by_name
         found = 0
         for name, value in labels:

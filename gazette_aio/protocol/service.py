@@ -18,7 +18,7 @@ FRAGMENT_STORE_HEALTH: Final = "/protocol.Journal/FragmentStoreHealth"
 
 
 class Method(NamedTuple):
-    """One method of a gRPC service."""
+    """Method of a gRPC service."""
 
     path: str
     """Full path, such as `/protocol.Journal/Read`."""
@@ -38,7 +38,7 @@ class Method(NamedTuple):
 METHODS: Final[dict[str, Method]] = {
     method.path: method
     for method in (
-        # Wire: List streamed since v0.100 only, yet one message and its end look the same.
+        # Wire: List is unary before v0.100, which looks like a stream of one message.
         Method(LIST, pb.ListRequest, pb.ListResponse, server_streaming=True),
         Method(APPLY, pb.ApplyRequest, pb.ApplyResponse),
         Method(READ, pb.ReadRequest, pb.ReadResponse, server_streaming=True),
@@ -56,4 +56,4 @@ METHODS: Final[dict[str, Method]] = {
         ),
     )
 }
-"""Methods of the service by their path."""
+"""Methods of the service, by path."""

@@ -20,7 +20,7 @@ _ARGUMENTS: Final = {
 
 
 class FragmentStoreURL(NamedTuple):
-    """Parts of the URL of a fragment store."""
+    """URL of a fragment store, split into its parts."""
 
     scheme: str
     """One of `azure`, `azure-ad`, `file`, `gs`, `s3`."""
@@ -29,11 +29,11 @@ class FragmentStoreURL(NamedTuple):
     path: str
     """Prefix of all paths within the store; begins and ends with a slash."""
     query: str
-    """Arguments, as given."""
+    """Arguments, as written."""
 
     @property
     def arguments(self) -> dict[str, str]:
-        """Arguments by their names in lower case. Of a repeated one, the first holds."""
+        """Arguments by lower-case name. The first of repeated arguments counts."""
         from urllib.parse import unquote_plus  # noqa: PLC0415
 
         found: dict[str, str] = {}
@@ -44,10 +44,10 @@ class FragmentStoreURL(NamedTuple):
         return found
 
     def validate_arguments(self) -> None:
-        """Check that the store knows its arguments, which isn't part of validation on the wire.
+        """Check that stores of this scheme know the arguments. Peers don't check this.
 
         Raises:
-            ValidationError: One of them is unknown.
+            ValidationError: An argument is unknown.
         """
         for name in self.arguments:
             if name not in _ARGUMENTS[self.scheme]:
@@ -57,13 +57,13 @@ class FragmentStoreURL(NamedTuple):
         """Return the path of a fragment below the bucket, container, tenant or file root.
 
         Raises:
-            ValidationError: The path leads out of the store, or that of the store out of the root.
+            ValidationError: The path leads out of the store, or the store's path out of the root.
         """
         arguments = self.arguments
         if find := arguments.get("find", ""):
             content_path = content_path.replace(find, arguments.get("replace", ""), 1)
         root = self.path.strip("/")
-        # Wire: keys of objects begin with the path as it's given, which is checked but not cleaned.
+        # Wire: keys of objects begin with the path as written: checked, but not cleaned.
         join_below("", root)
         return join_below(root, content_path)
 
@@ -72,7 +72,7 @@ def parse_fragment_store(text: str) -> FragmentStoreURL:
     """Parse the URL of a fragment store.
 
     Raises:
-        ValidationError: It isn't one.
+        ValidationError: The text isn't the URL of a fragment store.
     """
     url = parse_url(text)
     if not url.scheme:
@@ -100,17 +100,17 @@ def parse_fragment_store(text: str) -> FragmentStoreURL:
 
 
 def join_below(root: str, *parts: str) -> str:
-    """Join relative paths to a root directory, without ever leaving it.
+    """Join relative paths to a root directory, and refuse paths which leave it.
 
-    Each part must stay below what stands before it. This is lexical: whoever opens the path has to
-    care for symbolic links.
+    Each part must stay below the parts before it. The check is lexical: the caller must handle
+    symbolic links.
 
     Args:
         root: Directory; may be empty.
         parts: Relative paths with forward slashes.
 
     Raises:
-        ValidationError: A part is absolute, climbs above its start, or holds a NUL.
+        ValidationError: A part is absolute, leads above the parts before it, or contains NUL.
     """
     joined = root
     for part in parts:

@@ -1,4 +1,4 @@
-"""URLs as brokers parse them, who are stricter here and laxer there than `urllib.parse`."""
+"""URLs as brokers parse them, which differs in details from `urllib.parse`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+\-.]*):")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-# In a host, only bytes of other characters than ASCII may be escaped, and the percent sign.
+# In a host, only the percent sign and bytes of non-ASCII characters may be escaped.
 _BAD_HOST_ESCAPE: Final = re.compile(r"%(?!25)[0-7][0-9A-Fa-f]")
-# What isn't listed is allowed, other characters than ASCII included.
+# Unlisted characters are allowed, also outside of ASCII.
 _BAD_HOST_CHAR: Final = re.compile(r"[\x00- #/?@\\^`{|}\x7f]")
 _BAD_USER_CHAR: Final = re.compile(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]")
 _USER: Final = re.compile(r"^([^:/?#]*:(?://)?|//)?[^/?#]*@")
@@ -23,14 +23,14 @@ _PORT: Final = re.compile(r"(:[0-9]*)?", re.ASCII)
 
 
 class URL(NamedTuple):
-    """Parts of a URL."""
+    """URL, split into its parts."""
 
     scheme: str
     """In lower case; empty if the URL isn't absolute."""
     opaque: str
-    """What follows the scheme, if that isn't a slash."""
+    """Text after the scheme, if it doesn't begin with a slash."""
     host: str
-    """Host, with its port if there is one; unescaped."""
+    """Host, with its port if the URL has one; unescaped."""
     path: str
     """Unescaped."""
     query: str
@@ -46,21 +46,21 @@ class URL(NamedTuple):
 
 
 def parse_url(text: str) -> URL:
-    """Split a URL, or a reference relative to one, into its parts.
+    """Split a URL or a relative reference into its parts.
 
     Raises:
-        ValidationError: It isn't a URL.
+        ValidationError: The text isn't a URL.
     """
     try:
         return _parse(text)
     except ValidationError as error:
-        # Wire: else the text is that of brokers.
+        # Wire: brokers use the same text, but don't redact it.
         shown = redacted(text) if _PASSWORD.match(text) else _without_query(text)
         raise ValidationError(f"parse {quote(shown)}: {error.text}") from None
 
 
 def redacted(url: str) -> str:
-    """Return a URL without what may authorize: its query, and a user with a password."""
+    """Return a URL without its secrets: the query, and a user with a password."""
     return _USER.sub(r"\1", _without_query(url.partition("#")[0]))
 
 

@@ -1,4 +1,4 @@
-"""Names of labels, and content types, which have a meaning to the protocol."""
+"""Labels and content types which the protocol defines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ CONTENT_TYPE: Final = "content-type"
 MESSAGE_TYPE: Final = "app.gazette.dev/message-type"
 """Type of the messages of a journal; requires `CONTENT_TYPE`."""
 MESSAGE_SUBTYPE: Final = "app.gazette.dev/message-subtype"
-"""Refinement of `MESSAGE_TYPE`, which it requires."""
+"""Refinement of `MESSAGE_TYPE`; requires that label."""
 TAG: Final = "app.gazette.dev/tag"
-"""Free tag; may be given more than once."""
+"""Free tag; may have several values."""
 MANAGED_BY: Final = "app.gazette.dev/managed-by"
-"""Name of the tool which manages the specification."""
+"""Name of the tool which manages the spec."""
 INSTANCE: Final = "app.gazette.dev/instance"
-"""Name of the deployment which the specification belongs to."""
+"""Name of the spec's deployment."""
 REGION: Final = "app.gazette.dev/region"
-"""Region which the specification belongs to."""
+"""Region of the spec."""
 
 CONTENT_TYPE_CSV: Final = "text/csv"
 CONTENT_TYPE_JSON_LINES: Final = "application/x-ndjson"
@@ -27,9 +27,9 @@ CONTENT_TYPE_RECOVERY_LOG: Final = "application/x-gazette-recoverylog"
 SINGLE_VALUE_LABELS: Final = frozenset(
     {CONTENT_TYPE, INSTANCE, MANAGED_BY, MESSAGE_SUBTYPE, MESSAGE_TYPE, REGION}
 )
-"""Labels which may have one value only."""
+"""Labels which can't have several values."""
 
 META_NAME: Final = "name"
-"""Derived label which holds the name of a journal; never stored."""
+"""Derived label with the name of a journal; never stored."""
 META_PREFIX: Final = "prefix"
-"""Derived label of listings which matches journal names by a prefix ending in a slash."""
+"""Derived label of listings, which matches journal names by a prefix that ends in a slash."""

@@ -13,7 +13,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
-from gazette_aio.protocol.auth import DEFAULT_LIFETIME
+from gazette_aio.protocol.auth.authorizers import DEFAULT_LIFETIME
 from tests.broker.caller import Caller, calling, journal_spec
 
 A = journal_spec("journal/1/A", labels=pb.label_set("foo", "bar"))

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import auth, jwt
-from gazette_aio.protocol.auth import REQUIRED_CAPABILITIES, check_capability, default_claims
+from gazette_aio.protocol.auth import jwt
+from gazette_aio.protocol.auth.authorizers import CACHED_TOKENS
+from gazette_aio.protocol.auth.claims import REQUIRED_CAPABILITIES, check_capability, default_claims
 from gazette_aio.protocol.service import METHODS
 from tests import golden
 
@@ -252,9 +253,10 @@ def test_tokens_are_signed_anew_at_half_of_their_life():
 
 def test_the_number_of_kept_tokens_is_bounded():
     keyed = pb.KeyedAuth(SECRET)
-    for index in range(3000):
-        keyed.sign(pb.Claims(8, subject=str(index)), HOUR, NOW)
-    assert len(keyed._tokens) == auth._CACHED_TOKENS
+    claims = [pb.Claims(8, subject=str(index)) for index in range(CACHED_TOKENS + 100)]
+    first = [keyed.sign(claim, HOUR, NOW) for claim in claims]
+    assert [keyed.sign(claim, HOUR, NOW + 1) for claim in claims[100:]] == first[100:]
+    assert keyed.sign(claims[99], HOUR, NOW + 1) != first[99]
 
 
 async def test_authorization_of_requests():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.go.text import duration_nanoseconds
-from gazette_aio.protocol.journal_space import yaml_tree
+from gazette_aio.protocol.spaces import yaml_tree
 from tests import golden
 from tests.protocol.support import error_of, labels, spec, without_empty
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.auth import REQUIRED_CAPABILITIES
+from gazette_aio.protocol.auth.claims import REQUIRED_CAPABILITIES
 from gazette_aio.protocol.service import (
     APPEND,
     APPLY,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.endpoint import grpc_target, parse_endpoint
+from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.go.text import quote
-from gazette_aio.protocol.journal_space.journal_spec import desired_replication
+from gazette_aio.protocol.journal_spec import desired_replication
 from gazette_aio.protocol.url import parse_url, redacted
 from tests.protocol.support import error_of
 
@@ -64,9 +64,9 @@ def test_what_crashes_others_is_an_error(url: str):
 
 
 def test_endpoints():
-    assert grpc_target("http://host:1234/path?query") == "host:1234"
-    assert grpc_target("unix://some-host/a/path") == "unix:///a/path"
-    assert grpc_target("https://host") == "host:443"
+    assert parse_endpoint("http://host:1234/path?query").grpc_target == "host:1234"
+    assert parse_endpoint("unix://some-host/a/path").grpc_target == "unix:///a/path"
+    assert parse_endpoint("https://host").grpc_target == "host:443"
     endpoint = parse_endpoint("HTTPS://Host:8443")
     assert endpoint.is_secure
     assert (endpoint.scheme, endpoint.host, endpoint.port) == ("https", "Host:8443", "8443")
@@ -112,7 +112,7 @@ def test_any_text_is_a_url_or_a_validation_error(text):
         error = error_of(parse, text)
         assert error is None or error
     if error_of(parse_endpoint, text) is None:
-        assert grpc_target(text)
+        assert parse_endpoint(text).grpc_target
     if error_of(pb.parse_fragment_store, text) is None:
         store = pb.parse_fragment_store(text)
         assert error_of(store.object_key, "../x") is not None

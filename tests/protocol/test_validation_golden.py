@@ -11,14 +11,14 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.endpoint import grpc_target, parse_endpoint
+from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.journal import (
     split_meta,
     strip_meta,
     validate_path_component,
     validate_token,
 )
-from gazette_aio.protocol.journal_space.journal_spec import desired_replication, may_read, may_write
+from gazette_aio.protocol.journal_spec import desired_replication, may_read, may_write
 from gazette_aio.protocol.validation import specs as spec_validation
 from gazette_aio.protocol.validation.specs import route_equivalent, validate_offsets
 from tests import golden
@@ -94,7 +94,7 @@ def test_endpoints():
         error = error_of(parse_endpoint, case["value"])
         assert agrees(error, case), (case, error)
         if error is None:
-            assert grpc_target(case["value"]) == case["grpc_addr"]
+            assert parse_endpoint(case["value"]).grpc_target == case["grpc_addr"]
 
 
 def test_offsets():

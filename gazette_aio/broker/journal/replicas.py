@@ -14,7 +14,7 @@ from gazette_aio.broker.journal.listing import refresh
 from gazette_aio.broker.journal.persister import Persister, first_store
 from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.journal.rolling import roll_offset
-from gazette_aio.protocol.journal_space.journal_spec import may_write
+from gazette_aio.protocol.journal_spec import may_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

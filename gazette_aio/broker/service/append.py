@@ -24,7 +24,7 @@ from gazette_aio.broker.service.append_rules import (
     may_have_content,
 )
 from gazette_aio.broker.service.receive_guard import ReceiveGuard
-from gazette_aio.protocol.journal_space.journal_spec import desired_replication
+from gazette_aio.protocol.journal_spec import desired_replication
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

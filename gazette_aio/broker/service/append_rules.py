@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.registers import registers_match
-from gazette_aio.protocol.journal_space.journal_spec import may_write
+from gazette_aio.protocol.journal_spec import may_write
 
 _Suspend = pb.AppendRequest.Suspend
 _Level = pb.JournalSpec.Suspend.Level

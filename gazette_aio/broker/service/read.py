@@ -13,7 +13,7 @@ from gazette_aio.broker.host.workers import settle, wait_until
 from gazette_aio.broker.journal.cover_index import Hit, query
 from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import validated
-from gazette_aio.protocol.journal_space.journal_spec import may_read
+from gazette_aio.protocol.journal_spec import may_read
 
 if TYPE_CHECKING:
     import asyncio

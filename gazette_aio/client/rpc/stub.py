@@ -15,7 +15,7 @@ from gazette_aio.client.reads.message import decode_read_message
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.stream import ResponseStream
-from gazette_aio.protocol.auth import default_claims
+from gazette_aio.protocol.auth.claims import default_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Decompression whose output is bounded by the caller."""
+"""Decompression in steps of bounded output."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from gazette_aio.protocol.errors import FragmentError
 
 DEFAULT_MAX_BYTES: Final = 1 << 20
-"""Default limit of the output of one call, in bytes."""
+"""Default limit of one call's output, in bytes."""
 
 _NOTHING: Final = memoryview(b"")
 
 
 class Pending:
-    """Bytes which wait to be taken from the front; taking is linear in their number."""
+    """Buffer of bytes, consumed from the front in linear time."""
 
     __slots__ = ("_at", "_data")
 
@@ -39,9 +39,9 @@ class Pending:
         self._at = min(end, len(self._data))
         return taken
 
-    def peek(self, count: int, behind: int = 0) -> bytes:
-        """Return up to `count` bytes behind the first `behind` ones. They stay."""
-        begin = self._at + behind
+    def peek(self, count: int, skip: int = 0) -> bytes:
+        """Return up to `count` bytes after the first `skip` bytes, and keep them."""
+        begin = self._at + skip
         return bytes(memoryview(self._data)[begin : begin + count])
 
     def skip(self, count: int) -> int:
@@ -52,17 +52,19 @@ class Pending:
 
 
 class BoundedDecompressor(abc.ABC):
-    """Limits the output of decoding steps, and keeps to an error once there was one."""
+    """Base of decompressors: limits output, and raises an error again once it occurred."""
 
     def __init__(self) -> None:
         self._input = Pending()
+        self._to_skip = 0
+        """Number of bytes of the input which the decoder ignores."""
         self._rest = _NOTHING
         self._failure: str | None = None
 
     @property
     def needs_input(self) -> bool:
         """Whether a call without data would return nothing."""
-        return not self._rest and self._failure is None and not self._has_step()
+        return not self._rest and self._failure is None and not self._can_step()
 
     def decompress(
         self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
@@ -70,7 +72,7 @@ class BoundedDecompressor(abc.ABC):
         """Take all of `data`, and return up to `max_bytes` of content.
 
         Raises:
-            FragmentError: The stream is damaged, and what was decoded before was handed out.
+            FragmentError: The stream is damaged, and all content before the damage was returned.
         """
         if data:
             self._input.put(data)
@@ -81,14 +83,16 @@ class BoundedDecompressor(abc.ABC):
         pieces: list[bytes | memoryview] = [rest] if rest else []
         size = len(rest)
         try:
-            # Hot: one large piece is handed out as it is, where to fill up would be to copy it.
-            while size <= max_bytes // 2 and self._failure is None and self._has_step():
-                if piece := self._step(max_bytes - size):
+            # Hot: a large piece is returned as it is; adding to it would copy it.
+            while size <= max_bytes // 2 and self._failure is None and self._can_step():
+                if self._to_skip:
+                    self._to_skip -= self._input.skip(self._to_skip)
+                elif piece := self._step(max_bytes - size):
                     pieces.append(piece)
                     size += len(piece)
         except FragmentError as error:
             self._failure = error.text
-        # What was decoded before the damage is handed out first.
+        # Content before the damage is returned first.
         if self._failure is not None and not pieces:
             raise FragmentError(self._failure)
         content = b"".join(pieces)
@@ -99,24 +103,27 @@ class BoundedDecompressor(abc.ABC):
         """End the stream.
 
         Raises:
-            FragmentError: It's damaged, or ends in the middle.
-            ValueError: Not all content was handed out.
+            FragmentError: The stream is damaged or cut short.
+            ValueError: Not all content was read.
         """
         if self._failure is None and not self.needs_input:
-            raise ValueError("finish() before all content was handed out")
-        if self._failure is None and not self._at_end():
+            raise ValueError("finish() before all content was read")
+        if self._failure is None and (self._to_skip or self._input or not self._at_end()):
             self._failure = "unexpected end of compressed content"
         if self._failure is not None:
             raise FragmentError(self._failure)
 
+    def _can_step(self) -> bool:
+        return len(self._input) > 0 if self._to_skip else self._has_step()
+
     @abc.abstractmethod
     def _has_step(self) -> bool:
-        """Tell whether enough input is at hand for a step."""
+        """Tell whether there is enough input for a step."""
 
     @abc.abstractmethod
     def _step(self, max_bytes: int) -> bytes:
-        """Consume some input, and return some content, which may be empty."""
+        """Consume input, and return content, possibly none."""
 
     @abc.abstractmethod
     def _at_end(self) -> bool:
-        """Tell whether the stream may end here."""
+        """Tell whether the stream can end after all of its input."""

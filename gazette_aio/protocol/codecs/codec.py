@@ -1,9 +1,9 @@
 """Streaming compression of fragments.
 
-A compressor takes content piece by piece. A decompressor takes compressed bytes piece by piece, and
-hands out no more than the caller asks for, so that a small input which expands to a huge output
-can't exhaust memory. Both compute for as long as their input is large: feed slices of up to 1 MiB,
-from a worker thread where a loop is to stay responsive.
+A compressor takes content in pieces. A decompressor takes compressed bytes in pieces, and returns
+at most as many bytes as the caller allows, so that a small input which expands to a huge output
+can't exhaust memory. The time of a call grows with its input: pass slices of up to 1 MiB, and use a
+worker thread if an event loop must stay responsive.
 
     decompressor = decompressor(codec)
     for data in chunks:
@@ -41,26 +41,26 @@ class Compressor(Protocol):
     """Compresses a stream."""
 
     def compress(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Take content, and return compressed bytes as far as there are any yet."""
+        """Compress content, and return the compressed bytes so far, possibly none."""
         ...
 
     def finish(self) -> bytes:
-        """End the stream, and return the rest of the compressed bytes."""
+        """End the stream, and return the remaining compressed bytes."""
         ...
 
 
 class Decompressor(Protocol):
-    """Decompresses a stream. After an error, each call raises it again."""
+    """Decompresses a stream. After an error, each call raises the error again."""
 
     def decompress(
         self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> bytes:
-        """Take compressed bytes, and return content.
+        """Decompress bytes, and return content.
 
         Args:
-            data: Compressed bytes, which are taken in whole.
-            max_bytes: Most bytes to return. Call again with no data for the rest, until the result
-                is empty.
+            data: Compressed bytes, all of which are consumed.
+            max_bytes: Greatest number of bytes to return. Call again without data for the rest,
+                until the result is empty.
 
         Raises:
             FragmentError: The stream is damaged.
@@ -69,14 +69,14 @@ class Decompressor(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether a call without data would return nothing, and not raise."""
+        """Whether a call without data would return nothing and not raise."""
         ...
 
     def finish(self) -> None:
-        """End the stream, after all content was handed out.
+        """End the stream, after all content was read.
 
         Raises:
-            FragmentError: It ends in the middle.
+            FragmentError: The stream is cut short.
         """
         ...
 
@@ -107,9 +107,9 @@ def decompressor(
 
     Args:
         codec: The codec.
-        content_encoded: Whether the bytes of `GZIP_OFFLOAD_DECOMPRESSION` are still compressed.
-            By default the store is taken to have decompressed them on the way.
-        max_window: Largest window of a Zstandard frame which is accepted, in bytes.
+        content_encoded: Whether the bytes of `GZIP_OFFLOAD_DECOMPRESSION` are still compressed. By
+            default the store has decompressed them.
+        max_window: Largest accepted window of a Zstandard frame, in bytes.
 
     Raises:
         FragmentError: The codec isn't supported.
@@ -135,7 +135,7 @@ def decompress_all(
     """Yield the content of a whole compressed stream in pieces of up to 1 MiB.
 
     Raises:
-        FragmentError: It's damaged or cut short.
+        FragmentError: The stream is damaged or cut short.
     """
     stream = decompressor(codec, content_encoded=content_encoded)
     content = stream.decompress(data)
@@ -183,7 +183,7 @@ class _GzipCompressor:
 
 
 class _GzipDecompressor(BoundedDecompressor):
-    """Decodes one or more members which follow each other."""
+    """Decodes one or more concatenated members."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,9 +207,9 @@ class _GzipDecompressor(BoundedDecompressor):
         self._input.skip(
             len(data) - len(member.unused_data if member.eof else member.unconsumed_tail)
         )
-        # A full output may have left more within the decoder, though it took all of the input.
+        # If the output is full, the decoder may hold more, although it consumed all input.
         self._has_more = len(content) == max_bytes and not self._member.eof
         return content
 
     def _at_end(self) -> bool:
-        return self._started and self._member.eof and not self._input
+        return self._started and self._member.eof

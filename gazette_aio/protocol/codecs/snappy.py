@@ -1,4 +1,4 @@
-"""Framed streams of Snappy."""
+"""Snappy's framed format."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gazette_aio.protocol.errors import FragmentError
 _STREAM: Final = b"\xff\x06\x00\x00sNaPpY"
 _HEADER: Final = 4
 _BLOCK: Final = 64 << 10
-# Greatest sizes of compressed and plain chunks: a block, as far as it may grow, and its checksum.
+# Greatest sizes of compressed and plain chunks: a block with its possible growth, and a checksum.
 _MAX_CHUNK: Final = {0: 32 + _BLOCK + _BLOCK // 6 + 4, 1: _BLOCK + 4}
 
 
 class SnappyCompressor:
-    """Compresses as the framed format, in blocks of 64 KiB."""
+    """Compresses in blocks of 64 KiB."""
 
     def __init__(self) -> None:
         import cramjam  # noqa: PLC0415
@@ -25,13 +25,13 @@ class SnappyCompressor:
         self._started = False
 
     def compress(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Take content, and return compressed bytes as far as there are any yet."""
+        """Compress content, and return the compressed bytes so far, possibly none."""
         self._buffer += data
         whole = len(self._buffer) - len(self._buffer) % _BLOCK
         return self._emit(whole) if whole else b""
 
     def finish(self) -> bytes:
-        """End the stream, and return the rest of the compressed bytes."""
+        """End the stream, and return the remaining compressed bytes."""
         return self._emit(len(self._buffer))
 
     def _emit(self, size: int) -> bytes:
@@ -44,9 +44,9 @@ class SnappyCompressor:
 
 
 class SnappyDecompressor(BoundedDecompressor):
-    """Decodes the framed format; a chunk of data expands to 64 KiB at most.
+    """Decodes the framed format, whose chunks of data expand to at most 64 KiB.
 
-    Chunks are split here, and decoded in groups by a decoder which verifies their checksums.
+    This class splits chunks; the library decodes them in groups, and verifies their checksums.
 
     Source: https://github.com/google/snappy/blob/main/framing_format.txt
     """
@@ -56,30 +56,24 @@ class SnappyDecompressor(BoundedDecompressor):
 
         super().__init__()
         self._cramjam = cramjam
-        self._to_skip = 0
         self._started = False
 
     def _has_step(self) -> bool:
         size = len(self._input)
-        if self._to_skip:
-            return size > 0
         return size >= _HEADER and size >= self._chunk_size()
 
     def _chunk_size(self) -> int:
-        """Return how many bytes of the chunk ahead have to be at hand for a step."""
+        """Return the number of bytes which a step needs for the next chunk."""
         header = self._input.peek(_HEADER)
         kind, length = header[0], int.from_bytes(header[1:4], "little")
         if kind == 0xFF:
             return len(_STREAM)
         if kind in _MAX_CHUNK and 4 <= length <= _MAX_CHUNK[kind]:
             return _HEADER + length
-        # It's skipped as it comes in, or refused.
+        # The chunk is skipped as it arrives, or refused.
         return _HEADER
 
     def _step(self, max_bytes: int) -> bytes:
-        if self._to_skip:
-            self._to_skip -= self._input.skip(self._to_skip)
-            return b""
         size = self._chunk_size()
         chunk = self._input.take(size)
         kind = chunk[0]
@@ -101,7 +95,7 @@ class SnappyDecompressor(BoundedDecompressor):
         return self._decode(chunk, (max_bytes - 1) // _BLOCK)
 
     def _decode(self, chunk: bytes, more: int) -> bytes:
-        """Decode a chunk of data, and whole ones behind it, but no more than `more` of those."""
+        """Decode a chunk of data, and up to `more` whole chunks which follow."""
         chunks = [_STREAM, chunk]
         while more > 0 and len(self._input) >= _HEADER:
             size = self._chunk_size()
@@ -117,4 +111,4 @@ class SnappyDecompressor(BoundedDecompressor):
             raise FragmentError(f"corrupt Snappy content: {error}") from None
 
     def _at_end(self) -> bool:
-        return self._started and not self._to_skip and not self._input
+        return self._started

@@ -1,4 +1,4 @@
-"""Streams of Zstandard frames."""
+"""Zstandard streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BLOCK: Final = 128 << 10
 
 
 class ZstandardCompressor:
-    """Compresses as one frame with a checksum."""
+    """Compresses into one frame with a checksum."""
 
     def __init__(self) -> None:
         import zstandard  # noqa: PLC0415
@@ -26,18 +26,19 @@ class ZstandardCompressor:
         self._stream = zstandard.ZstdCompressor(write_checksum=True).compressobj()
 
     def compress(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Take content, and return compressed bytes as far as there are any yet."""
+        """Compress content, and return the compressed bytes so far, possibly none."""
         return self._stream.compress(data)
 
     def finish(self) -> bytes:
-        """End the stream, and return the rest of the compressed bytes."""
+        """End the stream, and return the remaining compressed bytes."""
         return self._stream.flush()
 
 
 class ZstandardDecompressor(BoundedDecompressor):
-    """Decodes one or more frames, by so many blocks as can't expand to more than is wanted.
+    """Decodes one or more frames, as many blocks at a time as fit the output's limit.
 
-    Each block expands to 128 KiB at most. Damage takes with it the blocks decoded along with it.
+    A block expands to at most 128 KiB. Content of blocks decoded together with a damaged block is
+    lost.
 
     Source: RFC 8878, section 3.1.
     """
@@ -52,13 +53,10 @@ class ZstandardDecompressor(BoundedDecompressor):
         self._frame: Any = None
         self._has_checksum = False
         self._ended = False
-        self._to_skip = 0
         self._started = False
 
     def _has_step(self) -> bool:
         size = len(self._input)
-        if self._to_skip:
-            return size > 0
         if self._frame is None:
             return size >= 4 and size >= self._header_size()
         if self._ended:
@@ -66,15 +64,12 @@ class ZstandardDecompressor(BoundedDecompressor):
         return size >= _BLOCK_HEADER and size >= self._block(0)[0]
 
     def _step(self, max_bytes: int) -> bytes:
-        if self._to_skip:
-            self._to_skip -= self._input.skip(self._to_skip)
-            return b""
         if self._frame is None:
             return self._begin_frame()
         if self._ended:
             return self._feed(_CHECKSUM_SIZE, ends_frame=True)
         size, last = self._block(0)
-        # Hot: a call for each block takes longer than the block.
+        # Hot: a call per block would take longer than decoding the block.
         for _ in range(1, max_bytes // _MAX_BLOCK):
             if last or size + _BLOCK_HEADER > len(self._input):
                 break
@@ -121,16 +116,12 @@ class ZstandardDecompressor(BoundedDecompressor):
         self._frame = self._decompressor.decompressobj()
         return self._feed(len(header), ends_frame=False)
 
-    def _block(self, behind: int) -> tuple[int, bool]:
-        """Return the size of a block with its header, and whether it's the last.
-
-        Args:
-            behind: Length of the input ahead of it.
-        """
-        header = int.from_bytes(self._input.peek(_BLOCK_HEADER, behind), "little")
+    def _block(self, at: int) -> tuple[int, bool]:
+        """Return the size of the block at offset `at` of the input, and whether it's the last."""
+        header = int.from_bytes(self._input.peek(_BLOCK_HEADER, at), "little")
         kind, size = header >> 1 & 3, header >> 3
         if kind == 3 or size > _MAX_BLOCK:
-            # Too little input never comes to an end, thus let the step fail.
+            # The size can't be known, thus the step must fail now.
             return _BLOCK_HEADER, True
         return _BLOCK_HEADER + (1 if kind == 1 else size), bool(header & 1)
 
@@ -144,4 +135,4 @@ class ZstandardDecompressor(BoundedDecompressor):
         return content
 
     def _at_end(self) -> bool:
-        return self._started and self._frame is None and not self._to_skip and not self._input
+        return self._started and self._frame is None

@@ -1,4 +1,4 @@
-"""Text forms of Go which appear on the wire: quoting, templates, and times.
+"""Go's text forms which are part of the protocol: quoting, durations, templates, times.
 
 Imports nothing else of this package.
 """

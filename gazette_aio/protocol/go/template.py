@@ -1,11 +1,12 @@
-"""A subset of the template language of path postfixes: its syntax.
+"""Syntax of templates: a subset of the language of path postfixes.
 
     text {{ pipeline }} {{- trims blanks before, and after -}} {{/* comment */}}
     {{ if pipeline }} … {{ else if pipeline }} … {{ else }} … {{ end }}
     {{ with pipeline }} … {{ else }} … {{ end }}
 
-A pipeline is a row of commands, `a | b`, each of which hands its value to the next as the last
-argument. A command is an operand, or a function or method with operands as arguments. Operands are
+A pipeline is a sequence of commands, `a | b`, each of which passes its value to the next as the
+last argument. A command is an operand, or a function or method with operands as arguments. Operands
+are
 `.`, `.Field.Field`, strings, integers, booleans, and pipelines in parentheses.
 """
 
@@ -26,7 +27,7 @@ FUNCTIONS: Final = frozenset(
     {"and", "eq", "ge", "gt", "index", "le", "len", "lt", "ne", "not", "or"}
     | {"print", "printf", "println"}
 )
-"""Functions of the subset."""
+"""Supported functions."""
 
 _UNSUPPORTED: Final = frozenset({"block", "break", "continue", "define", "range", "template"})
 _WORDS: Final = FUNCTIONS | _UNSUPPORTED | {"else", "end", "false", "if", "true", "with"}
@@ -64,7 +65,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function by its name."""
+    """Name of a function."""
 
     name: str
     column: int
@@ -80,12 +81,12 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """The value which `with` or the template is about."""
+    """Value of the innermost `with`, or of the template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Commands, each a row of operands."""
+    """Commands, each a sequence of operands."""
 
     commands: tuple[tuple[Operand, ...], ...]
     line: int
@@ -98,7 +99,7 @@ Operand: TypeAlias = Fields | Function | Constant | Dot | Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """An `if`, or a `with` which makes its value the dot."""
+    """An `if` or a `with`; `with` sets the dot to its value."""
 
     pipeline: Pipeline
     body: tuple[Node, ...]
@@ -114,10 +115,10 @@ def parse_template(text: str, *, name: str) -> tuple[Node, ...]:
 
     Args:
         text: The template.
-        name: Name of it within the texts of errors.
+        name: Name of the template in the texts of errors.
 
     Raises:
-        ValidationError: It isn't valid, or goes beyond the subset.
+        ValidationError: The template isn't valid, or uses an unsupported feature.
     """
     return _Parser(text, name).parse()
 
@@ -152,7 +153,7 @@ class _Parser:
         raise ValidationError(f"template: {self._name}:{line}: {reason}")
 
     def _parse_nodes(self) -> tuple[tuple[Node, ...], str]:
-        """Parse up to the end, or past an `end` or `else`, which is returned."""
+        """Parse up to the end, or past an `end` or `else`, and return that keyword."""
         nodes: list[Node] = []
         while self._at < len(self._text):
             begin = self._text.find("{{", self._at)
@@ -203,7 +204,7 @@ class _Parser:
                 self._at += 1
 
     def _read_action(self) -> None:
-        """Split an action into its tokens, up to and past its end."""
+        """Split an action into its tokens, and move past its end."""
         self._tokens, self._next = list(self._lex()), 0
 
     def _lex(self) -> Iterator[_Token]:
@@ -245,7 +246,7 @@ class _Parser:
                 if following not in ("if", "with"):
                     self._fail(f"unexpected {quote(following)} in else")
                 self._next = 2
-                # The nested branch takes the end which closes both.
+                # The nested branch consumes the end of both.
                 otherwise = (self._parse_branch(following),)
                 closed_by = "end"
             else:
@@ -346,7 +347,7 @@ class _Parser:
         return at - (self._text.rfind("\n", 0, at) + 1)
 
     def _parse_number(self, token: _Token) -> int:
-        # More digits than these don't fit 64 bits.
+        # Integers with more digits don't fit 64 bits.
         if len(token.text) > 24:
             self._fail(f"bad number syntax: {quote(token.text)}", token.at)
         digits = token.text.lstrip("+-")
@@ -360,7 +361,7 @@ class _Parser:
         return value
 
     def _parse_string(self, token: _Token) -> str:
-        # Escapes of single bytes beyond ASCII are left out, as they needn't give valid text.
+        # Escapes of non-ASCII bytes are unsupported: their text may be invalid.
         if "\\" in _STRING_ESCAPE.sub("", token.text):
             self._fail(f"invalid syntax in {quote(token.text)}", token.at)
         try:

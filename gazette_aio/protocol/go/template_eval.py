@@ -1,4 +1,4 @@
-"""A subset of the template language of path postfixes: its evaluation."""
+"""Evaluation of templates."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Template:
 
     Args:
         text: The template.
-        name: Name of it within the texts of errors.
+        name: Name of the template in the texts of errors.
 
     Raises:
-        ValidationError: It isn't valid, or goes beyond the subset.
+        ValidationError: The template isn't valid, or uses an unsupported feature.
     """
 
     def __init__(self, text: str, *, name: str) -> None:
@@ -50,10 +50,10 @@ class Template:
         self._nodes = parse_template(text, name=name)
 
     def execute(self, root: Record) -> str:
-        """Evaluate the template over a value.
+        """Evaluate the template with `root` as its dot.
 
         Raises:
-            ValidationError: It doesn't suit the value.
+            ValidationError: The template doesn't fit the value.
         """
         return "".join(_Evaluation(self._name).walk(self._nodes, root))
 
@@ -215,7 +215,7 @@ class _Evaluation:
     def _print(self, arguments: Sequence[Value]) -> str:
         text = ""
         for index, argument in enumerate(arguments):
-            # Operands are set apart, unless one of the two is a string.
+            # A space separates two operands, unless one of them is a string.
             if (
                 index
                 and not isinstance(argument, str)

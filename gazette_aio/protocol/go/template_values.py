@@ -1,4 +1,4 @@
-"""A subset of the template language of path postfixes: its values, functions and formats."""
+"""Values, functions and formats of templates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gazette_aio.protocol.go.text import byte_length, quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# A label value may be as long, and no path postfix is. Without a limit, a template which prints its
-# dot twice, within one which does the same, and so on, would give a text without limit.
+# Label values have this limit, and path postfixes a lower one. Without a limit, nested templates
+# which print their dot twice would make texts of any length.
 _MAX_TEXT_LENGTH: Final = 1024
 
 
 class Named(int):
-    """A number which prints as a name."""
+    """A number printed as a name."""
 
     def __new__(cls, value: int, name: str) -> Self:
-        """Return the number `value`, which prints as `name`."""
+        """Return the number `value`, printed as `name`."""
         named = super().__new__(cls, value)
         named.name = name
         return named
@@ -42,23 +42,23 @@ class Record:
 
     type_name: str
     members: Mapping[str, Value | Method | Callable[[], Value]]
-    """Values which are costly to make are given as functions."""
+    """Values by name; functions make costly values."""
     text: Callable[[], str] | None = field(default=None)
-    """How it prints, if it does."""
+    """Returns the printed form; None if the value can't be printed."""
 
 
 Value: TypeAlias = str | int | bool | list[Any] | Record
 
 
 class CallError(Exception):
-    """A function can't take its arguments. It never gets out of an evaluation."""
+    """Arguments don't fit a function. The evaluation converts this error."""
 
 
 def format_value(value: Value) -> str:
     """Return the printed form of a value.
 
     Raises:
-        CallError: It has none, or a very long one.
+        CallError: The value has no printed form, or a very long one.
     """
     text = _format(value)
     if len(text) > _MAX_TEXT_LENGTH:
@@ -98,7 +98,7 @@ def type_name_of(value: Value) -> str:
 
 
 def is_true(value: Value) -> bool:
-    """Tell whether a condition of the value holds."""
+    """Tell whether a value counts as true."""
     return isinstance(value, Record) or bool(value)
 
 
@@ -116,7 +116,7 @@ def _compare(lhs: Value, rhs: Value, holds: Callable[[Any, Any], bool]) -> bool:
 
 
 def _equals(first: Value, *others: Value) -> bool:
-    # Each is compared, so that one of another type is an error in any case.
+    # All are compared, so that another type is always an error.
     results = [_compare(first, other, operator.eq) for other in others]
     return any(results)
 
@@ -192,7 +192,11 @@ _VERB: Final = re.compile(
 
 
 def printf(arguments: Sequence[Value]) -> str:
-    """Format all but the first argument by the first."""
+    """Format the other arguments by the first argument.
+
+    Raises:
+        CallError: The arguments don't fit the format.
+    """
     form, *values = arguments
     if not isinstance(form, str):
         raise CallError(f"expected string; found {format_value(form)}")
@@ -207,7 +211,7 @@ def printf(arguments: Sequence[Value]) -> str:
         return _format_verb(match, value)
 
     text = _VERB.sub(replace, form)
-    # A wrong format prints a diagnostic elsewhere, but that must not become part of a path.
+    # Go prints a diagnostic instead, which mustn't become part of a path.
     if next(remaining, None) is not None:
         raise CallError("too many arguments")
     return text

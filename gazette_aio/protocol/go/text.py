@@ -1,4 +1,4 @@
-"""Text forms which peers of the protocol print and parse: durations, quoted strings, integers."""
+"""Go's text forms: durations, quoted strings, integers and clean paths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNITS: Final = {
     "h": HOUR,
 }
 _DURATION_TERM: Final = re.compile(r"([0-9]*)(\.([0-9]*))?([^0-9.]*)")
-# No duration of 64 bits needs more digits than these.
+# Durations of 64 bits need fewer characters.
 _MAX_DURATION_LENGTH: Final = 256
 
 _ESCAPES: Final = {
@@ -103,7 +103,7 @@ def parse_duration(text: str) -> int:
     """Parse a duration such as `300ms`, `-1.5h` or `2h45m`, and return nanoseconds.
 
     Raises:
-        ValidationError: It has no number, no unit, or doesn't fit 64 bits.
+        ValidationError: The text has no number or no unit, or the duration doesn't fit 64 bits.
     """
     invalid = ValidationError(f"time: invalid duration {quote(text[:_MAX_DURATION_LENGTH])}")
     if len(text) > _MAX_DURATION_LENGTH:
@@ -140,7 +140,7 @@ def duration_nanoseconds(duration: Duration) -> int:
 
 
 def duration_proto(value: int | timedelta) -> Duration:
-    """Return the protobuf form of a duration, given in nanoseconds or as a `timedelta`."""
+    """Return the protobuf form of a duration; an integer is nanoseconds."""
     if isinstance(value, timedelta):
         value = timedelta_nanoseconds(value)
     seconds, nanos = divmod(abs(value), SECOND)
@@ -158,10 +158,10 @@ _HEX_INT: Final = re.compile(r"[+-]?[0-9A-Fa-f]+", re.ASCII)
 
 
 def parse_hex_int64(text: str) -> int:
-    """Parse a signed 64-bit integer of hexadecimal digits, without any prefix.
+    """Parse a signed 64-bit integer of hexadecimal digits, without a prefix.
 
     Raises:
-        ValidationError: It has other characters, or doesn't fit.
+        ValidationError: The text has other characters, or doesn't fit 64 bits.
     """
     if not _HEX_INT.fullmatch(text):
         raise ValidationError(f"strconv.ParseInt: parsing {quote(text)}: invalid syntax")
@@ -172,10 +172,10 @@ def parse_hex_int64(text: str) -> int:
 
 
 def clean_path(path: str) -> str:
-    """Return the shortest path which is lexically the same as `path`.
+    """Return the shortest path which is lexically equal to `path`.
 
-    Runs of slashes, `.` and inner `..` are resolved; trailing slashes are cut; a leading `..` of a
-    relative path stays. The empty path is `.`.
+    Repeated slashes, `.` and inner `..` are resolved, and trailing slashes are cut. A leading `..`
+    of a relative path stays. The empty path is `.`.
     """
     if not path:
         return "."
@@ -197,6 +197,6 @@ def clean_path(path: str) -> str:
 
 
 def join_path(*parts: str) -> str:
-    """Join the non-empty `parts` with slashes and clean the result; empty if there is none."""
+    """Join the non-empty `parts` with slashes, and clean the result; without parts it's empty."""
     present = [part for part in parts if part]
     return clean_path("/".join(present)) if present else ""

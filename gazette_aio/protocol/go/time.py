@@ -1,6 +1,6 @@
-"""Times formatted by layouts, which spell a reference time: `2006-01-02T15:04:05.999Z07:00`.
+"""Times formatted by Go's layouts, which spell a reference time: `2006-01-02T15:04:05.999Z07:00`.
 
-All times are UTC, and given in nanoseconds since the Unix epoch.
+All times are UTC, in nanoseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _DAY_SECONDS: Final = 86_400
 
-# The names of `calendar` follow the locale.
+# The names in `calendar` depend on the locale.
 MONTHS: Final = (
     "January",
     "February",
@@ -42,11 +42,11 @@ WEEKDAYS: Final = (
 )
 
 ZERO_TIME: Final = -62_135_596_800 * SECOND
-"""The time which stands for none: midnight of January 1, year 1."""
+"""Unset time: midnight of January 1, year 1."""
 DEFAULT_LAYOUT: Final = "2006-01-02 15:04:05.999999999 -0700 MST"
-"""Layout of a time which is printed without one."""
+"""Layout of times which are printed without a layout."""
 
-# The first alternative that matches at a position is taken; other text stands for itself.
+# The first alternative which matches at a position is used; other text is copied.
 _CHUNK: Final = re.compile(
     r"January|Jan(?![a-z])|Monday|Mon(?![a-z])|MST|0[1-6]|002|15|1|2006|2|_2(?!006)|__2"
     r"|3|4|5|PM|pm|[-Z](?:070000|07:00:00|0700|07:00|07)|[.,](?:0+|9+)(?![0-9])"
@@ -54,7 +54,7 @@ _CHUNK: Final = re.compile(
 
 
 class Civil(NamedTuple):
-    """A time, taken apart."""
+    """Fields of a time."""
 
     year: int
     month: int
@@ -70,10 +70,10 @@ class Civil(NamedTuple):
 
 
 def civil(nanoseconds: int) -> Civil:
-    """Take a time apart.
+    """Split a time into its fields.
 
     Raises:
-        ValidationError: It isn't within the years 1 to 9999.
+        ValidationError: The year isn't within 1 to 9999.
     """
     seconds, nanosecond = divmod(nanoseconds, SECOND)
     days, rest = divmod(seconds, _DAY_SECONDS)
@@ -97,7 +97,7 @@ def civil(nanoseconds: int) -> Civil:
 
 
 def unix_nanoseconds(time: datetime | int) -> int:
-    """Return a time in nanoseconds since the Unix epoch; a naive one is taken to be UTC."""
+    """Return a time in nanoseconds since the Unix epoch; naive times are UTC."""
     if isinstance(time, int):
         return time
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
@@ -105,7 +105,7 @@ def unix_nanoseconds(time: datetime | int) -> int:
 
 
 def utc_datetime(nanoseconds: int) -> datetime:
-    """Return a time as a `datetime` of UTC, cut to microseconds."""
+    """Return a time as a UTC `datetime`, cut to microseconds."""
     return _EPOCH + timedelta(microseconds=nanoseconds // MICROSECOND)
 
 
@@ -113,7 +113,7 @@ def format_time(nanoseconds: int, layout: str = DEFAULT_LAYOUT) -> str:
     """Format a time by a layout.
 
     Raises:
-        ValidationError: The time isn't within the years 1 to 9999.
+        ValidationError: The year isn't within 1 to 9999.
     """
     time = civil(nanoseconds)
     return _CHUNK.sub(lambda match: _format_chunk(time, match[0]), layout)

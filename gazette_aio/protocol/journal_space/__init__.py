@@ -1,4 +1,4 @@
-"""Journal specs: their algebra, and journal spaces as YAML.
+"""Journal spaces: trees of journal specs, and their YAML.
 
-Imports validation and the generated messages of `protocol`.
+Imports `protocol.spaces`, journal specs, names and errors.
 """

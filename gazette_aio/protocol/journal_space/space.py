@@ -1,8 +1,8 @@
-"""Journal specifications as a tree, in which directories hold what their journals share.
+"""Trees of journal specs, in which directories hold the fields that their journals share.
 
-Specifications are stored in full. People would rather edit them as a tree, the nodes of which hold
-only what differs from their parents. A node is a directory if its name is empty or ends in a slash,
-and a journal otherwise.
+Brokers store specs in full. People edit them as a tree, whose nodes hold only the fields which
+differ from their parents. A node is a directory if its name is empty or ends in a slash, and a
+journal otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.protocol._generated.broker_pb2 import ApplyRequest, JournalSpec, ListResponse
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.journal import MAX_JOURNAL_LENGTH, validate_journal
-from gazette_aio.protocol.journal_space.journal_spec import (
+from gazette_aio.protocol.journal_spec import (
     intersect_journal_specs,
     subtract_journal_specs,
     union_journal_specs,
@@ -28,28 +28,28 @@ _UNSET: Final = JournalSpec()
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """A directory or a journal, and what it shares with the journals below."""
+    """A journal, or a directory with the fields which its journals share."""
 
     spec: JournalSpec = dataclasses.field(default_factory=JournalSpec)
-    """Specification; zero values are inherited from the directories above."""
+    """Spec; unset fields are inherited from the directories above."""
     comment: str = ""
     """Remark for people."""
     delete: bool | None = None
     """Whether to delete the journals; None is inherited."""
     revision: int = 0
-    """Revision at which the journal was last modified; journals only."""
+    """Revision of the journal's last modification; journals only."""
     children: list[Node] = dataclasses.field(default_factory=list["Node"])
-    """Nodes below, in the order of their names; directories only."""
+    """Nodes of the directory in the order of names; directories only."""
     has_no_stores: bool = False
-    """Whether no fragment stores are inherited, and there are none; for an explicit empty list."""
+    """Whether the list of fragment stores is explicitly empty, and thus none are inherited."""
     patched: bool = dataclasses.field(default=False, compare=False)
-    """Whether `patch()` came across this journal."""
+    """Whether `patch()` updated or inserted this journal."""
     line: int = dataclasses.field(default=0, compare=False, repr=False)
-    """Line of the document it was read from, or zero."""
+    """Line of the document, or zero."""
 
     @classmethod
     def from_list_response(cls, response: ListResponse) -> Node:
-        """Return the hoisted tree of a listing, which is in the order of names."""
+        """Return the hoisted tree of a listing, which must be in the order of names."""
         root = _extract_tree(
             [
                 cls(spec=_copy(journal.spec), revision=journal.mod_revision)
@@ -70,16 +70,16 @@ class Node:
         return not self.spec.name or self.spec.name.endswith("/")
 
     def validate(self) -> None:
-        """Check the shape of the tree. Specifications aren't, as they may be partial.
+        """Check the shape of the tree. Specs may be partial, and aren't checked.
 
         Raises:
-            ValidationError: A node isn't valid where it stands.
+            ValidationError: A node isn't valid in its place.
         """
         for _, error in self.find_errors():
             raise error
 
     def find_errors(self, path: str = "") -> Iterator[tuple[tuple[str, Node], ValidationError]]:
-        """Yield what `validate()` would raise, with the path and the node it's about."""
+        """Yield the errors of `validate()`, each with the path of its node and the node."""
         if not self.is_directory:
             try:
                 validate_journal(self.name)
@@ -117,9 +117,9 @@ class Node:
             previous = child
 
     def hoist(self) -> None:
-        """Move what all children of a directory have in common up to it, from the bottom up.
+        """Move the fields which all children of a directory share to the directory, bottom up.
 
-        What directories hold already is pushed down at first, so that the journals stay the same.
+        Fields of directories are pushed down first, so that the journals don't change.
         """
         self.push_down()
         self._hoist()
@@ -135,7 +135,7 @@ class Node:
             if child.delete != delete:
                 delete = None
             shared = intersect_journal_specs(shared, child.spec)
-        # A suspension is of one journal.
+        # A suspension belongs to one journal.
         shared.ClearField("suspend")
         shared.name = self.name
         self.spec, self.delete = shared, delete
@@ -144,11 +144,11 @@ class Node:
                 child.delete = None
             child.spec = subtract_journal_specs(child.spec, shared)
             child.has_no_stores = False
-        # Children without stores leave none to be shared, so that there's nothing to be kept off.
+        # A child without stores leaves no stores to share, thus there are none to exclude.
         self.has_no_stores = False
 
     def push_down(self) -> None:
-        """Move what directories hold down to their journals, which then are complete."""
+        """Move the fields of directories to their journals, whose specs then are complete."""
         for child in self.children:
             if child.delete is None:
                 child.delete = self.delete
@@ -163,7 +163,7 @@ class Node:
     def _inherit(
         self, parent: JournalSpec, *, parent_has_no_stores: bool
     ) -> tuple[JournalSpec, bool]:
-        """Return the specification with what it inherits, and whether it's without stores."""
+        """Return the spec with inherited fields, and whether its stores are explicitly empty."""
         spec = union_journal_specs(self.spec, parent)
         if spec.fragment.stores:
             if self.spec.fragment.stores or not self.has_no_stores:
@@ -183,10 +183,10 @@ class Node:
         """Update a journal of the tree, or insert it.
 
         Args:
-            patch: The journal; what it leaves unset stays as it is.
+            patch: The journal; its unset fields don't change the tree.
 
         Returns:
-            The node of the tree which was updated or inserted.
+            The updated or inserted node of the tree.
 
         Raises:
             ValidationError: The patch is a directory.
@@ -194,7 +194,7 @@ class Node:
         if patch.is_directory:
             raise ValidationError(f"expected a journal to patch ({patch.name})")
         if not self._holds(patch.name):
-            # The empty name is a prefix of all, so that this happens once at most.
+            # The empty name is a prefix of all names, thus this happens at most once.
             self._wrap()
         node = self
         while node.is_directory:
@@ -215,7 +215,7 @@ class Node:
         return node
 
     def _holds(self, name: str) -> bool:
-        # A journal holds no other, even if its name is a prefix of that one's.
+        # A journal contains no other journal, even if its name is a prefix of the other's name.
         return name.startswith(self.name) if self.is_directory else name == self.name
 
     def _wrap(self) -> None:
@@ -225,13 +225,13 @@ class Node:
         self.has_no_stores = self.patched = False
 
     def mark_unpatched_for_deletion(self) -> None:
-        """Set `delete` of the journals which `patch()` didn't come across."""
+        """Set `delete` of the journals which `patch()` didn't update or insert."""
         for node in self.walk_terminal_nodes():
             if not node.patched:
                 node.delete = True
 
     def to_apply_request(self) -> ApplyRequest:
-        """Return the request which applies the journals of the tree; the tree stays as it is."""
+        """Return the request which applies the journals of the tree, and don't change the tree."""
         request = ApplyRequest()
         for node, spec, delete in self._resolve(_UNSET, has_no_stores=False, delete=None):
             change = request.changes.add(expect_mod_revision=node.revision)
@@ -264,9 +264,9 @@ def _copy(spec: JournalSpec) -> JournalSpec:
 
 
 def _shared_prefix(lhs: str, rhs: str) -> int:
-    """Return the length of the longest prefix which both names share, and which ends in a slash."""
+    """Return the length of the longest common prefix which ends in a slash."""
     length = 0
-    # No valid name is longer. Listings aren't validated, but mustn't nest without limit.
+    # Listings aren't validated, but mustn't nest without limit. No valid name is longer.
     lhs, rhs = lhs[:MAX_JOURNAL_LENGTH], rhs[:MAX_JOURNAL_LENGTH]
     for lhs_part, rhs_part in zip(lhs.split("/")[:-1], rhs.split("/")[:-1], strict=False):
         if lhs_part != rhs_part:
@@ -276,9 +276,9 @@ def _shared_prefix(lhs: str, rhs: str) -> int:
 
 
 def _extract_tree(nodes: list[Node]) -> Node:
-    """Return the tree of journals in order, with a directory wherever two or more share a prefix.
+    """Return the tree of sorted journals, with a directory where two or more share a prefix.
 
-    One pass, with the directories which enclose the present node on a stack.
+    One pass; a stack holds the directories which enclose the current node.
     """
     if not nodes:
         return Node()

@@ -1,8 +1,8 @@
-"""Rules of messages, by which peers accept or refuse them.
+"""Validation rules of requests and responses.
 
-Requests are checked in full before they are sent. Responses can be checked structurally only
-(`strict=False`): a client which refuses a whole listing since one name in it breaks a rule of its
-own release does more harm than good.
+Requests are checked in full before they are sent. Responses can be checked for structure only
+(`strict=False`), so that a client doesn't refuse a whole listing because one name in it breaks a
+rule of the client's release.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_fragment
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
 from gazette_aio.protocol.journal import (
@@ -23,7 +23,7 @@ from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.protocol.store import parse_fragment_store
 from gazette_aio.protocol.url import parse_url, redacted
 from gazette_aio.protocol.validation import specs
-from gazette_aio.protocol.validation.specs import enum_name, within
+from gazette_aio.protocol.validation.specs import enum_name
 from gazette_aio.protocol.well_known import META_PREFIX
 
 if TYPE_CHECKING:
@@ -42,11 +42,10 @@ def validate(message: Message, *, strict: bool = True, expect_header: bool = Fal
 
     Args:
         message: The message.
-        strict: Whether to check all rules. If not, responses are checked for their structure only:
-            offsets, and which parts go together. Statuses, codecs, names, zones, endpoints and
-            labels may then be ones which this release doesn't know. Requests are always checked
-            in full.
-        expect_header: Whether a response must have a header, as the first one of an RPC does.
+        strict: Whether to check all rules of responses, or only their structure: offsets, and
+            which fields go together. Without `strict`, this release may not know statuses, codecs,
+            names, zones, endpoints and labels. Requests are always checked in full.
+        expect_header: Whether a response must have a header, as the first response of an RPC has.
 
     Raises:
         ValidationError: The message isn't valid.
@@ -57,7 +56,7 @@ def validate(message: Message, *, strict: bool = True, expect_header: bool = Fal
         check(message)
     elif (check_response := _RESPONSES.get(kind)) is not None:
         check_response(message, strict)
-        # Wire: peers always send the header of most responses, if only an empty one.
+        # Wire: peers send the header of most responses always, even an empty header.
         if expect_header and not message.header.etcd.revision:  # type: ignore[attr-defined]
             raise ValidationError("expected Header")
     else:
@@ -73,7 +72,7 @@ def _text(message: Message) -> str:
 def _validate_read_request(request: pb.ReadRequest) -> None:
     if request.HasField("header"):
         within("Header", specs.validate_header, request.header)
-    _validate_journal(request.journal)
+    within("Journal", validate_journal, request.journal)
     offset, end_offset = request.offset, request.end_offset
     if offset < -1:
         raise ValidationError(f"invalid Offset ({offset}; expected -1 <= Offset <= MaxInt64)")
@@ -83,20 +82,13 @@ def _validate_read_request(request: pb.ReadRequest) -> None:
         )
 
 
-def _validate_journal(name: str) -> None:
-    try:
-        validate_journal(name)
-    except ValidationError as error:
-        raise error.extend("Journal") from None
-
-
 def _validate_append_request(request: pb.AppendRequest) -> None:
     if not request.journal:
         _validate_append_chunk(request)
         return
     if request.HasField("header"):
         within("Header", specs.validate_header, request.header)
-    _validate_journal(request.journal)
+    within("Journal", validate_journal, request.journal)
     if request.offset < 0:
         raise ValidationError(f"invalid Offset ({request.offset}; expected >= 0)")
     if request.content:
@@ -112,7 +104,7 @@ def _validate_append_request(request: pb.AppendRequest) -> None:
 
 
 def _validate_append_chunk(request: pb.AppendRequest) -> None:
-    # Field by field in this order, as the first one is told. A chunk has none but its content.
+    # Wire: the order of these checks decides which field the error names.
     if request.HasField("header"):
         raise ValidationError("unexpected Header")
     if request.do_not_proxy:
@@ -202,7 +194,7 @@ def _validate_apply_change(change: pb.ApplyRequest.Change) -> None:
 def _validate_fragments_request(request: pb.FragmentsRequest) -> None:
     if request.HasField("header"):
         within("Header", specs.validate_header, request.header)
-    _validate_journal(request.journal)
+    within("Journal", validate_journal, request.journal)
     begin, end = request.begin_mod_time, request.end_mod_time
     if end and end < begin:
         raise ValidationError(f"invalid EndModTime ({end} must be after {begin})")
@@ -385,7 +377,7 @@ def _validate_listed_fragment(
         within("SignedUrl", parse_url, listed.signed_url)
 
 
-# Invariant: these tables name every message of the broker protocol, but for the sum, which has no
+# Invariant: these tables name every message of the broker protocol except SHA1Sum, which has no
 # rules; a test walks the descriptor.
 _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
     pb.AppendRequest: _validate_append_request,

@@ -1,4 +1,4 @@
-"""Rules of specifications, headers and routes."""
+"""Validation rules of specs, headers and routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_codec
 from gazette_aio.protocol.go.text import HOUR, MINUTE, SECOND, duration_nanoseconds, format_duration
 from gazette_aio.protocol.journal import split_meta, validate_journal, validate_token
@@ -26,7 +26,7 @@ from gazette_aio.protocol.well_known import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 MAX_REPLICATION: Final = 5
 MIN_FRAGMENT_LENGTH: Final = 1 << 10
@@ -39,24 +39,16 @@ MAX_JOURNAL_LIMIT: Final = 1 << 17
 _FLAGS: Final = frozenset(pb.JournalSpec.Flag.values())
 
 
-def within(context: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Call `check`, and put its errors into a context."""
-    try:
-        check(*args, **kwargs)
-    except ValidationError as error:
-        raise error.extend(context) from None
-
-
 def enum_name(enum: Any, number: int) -> str:
-    """Return the name of an enum value, or its number if it has none."""
+    """Return the name of an enum value, or an unknown value's number."""
     return str(enum.Name(number)) if number in enum.values() else str(number)
 
 
 def validate_journal_spec(spec: pb.JournalSpec) -> None:
-    """Check the specification of a journal.
+    """Check the spec of a journal.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The spec isn't valid.
     """
     within("Name", validate_journal, spec.name)
     if meta := split_meta(spec.name)[1]:
@@ -97,7 +89,7 @@ def _validate_journal_labels(labels: pb.LabelSet) -> None:
 
 
 def _validate_media_type(text: str) -> None:
-    """Check a media type. It has no parameters, as a label value can't hold a semicolon."""
+    """Check a media type. Label values have no semicolons, thus no parameters."""
     head, slash, subtype = text.partition("/")
     token = _media_token(head)
     if not token:
@@ -120,10 +112,10 @@ def _media_token(text: str) -> str:
 
 
 def validate_fragment_spec(spec: pb.JournalSpec.Fragment) -> None:
-    """Check how a journal is to be persisted.
+    """Check the fragment part of a journal spec.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The spec isn't valid.
     """
     if not MIN_FRAGMENT_LENGTH <= spec.length <= MAX_FRAGMENT_LENGTH:
         raise ValidationError(
@@ -164,7 +156,7 @@ def validate_suspend(suspend: pb.JournalSpec.Suspend) -> None:
     """Check the suspension of a journal.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The suspension isn't valid.
     """
     level = pb.JournalSpec.Suspend.Level
     if suspend.level not in level.values():
@@ -179,27 +171,27 @@ def validate_process_id(process_id: pb.ProcessSpec.ID) -> None:
     """Check the identity of a process.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The identity isn't valid.
     """
     within("Zone", validate_token, process_id.zone, min_length=1, max_length=32)
     within("Suffix", validate_token, process_id.suffix, min_length=4, max_length=128)
 
 
 def validate_process_spec(spec: pb.ProcessSpec) -> None:
-    """Check identity and endpoint of a process.
+    """Check the identity and the endpoint of a process.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The identity or the endpoint isn't valid.
     """
     within("Id", validate_process_id, spec.id)
     within("Endpoint", parse_endpoint, spec.endpoint)
 
 
 def validate_broker_spec(spec: pb.BrokerSpec) -> None:
-    """Check the specification of a broker.
+    """Check the spec of a broker.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The spec isn't valid.
     """
     validate_process_spec(spec.process_spec)
     if spec.journal_limit > MAX_JOURNAL_LIMIT:
@@ -210,12 +202,12 @@ def validate_broker_spec(spec: pb.BrokerSpec) -> None:
 
 
 def process_id_key(process_id: pb.ProcessSpec.ID) -> tuple[str, str]:
-    """Return the key which members of a route are sorted by."""
+    """Return the sort key of a member of a route."""
     return process_id.zone, process_id.suffix
 
 
 def route_equivalent(lhs: pb.Route, rhs: pb.Route) -> bool:
-    """Tell whether two routes have the same primary and members; endpoints may differ."""
+    """Tell whether two routes have equal primaries and members; endpoints may differ."""
     return lhs.primary == rhs.primary and list(lhs.members) == list(rhs.members)
 
 
@@ -224,11 +216,11 @@ def validate_route(route: pb.Route, *, strict: bool = True) -> None:
 
     Args:
         route: The route.
-        strict: Whether to check names, order and endpoints too, or only that the primary and the
-            endpoints agree with the number of members.
+        strict: Whether to check names, order and endpoints. Otherwise only the primary and the
+            number of endpoints are checked.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The route isn't valid.
     """
     members = route.members
     if strict:
@@ -264,10 +256,10 @@ def validate_header(header: pb.Header, *, strict: bool = True) -> None:
 
     Args:
         header: The header.
-        strict: Whether to check the names in it too.
+        strict: Whether to check names and the Etcd state too.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The header isn't valid.
     """
     if strict and (header.process_id.zone or header.process_id.suffix):
         within("ProcessId", validate_process_id, header.process_id)
@@ -280,7 +272,7 @@ def validate_etcd(etcd: pb.Header.Etcd) -> None:
     """Check the Etcd state of a header.
 
     Raises:
-        ValidationError: It isn't valid.
+        ValidationError: The state isn't valid.
     """
     if not etcd.cluster_id:
         raise ValidationError("invalid ClusterId (expected != 0)")

@@ -1,131 +1,66 @@
-"""Authorization of RPCs: claims, and the tokens which carry them."""
+"""Authorizers and verifiers: shared keys, fixed tokens, or none."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections import OrderedDict
-from contextvars import ContextVar
 from datetime import timedelta
-from enum import KEEP, IntFlag
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from gazette_aio.protocol import service
 from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol.auth.claims import Capability, Claims, check_capability
+from gazette_aio.protocol.auth.jwt import Base64Error, decode_standard, decode_token, encode_token
 from gazette_aio.protocol.errors import AuthorizationError, ConfigurationError
-from gazette_aio.protocol.journal import strip_meta
-from gazette_aio.protocol.jwt import (
-    Base64Error,
-    Payload,
-    decode_standard,
-    decode_token,
-    encode_token,
-)
-from gazette_aio.protocol.well_known import META_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
+
+    from gazette_aio.protocol.auth.payload import Payload
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs of names and values which are sent along with an RPC."""
+"""Names and values of the metadata of an RPC."""
 
 AUTHORIZATION: Final = "authorization"
 """Name of the metadata which carries a token."""
 
 DEFAULT_LIFETIME: Final = timedelta(hours=1)
-"""Lifetime of tokens whose RPCs may go on for long."""
+"""Lifetime of the tokens of long RPCs."""
+
+CACHED_TOKENS: Final = 1024
+"""Greatest number of tokens which a `KeyedAuth` keeps."""
 
 _BEARER: Final = "Bearer "
 _ALLOWS_MISSING: Final = "AA=="
-_CACHED_TOKENS: Final = 1024
-
-
-class Capability(IntFlag, boundary=KEEP):
-    """What a token permits. Bits from 1 << 16 are for applications."""
-
-    LIST = 2
-    APPLY = 4
-    READ = 8
-    APPEND = 16
-    REPLICATE = 32
-    ALL = 0xFFFF_FFFF
-
-
-REQUIRED_CAPABILITIES: Final = {
-    service.LIST: Capability.LIST,
-    service.APPLY: Capability.APPLY,
-    service.READ: Capability.READ,
-    service.APPEND: Capability.APPEND,
-    service.REPLICATE: Capability.REPLICATE,
-    service.LIST_FRAGMENTS: Capability.READ,
-    service.FRAGMENT_STORE_HEALTH: Capability.READ,
-}
-"""What is required of callers, by the path of the method."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Claims:
-    """What a caller may do, and to what."""
-
-    capability: Capability
-    """What is permitted; a plain `int` will do."""
-    selector: pb.LabelSelector = dataclasses.field(default_factory=pb.LabelSelector)
-    """Journals it's permitted for: their labels, and `name`. The default matches all."""
-    expires_at: int | None = None
-    """Unix seconds; set by verification."""
-    issued_at: int | None = None
-    """Unix seconds; set by verification."""
-    not_before: int | None = None
-    """Unix seconds."""
-    issuer: str = ""
-    subject: str = ""
-    audience: tuple[str, ...] = ()
-    token_id: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "capability", Capability(self.capability))
-
-    def cache_key(self) -> tuple[Any, ...]:
-        """Return a hashable value which is equal for equal claims; times of issue don't count."""
-        return (
-            int(self.capability),
-            self.selector.SerializeToString(deterministic=True),
-            self.not_before,
-            self.issuer,
-            self.subject,
-            self.audience,
-            self.token_id,
-        )
 
 
 class Authorizer(Protocol):
-    """Gives RPCs the metadata which lets them pass; it may ask a token service."""
+    """Obtains the metadata which authorizes an RPC, for example from a token service."""
 
     async def authorize(self, claims: Claims, lifetime: timedelta) -> Metadata:
-        """Return the metadata of an RPC which makes use of `claims` for up to `lifetime`.
-
-        Cancellation: safe — nothing is kept of it.
+        """Return the metadata of an RPC which uses `claims` for up to `lifetime`.
 
         Raises:
             AuthorizationError: The claims can't be obtained.
+
+        Cancellation: safe — no state is kept.
         """
         ...
 
 
 class Verifier(Protocol):
-    """Checks that an RPC may pass."""
+    """Verifies the authorization of an RPC."""
 
     def verify(self, header: str | None, require: Capability, now: float) -> Claims:
         """Return the claims of an RPC.
 
         Args:
             header: First `authorization` metadata, if there is any.
-            require: What the RPC requires.
+            require: Capabilities which the RPC requires.
             now: Unix seconds.
 
         Raises:
-            AuthorizationError: The RPC must not pass.
+            AuthorizationError: The RPC isn't authorized.
         """
         ...
 
@@ -134,12 +69,12 @@ class KeyedAuth:
     """Signs and verifies tokens with shared keys.
 
     Args:
-        keys: Base64 keys, separated by commas or blanks. The first one signs, and any verifies. The
-            value `AA==` isn't a key, but allows requests without authorization.
+        keys: Base64 keys, separated by commas or blanks. The first key signs, and any key verifies.
+            The value `AA==` isn't a key, but allows requests without authorization.
         clock: Source of Unix seconds for `authorize()`.
 
     Raises:
-        ConfigurationError: There is no key, or one isn't base64.
+        ConfigurationError: There is no key, or a key isn't base64.
     """
 
     def __init__(self, keys: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -159,11 +94,11 @@ class KeyedAuth:
             raise ConfigurationError("at least one key must be provided")
         self._keys = tuple(decoded)
         self._clock = clock
-        # From the one which wasn't used for longest to the latest.
+        # Least recently used first.
         self._tokens: OrderedDict[tuple[Any, ...], tuple[str, float]] = OrderedDict()
 
     def __repr__(self) -> str:
-        # Secrets never show.
+        # The repr must not show the keys.
         return f"KeyedAuth({len(self._keys)} keys, allows_missing={self._allows_missing})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,29 +112,29 @@ class KeyedAuth:
     def sign(self, claims: Claims, lifetime: timedelta, now: float) -> str:
         """Return a token for claims.
 
-        Tokens are kept, and signed anew when half of their lifetime has passed.
+        Tokens are cached for half of their lifetime.
 
         Args:
-            claims: What to permit.
-            lifetime: How long the token is valid.
+            claims: Claims of the token.
+            lifetime: Time for which the token is valid.
             now: Unix seconds.
         """
         key = (*claims.cache_key(), lifetime)
         seconds = lifetime.total_seconds()
-        # Race: loops of several threads may share this; none relies on an entry to stay.
+        # Race: threads may share this object; none relies on an entry to stay.
         cached = self._tokens.pop(key, None)
         if cached is None or not 0 <= now - cached[1] < seconds / 2:
             payload = _payload(claims, int(now), int(now + seconds))
             cached = encode_token(payload, self._keys[0]), now
         self._tokens[key] = cached
-        if len(self._tokens) > _CACHED_TOKENS:
+        if len(self._tokens) > CACHED_TOKENS:
             self._tokens.popitem(last=False)
         return cached[0]
 
     async def authorize(self, claims: Claims, lifetime: timedelta) -> Metadata:
         """Return the metadata which carries a token for `claims`.
 
-        Cancellation: safe — it never suspends.
+        Cancellation: safe — never suspends.
         """
         return ((AUTHORIZATION, _BEARER + self.sign(claims, lifetime, self._clock())),)
 
@@ -207,7 +142,7 @@ class KeyedAuth:
         """Return the claims of a request; see `Verifier`.
 
         Raises:
-            AuthorizationError: The token is missing, invalid, or doesn't permit what's required.
+            AuthorizationError: The token is missing or invalid, or lacks a required capability.
         """
         if header is None:
             if self._allows_missing:
@@ -219,7 +154,7 @@ class KeyedAuth:
             )
         try:
             payload = decode_token(header.removeprefix(_BEARER), self._keys)
-            # All of the payload is looked at before the times, as a malformed one is told first.
+            # Wire: a malformed payload is reported before an invalid time.
             claims = _claims(payload)
             claims = dataclasses.replace(claims, expires_at=payload.check_times(now))
         except AuthorizationError as error:
@@ -235,7 +170,7 @@ class BearerAuth:
         token: The token, without `Bearer`.
 
     Raises:
-        ConfigurationError: It has characters which can't be sent, such as the end of a line.
+        ConfigurationError: The token has characters which can't be sent, such as a newline.
     """
 
     def __init__(self, token: str) -> None:
@@ -247,15 +182,15 @@ class BearerAuth:
         return "BearerAuth(…)"
 
     async def authorize(self, claims: Claims, lifetime: timedelta) -> Metadata:  # noqa: ARG002
-        """Return the metadata which carries the token, whatever the claims.
+        """Return the metadata which carries the token; claims and lifetime are ignored.
 
-        Cancellation: safe — it never suspends.
+        Cancellation: safe — never suspends.
         """
         return ((AUTHORIZATION, _BEARER + self._token),)
 
 
 class NoopAuth:
-    """Sends nothing, and lets everything pass."""
+    """Sends no metadata, and verifies every RPC."""
 
     def __repr__(self) -> str:
         return "NoopAuth()"
@@ -263,84 +198,13 @@ class NoopAuth:
     async def authorize(self, claims: Claims, lifetime: timedelta) -> Metadata:  # noqa: ARG002
         """Return no metadata.
 
-        Cancellation: safe — it never suspends.
+        Cancellation: safe — never suspends.
         """
         return ()
 
     def verify(self, header: str | None, require: Capability, now: float) -> Claims:  # noqa: ARG002
-        """Return claims of what is required, for all journals."""
+        """Return the required capabilities, for all journals."""
         return Claims(require)
-
-
-def check_capability(actual: int, require: int) -> None:
-    """Check that a token permits what is required.
-
-    Raises:
-        AuthorizationError: It lacks some of it.
-    """
-    missing = require & ~actual
-    if not missing:
-        return
-    for capability in (
-        Capability.LIST,
-        Capability.APPLY,
-        Capability.READ,
-        Capability.APPEND,
-        Capability.REPLICATE,
-    ):
-        if missing & capability:
-            raise AuthorizationError(
-                f"authorization is missing required {capability.name} capability"
-            )
-    raise AuthorizationError(
-        f"authorization is missing required capability (have {actual:b}, but require {require:b})"
-    )
-
-
-def default_claims(request: object) -> Claims:
-    """Return the claims which an RPC needs, by its (first) request.
-
-    Raises:
-        TypeError: It isn't a request of the journal service.
-    """
-    match request:
-        case pb.ListRequest():
-            return Claims(Capability.LIST, request.selector)
-        case pb.ApplyRequest():
-            return Claims(Capability.APPLY)
-        case pb.ReadRequest() | pb.FragmentsRequest():
-            return Claims(Capability.READ, _named(request.journal))
-        case pb.AppendRequest():
-            return Claims(Capability.APPEND, _named(request.journal))
-        case pb.FragmentStoreHealthRequest():
-            return Claims(Capability.READ)
-        case pb.ReplicateRequest():
-            return Claims(Capability.REPLICATE, _named(request.proposal.journal))
-        case _:
-            raise TypeError(f"not a request: {type(request).__name__}")
-
-
-def _named(journal: str) -> pb.LabelSelector:
-    label = pb.Label(name=META_NAME, value=strip_meta(journal))
-    return pb.LabelSelector(include=pb.LabelSet(labels=[label]))
-
-
-_current: ContextVar[Claims | None] = ContextVar("gazette_aio_claims", default=None)
-
-
-@contextlib.contextmanager
-def with_claims(claims: Claims | None) -> Generator[Claims | None]:
-    """Have RPCs which begin within the context make use of `claims`, and not of the default."""
-    token = _current.set(claims)
-    try:
-        yield claims
-    finally:
-        _current.reset(token)
-
-
-def current_claims() -> Claims | None:
-    """Return the claims of the innermost `with_claims()`."""
-    return _current.get()
 
 
 def _payload(claims: Claims, issued_at: int, expires_at: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""YAML read into a tree which knows its lines, without ever making objects of what tags name.
+"""YAML documents parsed into trees with line numbers; tags never create objects.
 
-Scalars are resolved as the tools of brokers do, of which YAML libraries differ in details.
+Scalars resolve as in the tools of brokers, from which YAML libraries differ in details.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COLLECTION_TAGS: Final = frozenset(_PREFIX + name for name in ("map", "seq"))
 
 @dataclasses.dataclass(slots=True)
 class Scalar:
-    """A scalar; a plain one may be another thing than a string."""
+    """A scalar. Plain scalars may resolve to other types than strings."""
 
     line: int
     text: str
@@ -64,7 +64,7 @@ class Sequence:
 
 @dataclasses.dataclass(slots=True)
 class Mapping:
-    """A mapping, with pairs in order and possibly repeated keys."""
+    """A mapping: pairs in order, possibly with repeated keys."""
 
     line: int
     pairs: list[tuple[Tree, Tree]] = dataclasses.field(default_factory=list[tuple["Tree", "Tree"]])
@@ -74,7 +74,7 @@ Tree: TypeAlias = Scalar | Sequence | Mapping
 
 
 class YAMLError(Exception):
-    """A document isn't valid; never gets out of the modules which read one."""
+    """A document isn't valid. The readers convert this error to a ValidationError."""
 
     def __init__(self, line: int, text: str) -> None:
         self.line = line
@@ -83,10 +83,7 @@ class YAMLError(Exception):
 
 
 def resolve(text: str) -> bool | int | float | str | None:
-    """Return what a plain scalar stands for.
-
-    A timestamp stays a string, but one of another kind than `is_string()` tells.
-    """
+    """Return the value of a plain scalar; timestamps stay text."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -109,15 +106,15 @@ def resolve(text: str) -> bool | int | float | str | None:
 
 
 def is_string(text: str) -> bool:
-    """Tell whether a plain scalar of this text is a string, and no timestamp."""
+    """Tell whether a plain scalar of this text is a string: no other type and no timestamp."""
     return isinstance(resolve(text), str) and not _TIMESTAMP.fullmatch(text)
 
 
 def compose(text: str) -> Tree | None:
-    """Read one document; an empty one is None.
+    """Parse one document; an empty document is None.
 
     Raises:
-        YAMLError: It isn't valid, or is too large or nested.
+        YAMLError: The document isn't valid, is too large, or is nested too deeply.
     """
     import yaml  # noqa: PLC0415
 
@@ -136,7 +133,7 @@ def compose(text: str) -> Tree | None:
 
 @dataclasses.dataclass(slots=True)
 class _Open:
-    """A collection whose end isn't reached yet."""
+    """A collection before its end."""
 
     line: int
     anchor: str | None
@@ -149,7 +146,7 @@ class _Composer:
     """Builds the tree of a document from its events, without recursion."""
 
     def __init__(self) -> None:
-        # An anchor is None as long as its collection is open.
+        # The anchor of an open collection is None.
         self._anchors: dict[str, tuple[Tree, int] | None] = {}
         self._open: list[_Open] = []
         self._root: Tree | None = None
@@ -186,7 +183,7 @@ class _Composer:
         self._add(*aliased, None, line)
 
     def _add(self, tree: Tree, size: int, anchor: str | None, line: int) -> None:
-        # Invariant: what aliases stand for, and aliases within that, is counted each time.
+        # Invariant: each use of an alias counts its whole expansion.
         self._expanded += size
         if self._expanded > _FREE_EXPANSION + _MAX_EXPANSION_RATIO * self._events:
             raise YAMLError(line, "document contains excessive aliasing")
@@ -218,7 +215,7 @@ class _Composer:
             tree = Mapping(ended.line, list(pairs))
         else:
             tree = Sequence(ended.line, ended.items)
-        # What it holds was counted already.
+        # The items were counted before.
         self._expanded -= ended.size - 1
         self._add(tree, ended.size, ended.anchor, ended.line)
 
