@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         OpFuture,
         RetryPolicy,
         RetryReader,
-        append,
         connect,
     )
     from gazette_aio.message import (
@@ -96,7 +95,6 @@ __all__ = [
     "TransportError",
     "ValidationError",
     "__version__",
-    "append",
     "connect",
     "csv_adapter",
     "json_adapter",
@@ -119,7 +117,6 @@ _NAMES = {
         "OpFuture",
         "RetryPolicy",
         "RetryReader",
-        "append",
         "connect",
     ),
     "gazette_aio.message": (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_aio.client.appends.handle import AsyncAppend
-from gazette_aio.client.appends.once import Content, append
-from gazette_aio.client.appends.service import AppendService, AppendStatus
+from gazette_aio.client.appends.once import Content
+from gazette_aio.client.appends.service import AppendService
 from gazette_aio.client.auth import Auth, auth_from_environment
 from gazette_aio.client.client import JournalClient, connect
+from gazette_aio.client.context import ClientOptions, HasContext
 from gazette_aio.client.fragments.fetcher import (
     FragmentBody,
     FragmentFetcher,
@@ -19,7 +20,6 @@ from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.source import FragmentSource, open_fragment_url
 from gazette_aio.client.listing.calls import (
     apply_journals,
-    fragment_store_health,
     get_journal,
     iter_fragments,
     iter_journals,
@@ -34,11 +34,16 @@ from gazette_aio.client.metrics import Metrics
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.client.reads.buffered_reader import BufferedRetryReader
 from gazette_aio.client.reads.reader import Reader
-from gazette_aio.client.reads.retry_reader import RetryReader
+from gazette_aio.client.reads.retry_reader import ReadingClient, RetryReader
 from gazette_aio.client.retry import Failure, Operation, RetryPolicy, backoff
-from gazette_aio.client.rpc.channel_pool import MemberStatus
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
-from gazette_aio.client.status import ClientStatus, StreamStatus, WatchStatus
+from gazette_aio.client.status import (
+    AppendStatus,
+    ClientStatus,
+    MemberStatus,
+    StreamStatus,
+    WatchStatus,
+)
 
 __all__ = [
     "AppendService",
@@ -48,6 +53,7 @@ __all__ = [
     "AsyncOperation",
     "Auth",
     "BufferedRetryReader",
+    "ClientOptions",
     "ClientStatus",
     "Content",
     "DispatchRouter",
@@ -57,6 +63,7 @@ __all__ = [
     "FragmentReader",
     "FragmentSource",
     "HTTPFragmentFetcher",
+    "HasContext",
     "JournalChange",
     "JournalClient",
     "ListChanges",
@@ -68,6 +75,7 @@ __all__ = [
     "Operation",
     "PolledList",
     "Reader",
+    "ReadingClient",
     "RetryPolicy",
     "RetryReader",
     "RouteCache",
@@ -75,13 +83,11 @@ __all__ = [
     "TLSOptions",
     "WatchStatus",
     "WatchedList",
-    "append",
     "apply_journals",
     "auth_from_environment",
     "backoff",
     "connect",
     "finished_operation",
-    "fragment_store_health",
     "get_journal",
     "install_file_transport",
     "iter_fragments",

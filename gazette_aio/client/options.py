@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.rpc.route_cache import DEFAULT_SIZE, DEFAULT_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 DEFAULT_ADDRESS: Final = "http://localhost:8080"
 DEFAULT_ZONE: Final = "local"
+
+CACHE_SIZE: Final = 256
+"""Journals whose routes are kept."""
+
+CACHE_TTL: Final = 60.0
+"""Seconds for which a route is kept."""
 
 _MOST_DIGITS: Final = 10
 
@@ -128,7 +133,7 @@ def cache_size_from_environment(environment: Mapping[str, str] | None = None) ->
     """
     environment = os.environ if environment is None else environment
     if not (text := environment.get("BROKER_CACHE_SIZE")):
-        return DEFAULT_SIZE
+        return CACHE_SIZE
     if not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
         raise pb.ConfigurationError(f"invalid BROKER_CACHE_SIZE ({text[:_MOST_DIGITS]})")
     return int(text)
@@ -142,7 +147,7 @@ def cache_ttl_from_environment(environment: Mapping[str, str] | None = None) -> 
     """
     environment = os.environ if environment is None else environment
     if not (text := environment.get("BROKER_CACHE_TTL")):
-        return DEFAULT_TTL
+        return CACHE_TTL
     try:
         seconds = pb.parse_duration(text) / 1e9
     except pb.ValidationError as error:

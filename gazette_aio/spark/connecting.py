@@ -77,7 +77,7 @@ async def spark_client(connection: Connection) -> JournalClient:
     if len(clients) == 1:
         return clients[0]
     for client in clients:
-        if client.rpc.dispatcher.state == "ready":
+        if client.status().connection == "ready":
             return client
     return await _first_ready(clients)
 
@@ -122,7 +122,7 @@ async def _first_ready(clients: Sequence[JournalClient]) -> JournalClient:
         while left or of:
             if left:
                 client = left.pop(0)
-                of[asyncio.ensure_future(client.rpc.dispatcher.ready())] = client
+                of[asyncio.ensure_future(client.context.dispatcher.ready())] = client
             done, _ = await asyncio.wait(
                 of, timeout=_HEAD_START if left else None, return_when=asyncio.FIRST_COMPLETED
             )

@@ -15,8 +15,10 @@ from typing import Any
 import grpc
 import pytest
 
+import gazette_aio.client
 import gazette_aio.protocol as pb
 from gazette_aio.client import (
+    ClientOptions,
     JournalClient,
     RetryPolicy,
     auth_from_environment,
@@ -41,14 +43,14 @@ KEY = base64.b64encode(b"a very secret key").decode()
 def test_constructing_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     client = connect()
     assert client.endpoint == "http://localhost:8080"
-    assert client.zone == "local"
+    assert client.context.zone == "local"
     assert client.status().connection == "idle"
     monkeypatch.setenv("BROKER_ADDRESS", "https://broker.example:1234")
     monkeypatch.setenv("ZONE", "a-zone")
     client = connect()
     assert client.endpoint == "https://broker.example:1234"
-    assert client.zone == "a-zone"
-    assert connect("http://other:1", zone="other").zone == "other"
+    assert client.context.zone == "a-zone"
+    assert connect("http://other:1", zone="other").context.zone == "other"
     assert connect("http://other:1").endpoint == "http://other:1"
     assert "idle" in repr(client)
 
@@ -109,7 +111,7 @@ async def test_a_broker_which_goes_away_is_not_waited_for(
 ) -> None:
     """Neither by an RPC which begins at that moment."""
     async with connect(broker.endpoint) as client:
-        ready = client.rpc.dispatcher.ready
+        ready = client.context.dispatcher.ready
 
         async def was_ready() -> Any:
             connection = await ready()
@@ -117,14 +119,14 @@ async def test_a_broker_which_goes_away_is_not_waited_for(
             await until(lambda: client.status().connection == "idle")
             return connection
 
-        monkeypatch.setattr(client.rpc.dispatcher, "ready", was_ready)
-        stream = await client.rpc.list(pb.ListRequest())
+        monkeypatch.setattr(client.context.dispatcher, "ready", was_ready)
+        stream = await client.context.rpc.list(pb.ListRequest())
         with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
             await stream.receive()
         await stream.aclose()
         await broker.start(broker.endpoint.removeprefix("http://"))
         with pytest.raises(pb.TransportError, match="UNAVAILABLE"):
-            await client.rpc.apply(pb.ApplyRequest())
+            await client.context.rpc.apply(pb.ApplyRequest())
 
 
 async def test_hosts_which_are_schemes_of_grpc(
@@ -363,7 +365,9 @@ async def test_secrets_do_not_show(broker: StubBroker, caplog: pytest.LogCapture
             reader = client.read(JOURNAL)
             with pytest.raises(pb.GazetteError) as raised:
                 await reader.read()
-            shown = f"{client!r} {reader!r} {client.rpc!r} {raised.value!r} {client.status()}"
+            shown = (
+                f"{client!r} {reader!r} {client.context.rpc!r} {raised.value!r} {client.status()}"
+            )
             await reader.aclose()
         assert "secret" not in shown
         assert KEY not in shown
@@ -500,3 +504,17 @@ async def test_what_is_not_a_token_is_not_sent(broker: StubBroker, token: object
             await client.append(JOURNAL, b"content")
     assert "cret" not in str(raised.value)
     assert broker.metadata == []
+
+
+def test_public_names() -> None:
+    names = gazette_aio.client.__all__
+    assert names == sorted(set(names))
+    assert all(hasattr(gazette_aio.client, name) for name in names)
+
+
+def test_options_are_documented_and_checked() -> None:
+    documented = connect.__doc__ or ""
+    for name in ClientOptions.__annotations__:
+        assert f"\n        {name}: " in documented
+    with pytest.raises(TypeError, match="no option cache_length, zones"):
+        connect("http://127.0.0.1:1", zones="a", cache_length=1)  # type: ignore[call-arg]

@@ -68,14 +68,14 @@ async def test_of_readers_which_are_done_or_dropped(
     assert b"".join([chunk async for chunk in reader]) == b"content"
     assert client.status().streams == ()
     await reader.aclose()
-    assert list(client.readers) == [reader]
+    assert list(client.context.readers) == [reader]
     del reader
-    assert list(client.readers) == []
+    assert list(client.context.readers) == []
     await broker.read_requests.get()
 
 
 async def test_of_a_stream_without_reader(broker: StubBroker, client: JournalClient) -> None:
-    stream = await client.rpc.read(pb.ReadRequest(journal=JOURNAL))
+    stream = await client.context.rpc.read(pb.ReadRequest(journal=JOURNAL))
     await broker.read_requests.get()
     assert [(each.journal, each.offset) for each in client.status().streams] == [(JOURNAL, None)]
     await stream.aclose()

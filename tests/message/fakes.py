@@ -117,6 +117,10 @@ class FakeClient:
 
     retry_policy = None
 
+    @property
+    def context(self):
+        return self
+
     def __init__(self, content_types, *, chunk=1000):
         self.content_types = dict(content_types)
         self.journals = {name: bytearray() for name in content_types}

@@ -79,13 +79,13 @@ async def client(gazette_client):
 def asked(client, monkeypatch):
     """Counts the RPCs about each journal."""
     counts = Counter()
-    real = client.rpc.list_fragments
+    real = client.context.rpc.list_fragments
 
     def list_fragments(request):
         counts[request.journal] += 1
         return real(request)
 
-    monkeypatch.setattr(client.rpc, "list_fragments", list_fragments)
+    monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
     return counts
 
 
@@ -269,7 +269,7 @@ async def test_times(stored, gazette_client, monkeypatch):
     assert await planned(first, endingOffsets=end) == [("stored", 0, ends[2])]
     assert await planned(last + 1, endingOffsets=end) == []
     # Of the times of a listing, those of the last two fragments are later.
-    real = client.rpc.list_fragments
+    real = client.context.rpc.list_fragments
 
     async def list_fragments(request):
         begin, request.begin_mod_time = request.begin_mod_time, 0
@@ -281,7 +281,7 @@ async def test_times(stored, gazette_client, monkeypatch):
         page.fragments.extend(kept)
         return page
 
-    monkeypatch.setattr(client.rpc, "list_fragments", list_fragments)
+    monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
     assert await planned(last + 1) == [("stored", ends[1], ends[3])]
     assert await planned(last + 1, endingOffsets=end) == [("stored", ends[1], ends[2])]
 

@@ -505,7 +505,7 @@ async def test_probes_are_retried_within_bounds(broker: StubBroker, client: Jour
     for _ in range(2):
         broker.read_responses.put_nowait(refusal(pb.Status.INSUFFICIENT_JOURNAL_BROKERS))
         broker.finish()
-    client.retry_policy = dataclasses.replace(INSTANT, max_attempts=2)
+    client.context.retry_policy = dataclasses.replace(INSTANT, max_attempts=2)
     with pytest.raises(pb.InsufficientJournalBrokersError):
         await head_of(client, JOURNAL)
     assert broker.read_requests.qsize() == 2

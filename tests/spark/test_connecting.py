@@ -38,7 +38,7 @@ async def test_one_client_of_a_connection(gazette_broker):
 
 async def test_a_single_broker_is_not_waited_for():
     client = await spark_client(Connection(brokers=(NOBODY,)))
-    assert client.rpc.dispatcher.state == "idle"
+    assert client.status().connection == "idle"
 
 
 async def test_a_file_root_which_is_not_mounted_is_done_without(gazette_broker, tmp_path, caplog):
@@ -62,12 +62,12 @@ async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
         assert client.endpoint in brokers[1:]
         await client.list()
         # Whose client is connected is taken at once.
-        assert (await spark_client(connection)).rpc.dispatcher.state == "ready"
+        assert (await spark_client(connection)).status().connection == "ready"
         await (await spark_client(Connection(brokers=(second.endpoint,)))).list()
         ordered = Connection(brokers=(second.endpoint, gazette_broker.endpoint))
         client = await spark_client(ordered)
         assert client.endpoint == second.endpoint
-    await until(lambda: client.rpc.dispatcher.state != "ready")
+    await until(lambda: client.status().connection != "ready")
     assert (await spark_client(ordered)).endpoint == gazette_broker.endpoint
 
 

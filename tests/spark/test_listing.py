@@ -45,7 +45,7 @@ async def client(gazette_client, tmp_path):
 def calls(client, monkeypatch):
     """Counts the RPCs of each journal."""
     counts = Counter()
-    rpc = client.rpc
+    rpc = client.context.rpc
     real_fragments, real_read = rpc.list_fragments, rpc.read
 
     def list_fragments(request):
@@ -156,7 +156,7 @@ async def test_what_is_not_there_is_named(client):
 
 
 async def test_a_journal_is_deleted_or_suspended_while_it_is_listed(client, monkeypatch):
-    real = client.rpc.list_fragments
+    real = client.context.rpc.list_fragments
     refusals = [pb.Status.JOURNAL_NOT_FOUND, pb.Status.SUSPENDED]
 
     async def list_fragments(request):
@@ -174,7 +174,7 @@ async def test_a_journal_is_deleted_or_suspended_while_it_is_listed(client, monk
         await client.apply([change])
         return await real(request)
 
-    monkeypatch.setattr(client.rpc, "list_fragments", list_fragments)
+    monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
     refusals.reverse()
     _, two = await list_journals(client, options(prefix="a/"), fragments=True)
     assert (two.name, two.head, two.earliest) == ("a/two", 7, 7)
@@ -190,13 +190,13 @@ async def test_a_journal_is_deleted_or_suspended_while_it_is_listed(client, monk
 
 
 async def test_a_named_journal_is_deleted_while_it_is_listed(client, monkeypatch):
-    real = client.rpc.list_fragments
+    real = client.context.rpc.list_fragments
 
     async def list_fragments(request):
         await client.apply([pb.ApplyRequest.Change(delete="a/one", expect_mod_revision=-1)])
         return await real(request)
 
-    monkeypatch.setattr(client.rpc, "list_fragments", list_fragments)
+    monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
     with pytest.raises(pb.ConfigurationError, match="there's no 'a/one'"):
         await list_journals(client, options(journals="a/one"), fragments=True)
 

@@ -680,13 +680,13 @@ async def test_an_idle_trigger_asks_for_heads_only(world, monkeypatch):
     client = next(iter(bridge._clients.values())).copy().popitem()[1]
     calls = Counter()
     for name in ("list", "read", "list_fragments"):
-        real = getattr(client.rpc, name)
+        real = getattr(client.context.rpc, name)
 
         def counted(*args, real=real, name=name, **kwargs):
             calls[name] += 1
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(client.rpc, name, counted)
+        monkeypatch.setattr(client.context.rpc, name, counted)
     assert not await query.trigger()
     assert calls == {"list": 1, "read": 2}
     calls.clear()

@@ -28,7 +28,7 @@ async def test_listings_come_in_messages_of_the_age(age: Age) -> None:
 
         broker.list_handler = answer
         selector = pb.parse_label_selector("name:prefix=a/")
-        stream = await client.rpc.list(pb.ListRequest(selector=selector, watch=True))
+        stream = await client.context.rpc.list(pb.ListRequest(selector=selector, watch=True))
         sizes = []
         revisions = set()
         for _ in range(82):

@@ -27,6 +27,8 @@ def order_key(order: Order) -> bytes:
 
 async def rpcs(client: JournalClient) -> None:
     connect(8080)  # error: arg-type
+    connect(colour="blue")  # error: call-arg
+    connect(cache_size="256")  # error: arg-type
     await client.append("a/journal", "text")  # error: arg-type
     await client.apply("a/journal")  # error: arg-type
     response = await client.list("a=b")

@@ -23,7 +23,6 @@ from gazette_aio import (
     ReadCommittedIter,
     ReadUncommittedIter,
     RetryReader,
-    append,
     connect,
     json_adapter,
     modulo_mapping,
@@ -49,7 +48,6 @@ async def rpcs() -> None:
         assert_type(await client.list("a=b"), pb.ListResponse)
         assert_type(await client.apply(pb.ApplyRequest()), pb.ApplyResponse)
         assert_type(await client.append("a/journal", b"content"), pb.AppendResponse)
-        assert_type(await append(client, "a/journal", b"content"), pb.AppendResponse)
         reader = client.read("a/journal", offset=3, block=True)
         assert_type(reader, RetryReader)
         async for chunk in reader:

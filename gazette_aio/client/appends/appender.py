@@ -18,7 +18,7 @@ from gazette_aio.protocol.errors import status_error
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import HasContext
     from gazette_aio.client.rpc.stub import AppendCall
 
 _COMMIT: Final = b""
@@ -56,12 +56,12 @@ class Appender:
 
     def __init__(
         self,
-        client: JournalClient,
+        client: HasContext,
         request: pb.AppendRequest,
         *,
         claims: pb.Claims | None = None,
     ) -> None:
-        self._client = client
+        self._context = client.context
         self._request = request
         self._claims = claims
         self._call: AppendCall | None = None
@@ -146,7 +146,7 @@ class Appender:
             response = await self._finish(call)
             _check_length(response.commit, self._sent_bytes)
             if self._sent_bytes:
-                self._client.rpc.metrics.append_bytes(self._request.journal, self._sent_bytes)
+                self._context.metrics.append_bytes(self._request.journal, self._sent_bytes)
             return response
         finally:
             self._drop()
@@ -193,10 +193,10 @@ class Appender:
             if not self._request.journal:
                 raise pb.ValidationError("expected Request.Journal")
             try:
-                self._client.rpc.check_request(self._request)
+                self._context.rpc.check_request(self._request)
             except pb.ValidationError as error:
                 raise error.extend("Request") from None
-            begun = await self._client.rpc.append(self._request, claims=self._claims)
+            begun = await self._context.rpc.append(self._request, claims=self._claims)
             call, self._endpoint = begun
             self._call = call
             if self._state is not _State.READY:
@@ -229,15 +229,15 @@ class Appender:
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
-            raise self._client.rpc.map_error(error, journal, self._endpoint) from error
+            raise self._context.rpc.map_error(error, journal, self._endpoint) from error
 
         try:
             response = decoded(pb.AppendResponse.FromString, data)
-            pb.validate(response, strict=self._client.rpc.strict)
+            pb.validate(response, strict=self._context.strict)
         except pb.ValidationError as error:
             raise error.extend("validating broker response") from None
         self._response = response
-        self._client.rpc.update_route(journal, response.header)
+        self._context.rpc.update_route(journal, response.header)
         if response.status != pb.Status.OK:
             raise status_error(
                 response.status,

@@ -1,10 +1,11 @@
-"""What an AppendService has pending of one journal, and the task which sends it."""
+"""Pending appends of one journal, and the task that sends them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -20,30 +21,65 @@ from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client.appends.errors import JournalErrors
     from gazette_aio.client.appends.futures import Dependencies
-    from gazette_aio.client.appends.service import AppendService
+    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.retry import RetryPolicy
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AppendSettings:
+    """Settings of an AppendService, as documented there."""
+
+    client: HasContext
+    policy: RetryPolicy
+    claims: pb.Claims | None
+    cutoff_bytes: int
+    spool_directory: str | None
 
 
 class JournalAppends:
     """Pending appends of one journal.
 
-    There is a task while there are batches. It's started with the first, and ends with the last.
+    There is a task while there are batches: it starts with the first, and ends with the last.
 
     Args:
-        service: The service which they belong to.
         journal: The journal.
+        settings: Settings of the service.
+        errors: Errors of the service.
+        forget_if_idle: Called when nothing may be pending any more.
     """
 
-    __slots__ = ("chain", "journal", "lock", "request", "service", "spools", "worker")
+    __slots__ = (
+        "_errors",
+        "_forget_if_idle",
+        "_settings",
+        "chain",
+        "journal",
+        "lock",
+        "request",
+        "spools",
+        "worker",
+    )
 
-    def __init__(self, service: AppendService, journal: str) -> None:
-        self.service = service
+    def __init__(
+        self,
+        journal: str,
+        settings: AppendSettings,
+        errors: JournalErrors,
+        forget_if_idle: Callable[[JournalAppends], None],
+    ) -> None:
+        self._settings = settings
+        self._errors = errors
+        self._forget_if_idle = forget_if_idle
         self.journal = journal
         self.request = pb.AppendRequest(journal=journal)
         """The request which asks for nothing special."""
-        self.chain = Chain(service.cutoff_bytes)
+        self.chain = Chain(settings.cutoff_bytes)
         self.lock = FifoLock()
         """Held by who writes to the open batch, and by who seals it."""
         self.spools: dict[Batch, Spool] = {}
@@ -95,14 +131,14 @@ class JournalAppends:
         # Hot: this is `unlock()`.
         self.lock.release()
         if not self.chain.batches:
-            self.service.forget_if_idle(self)
+            self._forget_if_idle(self)
         return end
 
     def unlock(self) -> None:
         """Let the next in line have the lock, if there is anyone."""
         self.lock.release()
         if not self.chain.batches:
-            self.service.forget_if_idle(self)
+            self._forget_if_idle(self)
 
     def spill(self, batch: Batch) -> None:
         """Begin to move content of `batch` to its file, if there's a lot in memory."""
@@ -129,20 +165,20 @@ class JournalAppends:
         """
         attempt = 0
         while not await self.move(batch):
-            await asyncio.sleep(self.service.policy.backoff(attempt))
+            await asyncio.sleep(self._settings.policy.backoff(attempt))
             attempt += 1
 
     def _spool(self, batch: Batch) -> Spool:
         spool = self.spools.get(batch)
         if spool is None:
-            spool = self.spools[batch] = Spool(batch.buffer, self.service.spool_directory)
+            spool = self.spools[batch] = Spool(batch.buffer, self._settings.spool_directory)
         return spool
 
     async def _work(self) -> None:
         while self.chain.batches:
             batch = self.chain.batches[0]
             response: pb.AppendResponse | None = None
-            error: Exception | None = batch.doom or self.service.error_of(self.journal)
+            error: Exception | None = batch.doom or self._errors.of(self.journal)
             if error is None:
                 error = await self._await_dependencies(batch)
             if batch is self.chain.open:
@@ -156,12 +192,12 @@ class JournalAppends:
                 except pb.GazetteError as failure:
                     error = failure
             if error is not None and batch.kept and batch.doom is None:
-                self.service.note_error(self.journal, error)
+                self._errors.note(self.journal, error)
                 self.chain.doom(error)
             self._complete(response, error)
         # Race: whoever admits a batch from here on has to start another task.
         self.worker = None
-        self.service.forget_if_idle(self)
+        self._forget_if_idle(self)
 
     def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
         spool = self.spools.pop(self.chain.batches[0], None)
@@ -191,9 +227,9 @@ class JournalAppends:
         ):
             # Wire: brokers refuse it by a code which also stands for failures that pass.
             raise pb.ValidationError("register modification requires non-empty Append")
-        attempts = Attempts(Operation.APPEND_SERVICE, self.service.policy, request)
+        attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request)
         while True:
-            appender = Appender(self.service.client, request, claims=self.service.claims)
+            appender = Appender(self._settings.client, request, claims=self._settings.claims)
             try:
                 async with appender:
                     await self._write(batch, appender)
@@ -222,7 +258,7 @@ class JournalAppends:
             return  # It came to its regular end.
         # It was cancelled, maybe by others and before it had begun, or is broken.
         self.worker = None
-        error: BaseException = self.service.cancellation or pb.TransportError(
+        error: BaseException = self._errors.cancellation or pb.TransportError(
             "CANCELLED", "the append service was cancelled", journal=self.journal
         )
         if not worker.cancelled() and (cause := worker.exception()) is not None:
@@ -233,10 +269,10 @@ class JournalAppends:
                 extra={"journal": self.journal},
             )
             error = cause
-        if self.service.cancellation is None and isinstance(error, Exception):
+        if self._errors.cancellation is None and isinstance(error, Exception):
             # Invariant: nothing is appended behind an append which is missing.
-            self.service.note_error(self.journal, error)
+            self._errors.note(self.journal, error)
         # Race: those who hear of a failure may begin anew at once.
         for _ in range(len(self.chain.batches)):
             self._complete(None, error)
-        self.service.forget_if_idle(self)
+        self._forget_if_idle(self)

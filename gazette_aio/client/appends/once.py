@@ -1,4 +1,4 @@
-"""One append, from content that can be sent again."""
+"""One append with retries, of content that can be sent again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry import Operation, RetryPolicy
 
 if TYPE_CHECKING:
-    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import HasContext
 
 _SLICE_BYTES: Final = 256 << 10
 
@@ -42,41 +42,21 @@ Content: TypeAlias = (
 
 
 async def append(
-    client: JournalClient,
+    client: HasContext,
     request: pb.AppendRequest | str,
     *content: Content,
     retry_policy: RetryPolicy | None = None,
-    claims: pb.Claims | None = None,
 ) -> pb.AppendResponse:
-    """Append content to a journal as a whole, and return where it is.
-
-    Without content it's a barrier, which returns the write head. Retries may append the content
-    more than once, unless the request has an `offset`: then a second one is refused.
-
-    Args:
-        client: Client to use.
-        request: The journal, or a request with preconditions, too.
-        content: Appended one after the other. Files are read from their start.
-        retry_policy: Which failures to retry; None for the policy of the client.
-        claims: Claims to present in place of the least ones.
-
-    Cancellation: aborts — rolled back, unless the broker is about to commit.
-
-    Raises:
-        ValidationError: The request is invalid.
-        BrokerStatusError: The broker refused the append.
-        TransportError: The RPC failed.
-        Exception: Any exception of `content`; nothing is appended.
-    """
+    """Append content to a journal as a whole, as `JournalClient.append()`."""
     if isinstance(request, str):
         request = pb.AppendRequest(journal=request)
     else:
         # The header of a refusal is noted in it.
         given, request = request, pb.AppendRequest()
         request.CopyFrom(given)
-    attempts = Attempts(Operation.APPEND, retry_policy or client.retry_policy, request)
+    attempts = Attempts(Operation.APPEND, retry_policy or client.context.retry_policy, request)
     while True:
-        appender = Appender(client, request, claims=claims)
+        appender = Appender(client, request)
         error = await _attempt(appender, content)
         if error is None:
             return appender.response

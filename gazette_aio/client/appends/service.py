@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import warnings
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +11,19 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client.appends.batch import NO_DEPENDENCIES
 from gazette_aio.client.appends.content_buffer import CROWDED_BYTES
-from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation, parked
+from gazette_aio.client.appends.errors import JournalErrors
+from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
-from gazette_aio.client.appends.journal_appends import JournalAppends
+from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
+from gazette_aio.client.status import AppendStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
+    from gazette_aio.client.appends.errors import ClearedError
     from gazette_aio.client.appends.futures import Dependencies
-    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import HasContext
     from gazette_aio.client.retry import RetryPolicy
 
 _logger = logging.getLogger(__name__)
@@ -29,33 +31,11 @@ _logger = logging.getLogger(__name__)
 CUTOFF_BYTES: Final = 64 << 20
 """Length beyond which a batch takes no further appends."""
 
+DRAIN_SECONDS: Final = 30.0
+"""Seconds to wait for pending appends when closing."""
+
 MAX_PENDING_BYTES: Final = 1 << 30
 """Pending bytes from which on appends behind a full batch have to wait."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AppendStatus:
-    """What an AppendService has pending."""
-
-    journals: int
-    """Journals with pending appends."""
-    batches: int
-    """Their batches, each of which takes one RPC."""
-    appends: int
-    """Appends which share them."""
-    pending_bytes: int
-    """Content of these batches."""
-    failed_journals: int
-    """Journals whose appends fail until `clear_error()`."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class ClearedError:
-    """An error of appends of a journal which `clear_error()` has cleared."""
-
-    error: BaseException
-    count: int
-    """How many errors of the journal were cleared so far, with this one."""
 
 
 class AppendContext:
@@ -120,27 +100,29 @@ class AppendService(Owner):
 
     def __init__(
         self,
-        client: JournalClient,
+        client: HasContext,
         *,
         retry_policy: RetryPolicy | None = None,
         claims: pb.Claims | None = None,
         cutoff_bytes: int = CUTOFF_BYTES,
         max_pending_bytes: int = MAX_PENDING_BYTES,
         spool_directory: str | None = None,
-        drain_timeout: float = 30.0,
+        drain_timeout: float = DRAIN_SECONDS,
     ) -> None:
-        self.client = client
-        self.policy = retry_policy or client.retry_policy
-        self.claims = claims
         self.cutoff_bytes = cutoff_bytes
-        self.spool_directory = spool_directory
-        self.cancellation: pb.TransportError | None = None
-        """Error of the appends which `cancel()` ended, once it was called."""
+        """Length beyond which a batch takes no further appends."""
+        self._context = client.context
+        self._settings = AppendSettings(
+            client,
+            retry_policy or client.context.retry_policy,
+            claims,
+            cutoff_bytes,
+            spool_directory,
+        )
         self._max_pending_bytes = max_pending_bytes
         self._drain_timeout = drain_timeout
         self._journals: dict[str, JournalAppends] = {}
-        self._errors: dict[str, AsyncOperation] = {}
-        self._cleared: dict[str, ClearedError] = {}
+        self._errors = JournalErrors()
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
 
@@ -215,7 +197,7 @@ class AppendService(Owner):
                 raise
             # The disk is full. Let the worker in, which may send the batch as it is.
             appends.unlock()
-            await asyncio.sleep(self.policy.backoff(attempt))
+            await asyncio.sleep(self._settings.policy.backoff(attempt))
             attempt += 1
 
     async def _locked(self, journal: str) -> JournalAppends:
@@ -229,7 +211,7 @@ class AppendService(Owner):
         try:
             await appends.lock.acquire()
         except BaseException:
-            self.forget_if_idle(appends)
+            self._forget_if_idle(appends)
             raise
         return appends
 
@@ -278,7 +260,7 @@ class AppendService(Owner):
     def _try_append(
         self, appends: JournalAppends | None, journal: str, data: bytes
     ) -> AsyncAppend | None:
-        if self._closed or self.cancellation is not None or journal in self._errors:
+        if self._closed or self._errors.cancellation is not None or journal in self._errors:
             return None
         if appends is None:
             appends = self._begin(journal)
@@ -307,9 +289,7 @@ class AppendService(Owner):
             for appends in self._journals.values()
             if appends.chain.batches and appends.journal != journal
         }
-        pending.update(
-            failed for failed_journal, failed in self._errors.items() if failed_journal != journal
-        )
+        pending.update(self._errors.operations_except(journal))
         return pending
 
     def clear_error(self, journal: str) -> BaseException | None:
@@ -319,13 +299,7 @@ class AppendService(Owner):
         earlier appends has to have awaited them. A Publisher knows by `cleared_error()`, and fails
         transactions of which messages may be missing.
         """
-        if (failed := self._errors.pop(journal, None)) is None:
-            return None
-        error = failed.exception()
-        assert error is not None
-        before = self._cleared.get(journal)
-        self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
-        return error
+        return self._errors.clear(journal)
 
     def cleared_error(self, journal: str) -> ClearedError | None:
         """Return the latest error of a journal which was cleared, or None.
@@ -333,13 +307,12 @@ class AppendService(Owner):
         While that's the same object, the success of an append means that all appends of the journal
         before it have succeeded.
         """
-        return self._cleared.get(journal)
+        return self._errors.cleared(journal)
 
     def cancel(self) -> None:
         """End all pending appends, some of which may have been committed. Idempotent."""
-        if self.cancellation is None:
-            self.cancellation = pb.TransportError("CANCELLED", "the append service was cancelled")
-            self._takes_appends = False
+        self._errors.cancel()
+        self._takes_appends = False
         for appends in self._journals.values():
             if appends.worker is not None:
                 appends.worker.cancel()
@@ -377,34 +350,17 @@ class AppendService(Owner):
                 self.cancel()
                 await asyncio.wait(workers)
 
-    def error_of(self, journal: str) -> Exception | None:
-        """Return the error which ends all appends of `journal`."""
-        if (failed := self._errors.get(journal)) is None:
-            return None
-        error = failed.exception()
-        assert isinstance(error, Exception)
-        return error
-
-    def note_error(self, journal: str, error: Exception) -> None:
-        """Have all further appends of `journal` fail with `error`."""
-        if journal not in self._errors:
-            _logger.warning(
-                "appends of journal %s fail from now on: %s",
-                journal,
-                str(error),
-                extra={"journal": journal},
-            )
-            self._errors[journal] = finished_operation(error)
-
-    def forget_if_idle(self, appends: JournalAppends) -> None:
+    def _forget_if_idle(self, appends: JournalAppends) -> None:
         """Drop the state of a journal which has nothing pending."""
         if appends.is_idle and self._journals.get(appends.journal) is appends:
             del self._journals[appends.journal]
 
     def _begin(self, journal: str) -> JournalAppends:
         self._validate(pb.AppendRequest(journal=journal))
-        self.client.rpc.dispatcher.check()
-        appends = self._journals[journal] = JournalAppends(self, journal)
+        self._context.dispatcher.check()
+        appends = self._journals[journal] = JournalAppends(
+            journal, self._settings, self._errors, self._forget_if_idle
+        )
         return appends
 
     def _is_clogged(self, appends: JournalAppends) -> bool:
@@ -416,15 +372,15 @@ class AppendService(Owner):
     def _check(self) -> None:
         if self._closed:
             raise RuntimeError("the append service is closed")
-        if self.cancellation is not None:
-            raise self.cancellation.with_traceback(None)
-        self.client.rpc.dispatcher.check()
+        if (cancellation := self._errors.cancellation) is not None:
+            raise cancellation.with_traceback(None)
+        self._context.dispatcher.check()
 
     def _validate(self, request: pb.AppendRequest) -> None:
         if not request.journal:
             raise pb.ValidationError("expected Request.Journal")
         try:
-            self.client.rpc.check_request(request)
+            self._context.rpc.check_request(request)
         except pb.ValidationError as error:
             raise error.extend("Request") from None
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from gazette_aio.client.client import JournalClient
-    from gazette_aio.client.listing.changes import Slices
+    from gazette_aio.client.context import HasContext
     from gazette_aio.client.retry import RetryPolicy
     from gazette_aio.client.rpc.stream import ResponseStream
 
@@ -29,20 +28,6 @@ T = TypeVar("T")
 
 _SLICE_CHECKED: Final = 32
 _SLICE_COPIED: Final = 256
-
-
-async def in_slices(work: Slices[T]) -> T:
-    """Do long work, and let the event loop run in between.
-
-    Cancellation: aborts — what was done is lost.
-    """
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        await asyncio.sleep(0)
 
 
 def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListRequest:
@@ -90,7 +75,7 @@ async def _fold_received(fold: ListFold) -> None:
 
 
 async def list_all_journals(
-    client: JournalClient, request: pb.ListRequest | pb.LabelSelector | str = ""
+    client: HasContext, request: pb.ListRequest | pb.LabelSelector | str = ""
 ) -> pb.ListResponse:
     """Return all journals that a selector matches, ordered by name.
 
@@ -106,11 +91,11 @@ async def list_all_journals(
         TransportError: The RPC failed, or no broker answers.
     """
     request = list_request(request)
-    return await list_retried(client, request, client.retry_policy)
+    return await list_retried(client, request, client.context.retry_policy)
 
 
 async def list_retried(
-    client: JournalClient, request: pb.ListRequest, policy: RetryPolicy
+    client: HasContext, request: pb.ListRequest, policy: RetryPolicy
 ) -> pb.ListResponse:
     """Return the listing of a request which isn't a watch, and note the routes of its journals.
 
@@ -124,7 +109,7 @@ async def list_retried(
     return listing
 
 
-async def list_once(client: JournalClient, request: pb.ListRequest) -> pb.ListResponse:
+async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
     """Return the listing of a request which isn't a watch, without retries.
 
     Cancellation: safe.
@@ -132,9 +117,9 @@ async def list_once(client: JournalClient, request: pb.ListRequest) -> pb.ListRe
     Raises:
         GazetteError: As `list_all_journals()`.
     """
-    stream = await client.rpc.list(request)
+    stream = await client.context.rpc.list(request)
     try:
-        listing = await read_list_response(stream, ListFold(request, strict=client.rpc.strict))
+        listing = await read_list_response(stream, ListFold(request, strict=client.context.strict))
     finally:
         await stream.aclose()
     assert listing is not None
@@ -142,7 +127,7 @@ async def list_once(client: JournalClient, request: pb.ListRequest) -> pb.ListRe
 
 
 async def iter_journals(
-    client: JournalClient, request: pb.ListRequest | pb.LabelSelector | str = ""
+    client: HasContext, request: pb.ListRequest | pb.LabelSelector | str = ""
 ) -> AsyncGenerator[pb.ListResponse.Journal]:
     """Yield the journals that a selector matches while they're received, ordered by name.
 
@@ -156,12 +141,12 @@ async def iter_journals(
         GazetteError: As `list_all_journals()`.
     """
     request = list_request(request)
-    attempts = Attempts(Operation.CONTROL, client.retry_policy, request)
+    attempts = Attempts(Operation.CONTROL, client.context.retry_policy, request)
     has_begun = False
     while True:
-        await client.rpc.dispatcher.ready()
-        stream = await client.rpc.list(request)
-        fold = ListFold(request, strict=client.rpc.strict)
+        await client.context.dispatcher.ready()
+        stream = await client.context.rpc.list(request)
+        fold = ListFold(request, strict=client.context.strict)
         try:
             while (response := await stream.receive()) is not None:
                 fold.feed(response)
@@ -184,15 +169,15 @@ async def iter_journals(
         await attempts.pause(failure)
 
 
-async def update_routes(client: JournalClient, journals: Iterable[pb.ListResponse.Journal]) -> None:
+async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.Journal]) -> None:
     """Note the routes of listed journals. Cancellation: safe — others go unnoted."""
     for number, journal in enumerate(journals, 1):
-        client.rpc.update_route(journal.spec.name, journal.route)
+        client.context.rpc.update_route(journal.spec.name, journal.route)
         if number % _SLICE_COPIED == 0:
             await asyncio.sleep(0)
 
 
-async def get_journal(client: JournalClient, name: str) -> pb.ListResponse.Journal:
+async def get_journal(client: HasContext, name: str) -> pb.ListResponse.Journal:
     """Return the listing of one journal: its spec, revisions and route.
 
     Args:
@@ -218,7 +203,7 @@ async def get_journal(client: JournalClient, name: str) -> pb.ListResponse.Journ
 
 
 async def apply_journals(
-    client: JournalClient,
+    client: HasContext,
     request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
     *,
     batch_size: int = 0,
@@ -262,13 +247,13 @@ async def apply_journals(
     return response
 
 
-async def _apply_once(client: JournalClient, request: pb.ApplyRequest) -> pb.ApplyResponse:
-    response = await client.rpc.apply(request)
+async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
+    response = await client.context.rpc.apply(request)
     _check(client, response)
     return response
 
 
-def _check_change(client: JournalClient, index: int, change: pb.ApplyRequest.Change) -> None:
+def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change) -> None:
     try:
         pb.validate(change)
     except pb.ValidationError as error:
@@ -276,13 +261,13 @@ def _check_change(client: JournalClient, index: int, change: pb.ApplyRequest.Cha
     # Journals which have such names already may still be deleted.
     if change.HasField("upsert"):
         try:
-            client.rpc.check_journal(change.upsert.name)
+            client.context.rpc.check_journal(change.upsert.name)
         except pb.ValidationError as error:
             raise error.extend(f"Changes[{index}].Upsert.Name") from None
 
 
 async def list_all_fragments(
-    client: JournalClient, request: pb.FragmentsRequest | str
+    client: HasContext, request: pb.FragmentsRequest | str
 ) -> pb.FragmentsResponse:
     """Return all fragments of a journal which a request asks for.
 
@@ -317,7 +302,7 @@ async def list_all_fragments(
 
 
 async def iter_fragments(
-    client: JournalClient, request: pb.FragmentsRequest | str
+    client: HasContext, request: pb.FragmentsRequest | str
 ) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
     """Yield the fragments of a journal, listing page by page.
 
@@ -332,7 +317,7 @@ async def iter_fragments(
 
 
 async def _fragment_pages(
-    client: JournalClient, request: pb.FragmentsRequest | str
+    client: HasContext, request: pb.FragmentsRequest | str
 ) -> AsyncGenerator[pb.FragmentsResponse]:
     paged = pb.FragmentsRequest()
     if isinstance(request, str):
@@ -354,34 +339,17 @@ async def _fragment_pages(
         paged.next_page_token = page.next_page_token
 
 
-async def _page_once(client: JournalClient, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
-    page = await client.rpc.list_fragments(request)
+async def _page_once(client: HasContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+    page = await client.context.rpc.list_fragments(request)
     await _check_page(client, page, request.journal)
-    client.rpc.update_route(request.journal, page.header)
+    client.context.rpc.update_route(request.journal, page.header)
     return page
 
 
 async def fragment_store_health(
-    client: JournalClient, store: str, *, check_delete_prefix: str | None = None
+    client: HasContext, store: str, *, check_delete_prefix: str | None = None
 ) -> pb.FragmentStoreHealthResponse:
-    """Have a broker check a fragment store, and return what it found.
-
-    Args:
-        client: Client to use.
-        store: URL of the store.
-        check_delete_prefix: Prefix below which to check that files can be deleted, ending in a
-            slash or empty; None doesn't check.
-
-    Returns:
-        The response, of status OK or FRAGMENT_STORE_UNHEALTHY.
-
-    Cancellation: safe.
-
-    Raises:
-        ValidationError: An argument or the response is invalid.
-        BrokerStatusError: The broker refused to check.
-        TransportError: The RPC failed. Brokers before v0.101 answer UNIMPLEMENTED.
-    """
+    """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`."""
     request = pb.FragmentStoreHealthRequest(
         fragment_store=store,
         check_delete=check_delete_prefix is not None,
@@ -392,35 +360,35 @@ async def fragment_store_health(
 
 
 async def _health_once(
-    client: JournalClient, request: pb.FragmentStoreHealthRequest
+    client: HasContext, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
-    response = await client.rpc.fragment_store_health(request)
+    response = await client.context.rpc.fragment_store_health(request)
     if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
         _check(client, response)
     return response
 
 
 async def _retried(
-    client: JournalClient,
+    client: HasContext,
     request: Request,
     attempt: Callable[[Request], Awaitable[T]],
     policy: RetryPolicy | None = None,
 ) -> T:
-    attempts = Attempts(Operation.CONTROL, policy or client.retry_policy, request)
+    attempts = Attempts(Operation.CONTROL, policy or client.context.retry_policy, request)
     while True:
         # That no broker answers in time isn't retried: it has been.
-        await client.rpc.dispatcher.ready()
+        await client.context.dispatcher.ready()
         try:
             return await attempt(request)
         except pb.GazetteError as error:
             await attempts.pause(error)
 
 
-async def _check_page(client: JournalClient, page: pb.FragmentsResponse, journal: str) -> None:
+async def _check_page(client: HasContext, page: pb.FragmentsResponse, journal: str) -> None:
     _check(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
     for index, listed in enumerate(page.fragments, 1):
         try:
-            pb.validate(listed, strict=client.rpc.strict)
+            pb.validate(listed, strict=client.context.strict)
         except pb.ValidationError as error:
             raise error.extend(f"Fragments[{index - 1}]") from None
         if index % _SLICE_CHECKED == 0:
@@ -428,11 +396,11 @@ async def _check_page(client: JournalClient, page: pb.FragmentsResponse, journal
 
 
 def _check(
-    client: JournalClient,
+    client: HasContext,
     response: pb.ApplyResponse | pb.FragmentsResponse | pb.FragmentStoreHealthResponse,
     journal: str = "",
 ) -> None:
-    pb.validate(response, strict=client.rpc.strict)
+    pb.validate(response, strict=client.context.strict)
     if response.status != pb.Status.OK:
         raise status_error(
             response.status, journal=journal, header=response.header, response=response

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, ClassVar
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.calls import (
-    in_slices,
     list_once,
     list_retried,
     read_list_response,
     update_routes,
 )
 from gazette_aio.client.listing.changes import lists_the_same
+from gazette_aio.client.listing.feed import in_slices
 from gazette_aio.client.listing.fold import ListFold, WatchPlan
 from gazette_aio.client.retry import LONGEST_DELAY, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client.client import JournalClient
-    from gazette_aio.client.listing.watched_list import ListFeed
+    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.listing.feed import ListFeed
     from gazette_aio.client.retry import RetryPolicy
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 class FollowerOptions:
     """What to list, and how."""
 
-    client: JournalClient
+    client: HasContext
     request: pb.ListRequest
     """A request which isn't a watch."""
     on_error: Callable[[pb.GazetteError], None] | None
@@ -169,8 +169,8 @@ class WatchFollower(PollFollower):
     async def _watch(self, request: pb.ListRequest) -> pb.ListResponse | None:
         """Follow one stream to its end, and return the listing of a broker which can't watch."""
         plan, feed = self._plan, self._feed
-        fold = ListFold(request, strict=self._options.client.rpc.strict)
-        stream = await self._options.client.rpc.list(request)
+        fold = ListFold(request, strict=self._options.client.context.strict)
+        stream = await self._options.client.context.rpc.list(request)
         began = time.monotonic()
         # Whether the broker knows watches, and answers at all, is known from its first one. A
         # resumed one may well have nothing to tell.

@@ -8,156 +8,20 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
-from gazette_aio.client.listing.calls import in_slices, list_request
-from gazette_aio.client.listing.changes import ListChanges, changes_between
+from gazette_aio.client.listing.calls import list_request
+from gazette_aio.client.listing.feed import Changes, ListFeed, Updates
 from gazette_aio.client.listing.follower import FollowerOptions, PollFollower, WatchFollower
 from gazette_aio.client.status import WatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.listing.changes import ListChanges
     from gazette_aio.client.retry import RetryPolicy
 
 POLL_INTERVAL: Final = 60.0
 """Seconds between listings, where watches aren't known."""
-
-_NOT_BEGUN: Final = "not entered"
-
-
-class ListFeed:
-    """Hands listings from one task, which makes them, to any others.
-
-    Args:
-        changed: Set whenever others should look again.
-    """
-
-    def __init__(self, changed: asyncio.Event | None) -> None:
-        self.listing: pb.ListResponse | None = None
-        self.version = 0
-        """Raised by each listing which others should look at."""
-        self.state = _NOT_BEGUN
-        self.last_error: Exception | None = None
-        self._changed = changed
-        self._failure: Exception | None = None
-        self._is_closed = False
-        self._next = asyncio.Event()
-
-    def begin(self) -> None:
-        """Note that listings will come.
-
-        Raises:
-            RuntimeError: They did before.
-        """
-        if self.state != _NOT_BEGUN:
-            raise RuntimeError("a list of journals can't be entered twice")
-        self.state = "connecting"
-
-    def publish(self, listing: pb.ListResponse) -> None:
-        """Make a listing the newest one."""
-        self.listing = listing
-        self.version += 1
-        self._wake()
-
-    def fail(self, error: Exception) -> None:
-        """Note that there will be no further listing, and why."""
-        self.state = "failed"
-        self.last_error = self._failure = error
-        self._wake()
-
-    def close(self) -> None:
-        """Note that there will be no further listing, as nobody wants any. Idempotent."""
-        self.state = "closed"
-        self._is_closed = True
-        self._wake()
-
-    async def newer_than(self, version: int) -> bool:
-        """Wait for a listing which is newer than `version`, and return False if none will be.
-
-        Cancellation: safe.
-
-        Raises:
-            Exception: What the watch failed of.
-            RuntimeError: It didn't begin.
-        """
-        if self.state == _NOT_BEGUN:
-            raise RuntimeError("the list of journals isn't entered: use `async with`")
-        while self.version <= version:
-            if self._is_closed:
-                return False
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            # Race: an event of its own for each listing, since who sets and clears a shared one
-            # may do so before all have woken up.
-            await self._next.wait()
-        return True
-
-    def _wake(self) -> None:
-        self._next.set()
-        self._next = asyncio.Event()
-        if self._changed is not None:
-            self._changed.set()
-
-
-class _Updates:
-    """The newest listing, whenever there is a newer one. Each iterator has its own position.
-
-    Args:
-        feed: Where listings come from.
-        owner: What keeps the feed going, for as long as it's being iterated.
-    """
-
-    # Not a generator, which would end when a waiting `anext()` is cancelled.
-    __slots__ = ("_feed", "_owner", "_seen")
-
-    def __init__(self, feed: ListFeed, owner: object) -> None:
-        self._feed = feed
-        self._owner = owner
-        self._seen = 0
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> pb.ListResponse:
-        """Wait for a newer listing. Cancellation: safe."""
-        feed = self._feed
-        if not await feed.newer_than(self._seen):
-            raise StopAsyncIteration
-        assert feed.listing is not None
-        self._seen = feed.version
-        return feed.listing
-
-
-class _Changes:
-    """What differs between the newest listing and the one of the step before, which may be none.
-
-    Args:
-        feed: Where listings come from.
-        owner: What keeps the feed going, for as long as it's being iterated.
-    """
-
-    __slots__ = ("_before", "_feed", "_owner", "_seen")
-
-    def __init__(self, feed: ListFeed, owner: object) -> None:
-        self._feed = feed
-        self._owner = owner
-        self._seen = 0
-        self._before: pb.ListResponse | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ListChanges:
-        """Wait for a listing which differs. Cancellation: safe."""
-        feed = self._feed
-        while await feed.newer_than(self._seen):
-            version, listing, before = feed.version, feed.listing, self._before
-            assert listing is not None
-            changes = await in_slices(changes_between(before, listing))
-            self._seen, self._before = version, listing
-            if changes or before is None:
-                return changes
-        raise StopAsyncIteration
 
 
 class WatchedList(Owner):
@@ -191,7 +55,7 @@ class WatchedList(Owner):
 
     def __init__(
         self,
-        client: JournalClient,
+        client: HasContext,
         selector: pb.ListRequest | pb.LabelSelector | str = "",
         *,
         changed: asyncio.Event | None = None,
@@ -209,7 +73,7 @@ class WatchedList(Owner):
         self._feed = ListFeed(changed)
         self._task: asyncio.Task[None] | None = None
         options = FollowerOptions(
-            client, request, on_error, poll_interval, retry_policy or client.retry_policy
+            client, request, on_error, poll_interval, retry_policy or client.context.retry_policy
         )
         self._run = self._follower(options, self._feed).run
 
@@ -247,14 +111,14 @@ class WatchedList(Owner):
         never the last. Iterations end when the list is closed, and raise what it failed of before.
         A cancelled `anext()` loses nothing.
         """
-        return _Updates(self._feed, self)
+        return Updates(self._feed, self)
 
     def changes(self) -> AsyncIterator[ListChanges]:
         """Iterate what differs between listings, as `updates()` does listings.
 
         The first step always comes, and has all journals as added ones.
         """
-        return _Changes(self._feed, self)
+        return Changes(self._feed, self)
 
     @property
     def is_live(self) -> bool:
@@ -284,7 +148,7 @@ class WatchedList(Owner):
 
     async def __aenter__(self) -> Self:
         self._feed.begin()
-        self._client.watches.add(self)
+        self._client.context.watches.add(self)
         name = f"gazette watch {self._selector}"
         self._task = asyncio.create_task(self._run(), name=name)
         return self

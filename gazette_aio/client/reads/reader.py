@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.reads.journal_reader import JournalReader
-from gazette_aio.client.reads.message import ReadContent
 from gazette_aio.client.reads.state import ReadState
+from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.client.status import StreamStatus
 
 if TYPE_CHECKING:
-    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import HasContext
     from gazette_aio.client.fragments.reader import FragmentReader
-    from gazette_aio.client.reads.message import ReadMessage
+    from gazette_aio.client.rpc.read_message import ReadMessage
     from gazette_aio.client.rpc.stream import ResponseStream
 
 
@@ -42,16 +42,16 @@ class Reader(JournalReader):
 
     def __init__(
         self,
-        client: JournalClient,
+        client: HasContext,
         request: pb.ReadRequest,
         *,
         on_offset_jump: Literal["raise", "skip"] = "raise",
         claims: pb.Claims | None = None,
         verify: bool = False,
     ) -> None:
-        client.rpc.check_request(request)
-        self._client = client
-        self._state = ReadState(request, strict=client.rpc.strict)
+        self._context = context = client.context
+        context.rpc.check_request(request)
+        self._state = ReadState(request, strict=context.strict)
         self._skips_jumps = on_offset_jump == "skip"
         self._claims = claims
         self._verify = verify
@@ -99,7 +99,7 @@ class Reader(JournalReader):
             ):
                 return None
             self._receive(response)
-        self._client.rpc.metrics.read_bytes(self.journal, len(data))
+        self._context.metrics.read_bytes(self.journal, len(data))
         return data
 
     async def read(self, limit: int = -1) -> bytes:
@@ -150,8 +150,9 @@ class Reader(JournalReader):
         if self._ended:
             return None
         if self._stream is None and not state.is_complete:
-            self._stream = await self._client.rpc.read(state.request, claims=self._claims)
-            self._client.readers.add(self)
+            self._stream = await self._context.rpc.read(state.request, claims=self._claims)
+            self._stream.is_reported = True  # By this reader.
+            self._context.readers.add(self)
         state.take()
         # Race: who closes it needn't be who reads. There may be an RPC which began since then.
         if self._is_over() or state.is_complete or self._stream is None:
@@ -216,7 +217,7 @@ class Reader(JournalReader):
             return b""
         try:
             if (fragment := self._fragment) is None:
-                fragment = await self._client.fragments.open(
+                fragment = await self._context.fragments.open(
                     referral.fragment, self.offset, referral.fragment_url, verify=self._verify
                 )
                 if self._referral is None:
@@ -235,7 +236,7 @@ class Reader(JournalReader):
         """Account for `data` of the fragment's file."""
         if data:
             self._state.request.offset += len(data)
-            self._client.rpc.metrics.read_bytes(self.journal, len(data))
+            self._context.metrics.read_bytes(self.journal, len(data))
         return data
 
     def _receive(self, response: ReadMessage) -> None:
@@ -254,7 +255,7 @@ class Reader(JournalReader):
                 and not isinstance(response, ReadContent)
                 and response.HasField("header")
             ):
-                self._client.rpc.update_route(self.journal, response.header)
+                self._context.rpc.update_route(self.journal, response.header)
 
     def abandon(self) -> None:
         """End the RPC without waiting for its end."""
@@ -287,11 +288,6 @@ class Reader(JournalReader):
         stream = getattr(self, "_stream", None)
         if stream is not None and not stream.has_ended and not self._is_over():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
-
-    @property
-    def stream(self) -> ResponseStream[ReadMessage] | None:
-        """The responses of the RPC, once it began."""
-        return self._stream
 
     @property
     def is_live(self) -> bool:

@@ -6,18 +6,28 @@ import asyncio
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.context import HasContext
 from gazette_aio.client.reads.journal_reader import JournalReader
 from gazette_aio.client.reads.reader import Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
-if TYPE_CHECKING:
-    from gazette_aio.client.client import JournalClient
-
 _logger = logging.getLogger(__name__)
+
+
+class ReadingClient(HasContext, Protocol):
+    """A JournalClient, as far as readers know it."""
+
+    def read(self, request: pb.ReadRequest | str) -> RetryReader:
+        """Return a reader of a journal."""
+        ...
+
+    async def list(self, selector: str | pb.LabelSelector = "") -> pb.ListResponse:
+        """Return all journals that a selector matches. Cancellation: safe."""
+        ...
 
 
 class RetryReader(JournalReader):
@@ -51,7 +61,7 @@ class RetryReader(JournalReader):
 
     def __init__(
         self,
-        client: JournalClient,
+        client: ReadingClient,
         request: pb.ReadRequest,
         *,
         retry_policy: RetryPolicy | None = None,
@@ -62,7 +72,7 @@ class RetryReader(JournalReader):
         self.client = client
         """The client used."""
         self._check(request)
-        self._policy = retry_policy or client.retry_policy
+        self._policy = retry_policy or client.context.retry_policy
         self._claims = claims
         self._wants_direct = direct
         self._verify = verify
@@ -207,7 +217,7 @@ class RetryReader(JournalReader):
         await self._drop_reader()
 
     def _check(self, request: pb.ReadRequest) -> None:
-        self.client.rpc.check_request(request)
+        self.client.context.rpc.check_request(request)
         if request.metadata_only:
             raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
 

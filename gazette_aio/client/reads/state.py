@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.message import ReadContent
+from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.protocol.errors import status_error
 
 if TYPE_CHECKING:
-    from gazette_aio.client.reads.message import ReadMessage
+    from gazette_aio.client.rpc.read_message import ReadMessage
 
 _NOTHING = memoryview(b"")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -12,6 +11,7 @@ import grpc.aio
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.member_choice import MemberState
 from gazette_aio.client.rpc.methods import Methods
+from gazette_aio.client.status import MemberStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,18 +37,7 @@ _FAILURE_SECONDS: Final = 1.0
 _UNSETTLED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """The connection to a member of a route."""
-
-    endpoint: str
-    connection: str
-    """One of `idle`, `connecting`, `ready`, `transient_failure`."""
-    rpcs: int
-    """RPCs which are under way."""
-
-
-class Connection:
+class BrokerConnection:
     """A channel to one endpoint.
 
     Args:
@@ -114,7 +103,7 @@ class Connection:
         return ""
 
     def __repr__(self) -> str:
-        return f"<Connection to {self.endpoint}, {self.rpcs} RPCs>"
+        return f"<BrokerConnection to {self.endpoint}, {self.rpcs} RPCs>"
 
 
 class ChannelPool:
@@ -131,20 +120,22 @@ class ChannelPool:
     def __init__(
         self, dial: Callable[[str], grpc.aio.Channel], *, sweep_seconds: float = SWEEP_SECONDS
     ) -> None:
-        self.connections: dict[str, Connection] = {}
+        self.connections: dict[str, BrokerConnection] = {}
         """Connections by endpoint."""
         self._dial = dial
         self._sweep_seconds = sweep_seconds
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    def connection(self, endpoint: str) -> Connection | None:
+    def connection(self, endpoint: str) -> BrokerConnection | None:
         """Return the connection to an endpoint, maybe a new one, or None if there are too many."""
         connection = self.connections.get(endpoint)
         if connection is None:
             if len(self.connections) >= MOST_CONNECTIONS:
                 return None
-            connection = self.connections[endpoint] = Connection(endpoint, self._dial(endpoint))
+            connection = self.connections[endpoint] = BrokerConnection(
+                endpoint, self._dial(endpoint)
+            )
             self._schedule()
         connection.is_used = True
         return connection

@@ -20,7 +20,7 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
 from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
-from gazette_aio.client.rpc.channel_pool import ChannelPool, Connection, MemberStatus
+from gazette_aio.client.rpc.channel_pool import BrokerConnection, ChannelPool
 from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
@@ -28,6 +28,8 @@ from gazette_aio.protocol.endpoint import Endpoint, parse_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    from gazette_aio.client.status import MemberStatus
 
 _MEMBER_SCHEMES: Final = {
     "http": frozenset({"http", "https"}),
@@ -94,7 +96,7 @@ class Dispatcher:
         self._dial = Dialler(tls)
         self._connect_timeout = connect_timeout
         self._zone = zone
-        self._default: Connection | None = None
+        self._default: BrokerConnection | None = None
         self._pool = ChannelPool(self._dial)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
@@ -142,7 +144,7 @@ class Dispatcher:
                 "connect anew in each event loop"
             )
 
-    def default(self) -> Connection:
+    def default(self) -> BrokerConnection:
         """Return the connection to the default address.
 
         Raises:
@@ -152,7 +154,7 @@ class Dispatcher:
         self.check()
         if self._default is None:
             _check_process()
-            self._default = Connection(self.endpoint, self._dial(self.endpoint))
+            self._default = BrokerConnection(self.endpoint, self._dial(self.endpoint))
             self._loop = asyncio.get_running_loop()
             self._process = os.getpid()
             _connected[self._process] += 1
@@ -160,7 +162,7 @@ class Dispatcher:
 
     def connection(
         self, journal: str, mode: Mode, refused_by: pb.Header | None = None
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Return the connection to use for an RPC which begins at once.
 
         Args:
@@ -201,13 +203,13 @@ class Dispatcher:
         finally:
             member.rpcs -= 1
 
-    def follow(self, call: grpc.aio.Call, connection: Connection, journal: str) -> None:
+    def follow(self, call: grpc.aio.Call, connection: BrokerConnection, journal: str) -> None:
         """Keep a connection for the time of an RPC, and learn from how it ends."""
         if connection is not self._default:
             connection.rpcs += 1
             call.add_done_callback(functools.partial(self._ended, connection, journal))
 
-    def _ended(self, connection: Connection, journal: str, call: grpc.aio.Call) -> None:
+    def _ended(self, connection: BrokerConnection, journal: str, call: grpc.aio.Call) -> None:
         connection.rpcs -= 1
         connection.is_used = True
         code = _at_once(call.code())
@@ -219,7 +221,9 @@ class Dispatcher:
             connection.is_dubious = True
             self.router.update_route(journal, None)
 
-    def _member(self, journal: str, mode: Mode, refused_by: pb.Header | None) -> Connection | None:
+    def _member(
+        self, journal: str, mode: Mode, refused_by: pb.Header | None
+    ) -> BrokerConnection | None:
         if mode is Mode.DEFAULT:
             return None
         if refused_by is None:
@@ -259,7 +263,7 @@ class Dispatcher:
         parsed = _parsed(endpoint)
         return parsed is not None and parsed.scheme in _MEMBER_SCHEMES[self._scheme]
 
-    async def ready(self) -> Connection:
+    async def ready(self) -> BrokerConnection:
         """Wait for the broker at the default address to answer, and return its connection.
 
         Cancellation: safe.

@@ -7,17 +7,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.options import CACHE_SIZE, CACHE_TTL
 from gazette_aio.client.rpc.member_choice import Members, members_of
 from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-DEFAULT_SIZE: Final = 256
-"""Journals whose routes are kept."""
-
-DEFAULT_TTL: Final = 60.0
-"""Seconds for which a route is kept."""
 
 _MOST_BYTES: Final = 16 << 10
 """Size of a route beyond which it isn't worth its memory; those of brokers take some hundreds."""
@@ -88,8 +83,8 @@ class RouteCache:
 
     def __init__(
         self,
-        size: int = DEFAULT_SIZE,
-        ttl: float = DEFAULT_TTL,
+        size: int = CACHE_SIZE,
+        ttl: float = CACHE_TTL,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

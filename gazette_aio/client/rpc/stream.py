@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 import gazette_aio.protocol as pb
 from gazette_aio.client.rpc.errors import is_being_cancelled, transport_error
 from gazette_aio.client.rpc.read_ahead import ReadAhead
+from gazette_aio.client.status import StreamStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -48,6 +49,8 @@ class ResponseStream(ReadAhead, Generic[T]):
         self.endpoint = endpoint
         self.waiting_bytes = 0
         """Bytes of the responses which wait to be received."""
+        self.is_reported = False
+        """Whether a Reader reports the status of this stream, and more than the stream knows."""
         self._call = call
         self._parse = parse
         self._max_bytes = max_bytes
@@ -79,6 +82,12 @@ class ResponseStream(ReadAhead, Generic[T]):
             if not await self._more():
                 return None
         return response
+
+    def status(self) -> StreamStatus:
+        """Return what is known of the stream by itself."""
+        return StreamStatus(
+            journal=self.journal, endpoint=self.endpoint, waiting_bytes=self.waiting_bytes
+        )
 
     def abandon(self) -> None:
         """Cancel the RPC without waiting for its end."""

@@ -11,19 +11,18 @@ from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
-from gazette_aio.client.reads.message import decode_read_message
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.member_choice import Mode
+from gazette_aio.client.rpc.read_message import decode_read_message
 from gazette_aio.client.rpc.stream import ResponseStream
 from gazette_aio.protocol.auth.claims import default_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gazette_aio.client.metrics import Metrics
-    from gazette_aio.client.reads.message import ReadMessage
-    from gazette_aio.client.rpc.channel_pool import Connection
+    from gazette_aio.client.rpc.channel_pool import BrokerConnection
     from gazette_aio.client.rpc.dispatch import Dispatcher
+    from gazette_aio.client.rpc.read_message import ReadMessage
 
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
@@ -68,9 +67,6 @@ class JournalStub:
     Args:
         dispatcher: Where RPCs go.
         authorizer: Gives them the metadata which lets them pass.
-        metrics: Counts bytes.
-        strict: Whether responses are checked for all rules of the protocol. Otherwise brokers of
-            other releases may well know names, zones or statuses which this one doesn't.
         allow_parent: Whether names of journals may begin with `../`.
     """
 
@@ -78,14 +74,10 @@ class JournalStub:
         self,
         dispatcher: Dispatcher,
         authorizer: pb.Authorizer,
-        metrics: Metrics,
         *,
-        strict: bool = False,
         allow_parent: bool = False,
     ) -> None:
-        self.dispatcher = dispatcher
-        self.metrics = metrics
-        self.strict = strict
+        self._dispatcher = dispatcher
         self.allow_parent = allow_parent
         self.streams: set[ResponseStream[Any]] = set()
         """Read streams which are open."""
@@ -97,7 +89,7 @@ class JournalStub:
         """Begin a List RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims)
-        connection = await self.dispatcher.ready()
+        connection = await self._dispatcher.ready()
         call = connection.methods.list(request, metadata=metadata)
         return self._stream(call, pb.ListResponse.FromString, connection, "")
 
@@ -107,7 +99,7 @@ class JournalStub:
         """Make an Apply RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims, _MINUTE)
-        connection = await self.dispatcher.ready()
+        connection = await self._dispatcher.ready()
         call = connection.methods.apply(request, metadata=metadata)
         return await self._unary(call, pb.ApplyResponse.FromString, connection)
 
@@ -117,7 +109,7 @@ class JournalStub:
         """Begin a Read RPC."""
         connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
         call = connection.methods.read(without_header(request), metadata=metadata)
-        self.dispatcher.follow(call, connection, request.journal)
+        self._dispatcher.follow(call, connection, request.journal)
         return self._stream(call, decode_read_message, connection, request.journal)
 
     async def append(
@@ -126,7 +118,7 @@ class JournalStub:
         """Begin an Append RPC, to which the caller writes `request` first, without its header."""
         connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
         call: AppendCall = connection.methods.append(metadata=metadata)
-        self.dispatcher.follow(call, connection, request.journal)
+        self._dispatcher.follow(call, connection, request.journal)
         return BegunAppend(call, connection.endpoint)
 
     async def list_fragments(
@@ -135,10 +127,10 @@ class JournalStub:
         """Make a ListFragments RPC, once a broker answers."""
         pb.validate(without_header(request))
         connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
-        if connection is self.dispatcher.default():
-            await self.dispatcher.ready()
+        if connection is self._dispatcher.default():
+            await self._dispatcher.ready()
         call = connection.methods.list_fragments(without_header(request), metadata=metadata)
-        self.dispatcher.follow(call, connection, request.journal)
+        self._dispatcher.follow(call, connection, request.journal)
         parse = pb.FragmentsResponse.FromString
         return await self._unary(call, parse, connection, request.journal)
 
@@ -148,7 +140,7 @@ class JournalStub:
         """Make a FragmentStoreHealth RPC, once the broker answers."""
         pb.validate(request)
         metadata = await self._authorize(request, claims)
-        connection = await self.dispatcher.ready()
+        connection = await self._dispatcher.ready()
         call = connection.methods.fragment_store_health(request, metadata=metadata)
         return await self._unary(call, pb.FragmentStoreHealthResponse.FromString, connection)
 
@@ -176,7 +168,7 @@ class JournalStub:
     def update_route(self, journal: str, source: pb.Header | pb.Route | None) -> None:
         """Note the route of a journal, which is that of a header; None is to forget it."""
         route = source.route if isinstance(source, pb.Header) else source
-        self.dispatcher.router.update_route(journal, route)
+        self._dispatcher.router.update_route(journal, route)
 
     def map_error(
         self, error: grpc.aio.AioRpcError, journal: str = "", endpoint: str = ""
@@ -188,7 +180,7 @@ class JournalStub:
             journal: Journal of the request, or empty.
             endpoint: Endpoint of the broker called; empty for the default one.
         """
-        endpoint = endpoint or self.dispatcher.endpoint
+        endpoint = endpoint or self._dispatcher.endpoint
         return transport_error(error, endpoint=endpoint, journal=journal)
 
     async def aclose(self) -> None:
@@ -198,16 +190,16 @@ class JournalStub:
 
     async def _journal_rpc(
         self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
-    ) -> tuple[Connection, pb.Metadata]:
+    ) -> tuple[BrokerConnection, pb.Metadata]:
         """Return the connection for an RPC of a journal, which must begin at once, and metadata."""
         refused_by = request.header if request.HasField("header") else None
         if request.do_not_proxy:
-            await self.dispatcher.reach(request.journal, mode, refused_by)
+            await self._dispatcher.reach(request.journal, mode, refused_by)
         metadata = await self._authorize(request, claims)
-        return self.dispatcher.connection(request.journal, mode, refused_by), metadata
+        return self._dispatcher.connection(request.journal, mode, refused_by), metadata
 
     def _stream(
-        self, call: Any, parse: Callable[[bytes], T], connection: Connection, journal: str
+        self, call: Any, parse: Callable[[bytes], T], connection: BrokerConnection, journal: str
     ) -> ResponseStream[T]:
         stream = ResponseStream(
             call,
@@ -230,7 +222,7 @@ class JournalStub:
         self,
         call: Awaitable[bytes],
         parse: Callable[[bytes], T],
-        connection: Connection,
+        connection: BrokerConnection,
         journal: str = "",
     ) -> T:
         try:

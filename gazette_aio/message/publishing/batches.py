@@ -10,7 +10,7 @@ from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AppendService, AsyncAppend
-    from gazette_aio.client.appends.service import ClearedError
+    from gazette_aio.client.appends.errors import ClearedError
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.encoding import Encoded
     from gazette_aio.message.publishing.pace import Pace

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from gazette_aio.client import JournalClient, RetryReader, WatchedList
+    from gazette_aio.client import JournalClient, ReadingClient, RetryReader, WatchedList
 
 _logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class JournalInput(Generic[S]):
 
     def __init__(
         self,
-        client: JournalClient,
+        client: ReadingClient,
         request: pb.ReadRequest,
         framing: Framing,
         make_splitter: MakeSplitter[S],
@@ -316,7 +316,7 @@ def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
         raise UnrecognizedContentTypeError(text, journal=name) from error
 
 
-async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Framing]:
+async def fetch_framings(client: ReadingClient, names: Sequence[str]) -> list[Framing]:
     """Return the framing of each journal, by its content type.
 
     Cancellation: safe.
@@ -332,7 +332,7 @@ async def fetch_framings(client: JournalClient, names: Sequence[str]) -> list[Fr
     return framings
 
 
-async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[Framing]:
+async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[Framing]:
     plain = [strip_meta(name) for name in names]
     selector = pb.LabelSelector()
     for name in dict.fromkeys(plain):

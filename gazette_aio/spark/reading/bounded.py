@@ -313,7 +313,7 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
     attempts = Attempts(Operation.READ, _within(client.retry_policy, seconds), request)
     while True:
         # That no broker answers in time isn't retried: it has been.
-        await client.rpc.dispatcher.ready()
+        await client.context.dispatcher.ready()
         failure: pb.GazetteError | None = None
         async with Reader(client, request, on_offset_jump="skip") as reader:
             try:

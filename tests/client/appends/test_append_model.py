@@ -233,7 +233,7 @@ def test_appends_amount_to_the_model(script: list[tuple[Any, ...]], cutoff: int)
         client: Any = JournalClient(
             "http://127.0.0.1:1", retry=RetryPolicy(backoff=lambda attempt: 0.0)
         )
-        client.rpc = rpc
+        client.context.rpc = rpc
         async with AppendService(client, cutoff_bytes=cutoff) as service:
             player = Player(service, rpc)
             for step in script:

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import Appender, JournalClient, RetryPolicy, append, connect
+from gazette_aio.client import Appender, JournalClient, RetryPolicy, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import (
     JOURNAL,
@@ -354,7 +354,7 @@ async def test_append_raises_what_will_not_pass(
     journals = MemoryJournals(broker)
     journals.failures = [failure]
     with pytest.raises((pb.BrokerStatusError, pb.TransportError)):
-        await append(client, JOURNAL, b"content")
+        await client.append(JOURNAL, b"content")
     assert journals.begun == 1
 
 
@@ -362,10 +362,10 @@ async def test_append_may_wait_for_a_new_journal(broker: StubBroker, client: Jou
     journals = MemoryJournals(broker)
     policy = RetryPolicy(backoff=lambda attempt: 0.0, retry_not_found=True)
     journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND) for _ in range(4)]
-    await append(client, JOURNAL, b"content", retry_policy=policy)
+    await client.append(JOURNAL, b"content", retry_policy=policy)
     journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND) for _ in range(5)]
     with pytest.raises(pb.JournalNotFoundError):
-        await append(client, JOURNAL, b"content", retry_policy=policy)
+        await client.append(JOURNAL, b"content", retry_policy=policy)
     assert journals.contents[JOURNAL] == b"content"
 
 
@@ -376,7 +376,7 @@ async def test_masked_statuses_are_retried_a_few_times(
     masked = StubError(grpc.StatusCode.INTERNAL, "Internal error from Core")
     journals.failures = [masked] * 5
     with pytest.raises(pb.TransportError, match="Internal error from Core") as raised:
-        await append(client, JOURNAL, b"content")
+        await client.append(JOURNAL, b"content")
     assert raised.value.attempt == 4
     assert raised.value.retryable
 
@@ -449,7 +449,7 @@ async def test_an_undecodable_response(broker: StubBroker, client: JournalClient
 
     broker.append_handler = answer
     with pytest.raises(pb.ValidationError) as raised:
-        await append(client, JOURNAL, b"foobar")
+        await client.append(JOURNAL, b"foobar")
     assert "undecodable response" in str(raised.value)
 
 
@@ -464,7 +464,7 @@ async def test_commits_of_another_length(
 
     broker.append_handler = answer
     with pytest.raises(pb.ValidationError) as raised:
-        await append(client, JOURNAL, b"foobar")
+        await client.append(JOURNAL, b"foobar")
     assert str(raised.value).startswith("validating broker response")
     assert f"invalid length of Commit ({length}; expected 6)" in str(raised.value)
 
@@ -497,7 +497,7 @@ async def test_rolling_back_does_not_wait_for_the_silent(
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await append(client, JOURNAL, fail)
+        await client.append(JOURNAL, fail)
     await until(lambda: broker.open_rpcs == 0)
 
 
@@ -506,7 +506,7 @@ async def test_names_outside_of_the_root_are_refused(
 ) -> None:
     text = r"^Request\.Journal: cannot begin with '\.\./' \(\.\./journal\)$"
     with pytest.raises(pb.ValidationError, match=text):
-        await append(client, "../journal", b"content")
+        await client.append("../journal", b"content")
     with pytest.raises(pb.ValidationError, match=text):
         await client.appends.start_append("../journal")
     with pytest.raises(pb.ValidationError, match=text):
@@ -514,6 +514,6 @@ async def test_names_outside_of_the_root_are_refused(
     assert client.status().appends.journals == 0
     journals = MemoryJournals(broker)
     async with connect(broker.endpoint, allow_parent=True) as permissive:
-        await append(permissive, "../journal", b"content")
+        await permissive.append("../journal", b"content")
         assert permissive.appends.try_append("../journal", b", more") is not None
     assert journals.contents == {"../journal": b"content, more"}

@@ -27,7 +27,7 @@ class FakeFragments:
     def __init__(
         self, client: JournalClient, content: bytes, begin: int = 0, *, piece: int = 7
     ) -> None:
-        client.fragments = self  # type: ignore[assignment]
+        client.context.fragments = self  # type: ignore[assignment]
         self.content = content
         self.begin = begin
         self.piece = piece
@@ -50,7 +50,7 @@ class FakeFragments:
         assert url == URL
         assert fragment.begin <= offset < fragment.end
         self.opened.append((fragment.begin, offset, verify))
-        self.open_rpcs_seen.append(len(self._client.rpc.streams))
+        self.open_rpcs_seen.append(len(self._client.context.rpc.streams))
         failure = next(
             (failure for failure in self.failures if offset <= failure[0] <= fragment.end), None
         )

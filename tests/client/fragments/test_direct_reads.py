@@ -112,7 +112,9 @@ async def test_files_first_and_then_the_broker(
 ) -> None:
     counted = Counter[str]()
     monkeypatch.setattr(
-        client.rpc.metrics, "read_bytes", lambda journal, count: counted.update({journal: count})
+        client.context.metrics,
+        "read_bytes",
+        lambda journal, count: counted.update({journal: count}),
     )
     async with client.read(JOURNAL, offset=3, direct=True, verify=True) as reader:
         assert await reader.read(17) == CONTENT[3:10]
@@ -300,7 +302,7 @@ async def test_what_is_wrong_with_the_client_is_raised(
     async def read(*_: object, **__: object) -> None:
         raise pb.ConfigurationError("no certificate")
 
-    monkeypatch.setattr(client.rpc, "read", read)
+    monkeypatch.setattr(client.context.rpc, "read", read)
     async with client.read(JOURNAL, direct=True) as reader:
         with pytest.raises(pb.ConfigurationError, match="certificate"):
             await reader.read()

@@ -18,7 +18,6 @@ from gazette_aio.client import (
     RetryPolicy,
     apply_journals,
     connect,
-    fragment_store_health,
     get_journal,
     iter_fragments,
     iter_journals,
@@ -74,12 +73,12 @@ async def test_listings_tell_routes(broker: StubBroker) -> None:
     listed.journals[1].route.primary = -1
     broker.list_handler = lambda request: listed
     async with connect(broker.endpoint) as client:
-        client.rpc.update_route("a/two", header())
+        client.router.update_route("a/two", header().route)
         await client.list()
         assert client.router.route("a/one;meta") == listed.journals[0].route
         assert not client.router.route("a/two").members
         assert client.router.route("a/three") == listed.journals[2].route
-        client.rpc.update_route("a/one", None)
+        client.router.update_route("a/one", None)
         assert [journal.spec.name async for journal in iter_journals(client)] == names(listed)
         assert client.router.route("a/one") == listed.journals[0].route
 
@@ -200,7 +199,7 @@ async def test_iterating_is_not_retried_later_on(
         streams.append(Breaking())
         return streams[-1]
 
-    monkeypatch.setattr(client.rpc, "list", begin)
+    monkeypatch.setattr(client.context.rpc, "list", begin)
     journals = iter_journals(client)
     assert (await anext(journals)).spec.name == "a/one"
     with pytest.raises(pb.TransportError, match="gone"):
@@ -505,9 +504,9 @@ async def test_store_health(broker: StubBroker, client: JournalClient) -> None:
     assert (await client.fragment_store_health(store)).status == pb.Status.OK
     response.status = pb.Status.FRAGMENT_STORE_UNHEALTHY
     response.store_health_error = "permission denied"
-    unhealthy = await fragment_store_health(client, store, check_delete_prefix="recovery/")
+    unhealthy = await client.fragment_store_health(store, check_delete_prefix="recovery/")
     assert unhealthy.store_health_error == "permission denied"
-    await fragment_store_health(client, store, check_delete_prefix="")
+    await client.fragment_store_health(store, check_delete_prefix="")
     assert [(r.check_delete, r.check_delete_prefix) for r in requests] == [
         (False, ""),
         (True, "recovery/"),

@@ -395,7 +395,7 @@ async def test_a_fragment_file_is_read(broker: StubBroker, client: JournalClient
         assert fragments.open_count == 0
         assert await reader.read() == b""
     assert fragments.opened == [(100, 105, False)]
-    assert client.rpc.dispatcher.router.route(JOURNAL).endpoints == [broker.endpoint]
+    assert client.router.route(JOURNAL).endpoints == [broker.endpoint]
     # The RPC was let go before the file was opened.
     assert fragments.open_rpcs_seen == [0]
     assert (await broker.read_requests.get()).do_not_proxy
@@ -568,20 +568,20 @@ async def test_abandoning_closes_the_fragment_file(
 async def test_closing_while_the_rpc_begins(
     broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, rpc = asyncio.Event(), client.rpc.read
+    gate, rpc = asyncio.Event(), client.context.rpc.read
 
     async def slow(*args: object, **options: object) -> object:
         await gate.wait()
         return await rpc(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(client.rpc, "read", slow)
+    monkeypatch.setattr(client.context.rpc, "read", slow)
     reader = Reader(client, request(100))
     reading = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
     await reader.aclose()
     gate.set()
     assert await reading == b""
-    await until(lambda: not client.rpc.streams)
+    await until(lambda: not client.context.rpc.streams)
     # The broker may have seen the RPC.
     await until(lambda: broker.open_rpcs == 0)
     while not broker.read_requests.empty():

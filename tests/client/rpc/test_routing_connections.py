@@ -250,7 +250,7 @@ async def test_rpcs_keep_connections(pair: Cluster) -> None:
 
     pair.on_read, pair.replicas = wait, ["two"]
     async with connected(pair) as client:
-        pool = client.rpc.dispatcher._pool
+        pool = client.context.dispatcher._pool
         client.router.update_route(JOURNAL, pair.route())
         await client.append(JOURNAL, b"content")
         await until_ready(client, pair.brokers["two"].endpoint)
@@ -320,6 +320,6 @@ async def test_status_and_repr(pair: Cluster) -> None:
         await until_ready(client, endpoint)
         (status,) = client.status().members
         assert (status.endpoint, status.connection, status.rpcs) == (endpoint, "ready", 0)
-        shown = repr(client.rpc.dispatcher)
+        shown = repr(client.context.dispatcher)
         assert "ready, 1 connections to members" in shown
     assert client.status().members == ()

@@ -92,7 +92,7 @@ async def test_who_forbids_to_proxy_waits_within_bounds(
             assert asyncio.get_running_loop().time() - began >= 0.05
             assert pair.served() == {"one": 4}
             # Once is enough, until there is a connection: this would have no end.
-            monkeypatch.setattr(client.rpc.dispatcher, "_connect_timeout", 1e6)
+            monkeypatch.setattr(client.context.dispatcher, "_connect_timeout", 1e6)
             pair.failures["one"] = []
             await direct_append(client)
             assert client.status().members[0].rpcs == 0

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.message import ReadContent, ReadMessage, decode_read_message
+from gazette_aio.client.rpc.read_message import ReadContent, ReadMessage, decode_read_message
 from tests.client.support import fragment, header
 
 OFFSETS = st.integers(0, (1 << 63) - 1)

@@ -1,0 +1,143 @@
+"""State that all parts of a client share: connections, RPCs, fragment files, registries."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+
+from gazette_aio.client.auth import Auth, authorizer
+from gazette_aio.client.fragments.source import FragmentSource
+from gazette_aio.client.metrics import Metrics, NoMetrics
+from gazette_aio.client.options import (
+    TLSOptions,
+    cache_size_from_environment,
+    cache_ttl_from_environment,
+    file_root_from_environment,
+    zone_from_environment,
+)
+from gazette_aio.client.retry import RetryPolicy
+from gazette_aio.client.rpc.dispatch import Dispatcher
+from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
+from gazette_aio.client.rpc.stub import JournalStub
+from gazette_aio.client.status import ClientStatus
+
+if TYPE_CHECKING:
+    import os
+
+    from gazette_aio.client.fragments.fetcher import FragmentFetcher
+    from gazette_aio.client.status import AppendStatus, Reporting, StreamStatus, WatchStatus
+
+_CONNECT_SECONDS: Final = 20.0
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options of `connect()`, which documents them."""
+
+    zone: str | None
+    auth: Auth | None
+    tls: TLSOptions | None
+    retry: RetryPolicy | None
+    metrics: Metrics | None
+    cache_size: int | None
+    cache_ttl: float | None
+    file_root: str | os.PathLike[str] | None
+    fragment_fetcher: FragmentFetcher | None
+    connect_timeout: float
+    drain_timeout: float
+    strict: bool
+    allow_parent: bool
+
+
+class HasContext(Protocol):
+    """A JournalClient, as far as the parts of the client need to know it."""
+
+    @property
+    def context(self) -> ClientContext:
+        """State that all parts of the client share."""
+        ...
+
+
+class ClientContext:
+    """State that all parts of a client share.
+
+    Args:
+        address: Endpoint of a broker; `http`, `https` or `unix`.
+        options: Options of `connect()`.
+
+    Raises:
+        ValidationError: The address isn't an endpoint.
+        ConfigurationError: An option is invalid.
+        TypeError: An option is unknown.
+    """
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        if unknown := options.keys() - ClientOptions.__optional_keys__:
+            raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
+        self.metrics: Metrics = options.get("metrics") or NoMetrics()
+        """Receives counts."""
+        self.strict = options.get("strict", False)
+        """Whether responses are checked for all rules of the protocol."""
+        self.zone = options.get("zone") or zone_from_environment()
+        """Zone of this process, whose brokers are preferred."""
+        self.retry_policy = options.get("retry") or RetryPolicy()
+        """Failures to retry, unless a call has a policy of its own."""
+        self.router = _router(options.get("cache_size"), options.get("cache_ttl"))
+        """Routes of journals."""
+        self.dispatcher = Dispatcher(
+            address,
+            options.get("tls") or TLSOptions.from_environment(),
+            connect_timeout=options.get("connect_timeout", _CONNECT_SECONDS),
+            router=self.router,
+            zone=self.zone,
+        )
+        """Connections to brokers."""
+        self.rpc = JournalStub(
+            self.dispatcher,
+            authorizer(options.get("auth")),
+            allow_parent=options.get("allow_parent", False),
+        )
+        """RPCs, without retries."""
+        self.fragments = FragmentSource(
+            file_root=options.get("file_root"),
+            fallback_root=file_root_from_environment(),
+            fetcher=options.get("fragment_fetcher"),
+            metrics=self.metrics,
+        )
+        """Fragment files, which are read from their stores."""
+        self.readers: weakref.WeakSet[Reporting[StreamStatus]] = weakref.WeakSet()
+        """Readers that have begun."""
+        self.watches: weakref.WeakSet[Reporting[WatchStatus]] = weakref.WeakSet()
+        """Lists of journals that were entered."""
+
+    def status(self, appends: AppendStatus) -> ClientStatus:
+        """Return the status of the client, whose pending appends are `appends`."""
+        return ClientStatus(
+            endpoint=self.dispatcher.endpoint,
+            connection=self.dispatcher.state,
+            members=self.dispatcher.members(),
+            streams=(
+                *(reader.status() for reader in self.readers if reader.is_live),
+                *(stream.status() for stream in self.rpc.streams if not stream.is_reported),
+            ),
+            watches=tuple(watch.status() for watch in self.watches if watch.is_live),
+            appends=appends,
+        )
+
+    async def aclose(self) -> None:
+        """Close fragment files, streams and connections. Idempotent.
+
+        Cancellation: poisons — what is left is closed when it's collected.
+        """
+        try:
+            await self.fragments.aclose()
+        finally:
+            try:
+                await self.rpc.aclose()
+            finally:
+                await self.dispatcher.aclose()
+
+
+def _router(size: int | None, ttl: float | None) -> DispatchRouter:
+    size = cache_size_from_environment() if size is None else size
+    ttl = cache_ttl_from_environment() if ttl is None else ttl
+    return RouteCache(size, ttl) if size else NoopDispatchRouter()
