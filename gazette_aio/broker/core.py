@@ -18,7 +18,6 @@ from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, os_error_text
 from gazette_aio.broker.host.metrics import Metrics
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.host.scheduler import Scheduler
 from gazette_aio.broker.host.workers import Background, Workers
 from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
@@ -30,6 +29,7 @@ from gazette_aio.broker.resolver import Resolver
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

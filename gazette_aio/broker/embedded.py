@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.gateway import HttpGateway
-from gazette_aio.broker.grpc_server import GrpcServer
+from gazette_aio.broker.grpc_server import new_grpc_server
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
+from gazette_aio.serving.address import url_host
 from gazette_aio.serving.tls import ServerTLS, read_tls
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from obstore.store import ObjectStore as Client
+
+    from gazette_aio.serving.server import GrpcServer
 
 
 class EmbeddedBroker:
@@ -116,7 +120,7 @@ class EmbeddedBroker:
             raise RuntimeError("the broker is running already")
         tls = None
         if self.options.server_cert_file is not None:
-            tls = await asyncio.to_thread(read_tls, self.options)
+            tls = await asyncio.to_thread(read_tls, self.options.tls_files)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")
@@ -125,7 +129,7 @@ class EmbeddedBroker:
             core = self._core = await BrokerCore.open(
                 self.options, path, self._files, self._control, self._object_stores
             )
-            server = self._server = GrpcServer(core)
+            server = self._server = await new_grpc_server(core)
             bound = await self._bind(server, tls)
             endpoint = self.options.advertise or bound
             http_endpoint = ""
@@ -138,7 +142,7 @@ class EmbeddedBroker:
                 http_port = await gateway.bind(
                     self.options.host, self.options.http_port, tls.context if tls else None
                 )
-                http_endpoint = f"{_scheme(tls)}://{_shown(self.options.host)}:{http_port}"
+                http_endpoint = f"{_scheme(tls)}://{url_host(self.options.host)}:{http_port}"
             await core.serve_at(endpoint)
             await server.start()
             if self._gateway is not None:
@@ -153,9 +157,9 @@ class EmbeddedBroker:
         host = self.options.host
         if (path := self.options.socket) is not None:
             await server.bind_socket(path, self.options.socket_mode)
-            return f"unix://{_shown(host)}{path}"
-        port = await server.bind(host, self.options.port, tls.grpc_credentials() if tls else None)
-        return f"{_scheme(tls)}://{_shown(host)}:{port}"
+            return f"unix://{url_host(host)}{path}"
+        port = server.bind(host, self.options.port, tls.grpc_credentials() if tls else None)
+        return f"{_scheme(tls)}://{url_host(host)}:{port}"
 
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
@@ -167,7 +171,7 @@ class EmbeddedBroker:
         """
         if self._core is None and self._temporary is None:
             return
-        await _finish(self._stop(grace))
+        await finish(self._stop(grace))
 
     async def _stop(self, grace: float) -> None:
         self._endpoint = self._http_endpoint = ""
@@ -262,23 +266,3 @@ class EmbeddedBroker:
 
 def _scheme(tls: ServerTLS | None) -> str:
     return "http" if tls is None else "https"
-
-
-def _shown(host: str) -> str:
-    """Return the host of a URL by which clients get to an address that's listened on."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
-    return f"[{shown}]" if ":" in shown else shown
-
-
-async def _finish(work: Any) -> None:
-    """Await work to its end in a task of its own, and raise a cancellation only then."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                continue  # The first one is raised below.
-        raise

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.journal.replicas import STOPPED
 from gazette_aio.protocol.go.text import quote
 from gazette_aio.protocol.journal import strip_meta
 from gazette_aio.protocol.selector import compile_selector
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

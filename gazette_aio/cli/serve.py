@@ -11,7 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions
 from gazette_aio.broker import serve as run_broker
-from gazette_aio.broker.host.options import parse_port
+from gazette_aio.serving.address import parse_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

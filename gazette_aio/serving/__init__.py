@@ -1,4 +1,4 @@
-"""Parts of a gRPC or HTTP server: TLS, Unix sockets, and a planned stop.
+"""A gRPC server of ours: address, limits, TLS, calls, planned stop, and the process around it.
 
-Imports `aio` and `protocol`.
+Holds what servers need whatever they serve: brokers, and consumers. Imports `aio` and `protocol`.
 """

@@ -1,4 +1,4 @@
-"""The last moment of a server: what arrives then is held until its clients know of the end.
+"""Planned stop of a server: calls which arrive then are held until clients know of the end.
 
 The gRPC library cancels requests which arrive between the moment a server begins to end and the
 one in which its clients know. To them that's a failure of unknown outcome, which they don't repeat.

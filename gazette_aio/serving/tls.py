@@ -1,4 +1,4 @@
-"""Certificates which a broker shows to its clients, and the ones it asks of them."""
+"""TLS of a server: its certificate, and the authorities which its clients must be certified by."""
 
 from __future__ import annotations
 
@@ -13,21 +13,43 @@ import gazette_aio.protocol as pb
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gazette_aio.broker.host.options import BrokerOptions
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLSFiles:
+    """Files in PEM format, by the names of the options which users give.
+
+    Raises:
+        ConfigurationError: If only some of the files are given which go together.
+    """
+
+    server_cert_file: Path | None = None
+    """Certificate of the server; None is no TLS."""
+    server_cert_key_file: Path | None = None
+    """Private key of the certificate."""
+    server_ca_file: Path | None = None
+    """Authorities one of which must have certified each client; None asks for no certificate."""
+
+    def __post_init__(self) -> None:
+        if (self.server_cert_file is None) != (self.server_cert_key_file is None):
+            raise pb.ConfigurationError(
+                "server_cert_file and server_cert_key_file must be given together"
+            )
+        if self.server_ca_file is not None and self.server_cert_file is None:
+            raise pb.ConfigurationError("server_ca_file needs a server_cert_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTLS:
-    """What both front ends need for TLS."""
+    """Material of TLS, for a server of gRPC and for one of HTTP."""
 
     certificate: bytes = field(repr=False)
     """Chain of certificates, in PEM format."""
     key: bytes = field(repr=False)
     """Private key, in PEM format."""
     authority: bytes | None = field(repr=False)
-    """Certificates which clients must be certified by, or None if they need no certificate."""
+    """Authorities of the certificates of clients, or None if clients need no certificate."""
     context: ssl.SSLContext
-    """The same for connections over HTTP."""
+    """The same for connections over HTTP/1.1."""
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server."""
@@ -38,14 +60,14 @@ class ServerTLS:
         )
 
 
-def read_tls(options: BrokerOptions) -> ServerTLS | None:
-    """Return the TLS of a broker, or None if its options name no certificate. Blocks.
+def read_tls(files: TLSFiles) -> ServerTLS | None:
+    """Return the TLS of a server, or None if no certificate is named. Blocks.
 
     Raises:
         ConfigurationError: If a file can't be read, or isn't what it should be, naming it.
     """
-    certificate_file = options.server_cert_file
-    key_file = options.server_cert_key_file
+    certificate_file = files.server_cert_file
+    key_file = files.server_cert_key_file
     if certificate_file is None or key_file is None:
         return None
     certificate = _read("server_cert_file", certificate_file)
@@ -55,9 +77,9 @@ def read_tls(options: BrokerOptions) -> ServerTLS | None:
     _load_key(context, certificate_file, key_file)
     context.set_alpn_protocols(["http/1.1"])
     authority = None
-    if options.server_ca_file is not None:
-        authority = _read("server_ca_file", options.server_ca_file)
-        _trust(context, "server_ca_file", options.server_ca_file)
+    if files.server_ca_file is not None:
+        authority = _read("server_ca_file", files.server_ca_file)
+        _trust(context, "server_ca_file", files.server_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
     return ServerTLS(certificate=certificate, key=key, authority=authority, context=context)
 

@@ -1,4 +1,4 @@
-"""The file of a Unix socket: made where nobody listens, and removed at the end."""
+"""File of a Unix socket: made where nobody listens, and removed at the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+# Bytes of a socket's address which are its path, without the zero at the end.
+_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 _ATTEMPTS = 200
 _PAUSE_SECONDS = 0.01
 
@@ -81,9 +84,26 @@ class UnixSocket:
         return pb.ConfigurationError(f"unable to listen on unix://{self.path}: {reason}")
 
 
+def check_socket_path(path: str) -> None:
+    """Check the path of a socket.
+
+    Raises:
+        ConfigurationError: If it isn't absolute, is too long, or can't be part of a URL.
+    """
+    if not path.startswith("/"):
+        raise pb.ConfigurationError(f"socket must be an absolute path (not {path})")
+    # Wire: it's part of the endpoint, as it is, of which clients make the address to dial.
+    if not path.isprintable() or any(char in path for char in "%?#,"):
+        raise pb.ConfigurationError(f"socket can't be told in a URL: {path!r}")
+    if len(os.fsencode(path)) > _PATH_BYTES:
+        raise pb.ConfigurationError(
+            f"socket is longer than the {_PATH_BYTES} bytes of such paths: {path}"
+        )
+
+
 @contextlib.contextmanager
 def _locked(directory: Path) -> Generator[None]:
-    # Race: of two brokers which find the same stale file, the second would remove the new socket of
+    # Race: of two servers which find the same stale file, the second would remove the new socket of
     # the first. The lock leaves no file behind.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -17,7 +17,6 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.journal.commit_log import Kind
 from gazette_aio.broker.keyspace import meta_log
 from gazette_aio.broker.service.append import serve_append
@@ -25,6 +24,7 @@ from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.broker.stores import FileStore
+from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, Level, read, running, send

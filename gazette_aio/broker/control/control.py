@@ -16,7 +16,7 @@ from gazette_aio.broker.control.handles import (
     Waiting,
     resolve,
 )
-from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.control import rules
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.stores.failing import FailingStore
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.tls_listener import TlsListener
+from gazette_aio.serving.address import listen_address
 
 if TYPE_CHECKING:
     import ssl
@@ -82,8 +83,9 @@ class HttpGateway:
         try:
             listener = await _listen(server, host, port)
         except OSError as error:
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+            raise pb.ConfigurationError(
+                f"unable to listen on {listen_address(host, port)}"
+            ) from error
         self._listener = listener if tls is None else _secured(listener, server, tls)
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound

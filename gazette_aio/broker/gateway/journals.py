@@ -16,7 +16,6 @@ from gazette_aio.broker.gateway.answers import (
     read_headers,
     read_status,
 )
-from gazette_aio.broker.gateway.calls import counted
 from gazette_aio.broker.gateway.connection import (
     TrailedResponse,
     TruncatedBodyError,
@@ -26,9 +25,10 @@ from gazette_aio.broker.gateway.connection import (
 )
 from gazette_aio.broker.gateway.query import QueryError, check_append_query, parse_read_query
 from gazette_aio.broker.gateway.read_relay import ReadRelay, RelayState
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.controlled import serve_append, serve_read
 from gazette_aio.broker.service.read import ContentChunk
+from gazette_aio.serving.calls import CountedCall
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -92,7 +92,7 @@ class JournalRoutes:
             connection_of(request).endless()
         answer = _ReadAnswer(request, target.path)
         try:
-            with counted(self._core, "Read"):
+            with CountedCall(self._core.metrics, "Read", lambda: request.remote):
                 await _run(self._core, claims, message, answer)
         except RpcError as error:
             if not answer.begun:
@@ -109,11 +109,11 @@ class JournalRoutes:
         except (RpcError, QueryError, pb.ValidationError) as error:
             return _closing(request, _refusal(error))
         try:
-            with counted(self._core, "Append") as outcome:
+            with CountedCall(self._core.metrics, "Append", lambda: request.remote) as counted:
                 async with contextlib.aclosing(_append_messages(request, first)) as messages:
                     response = await serve_append(self._core, claims, messages)
                 if response.status != pb.Status.OK:
-                    outcome.status = pb.Status.Name(response.status)
+                    counted.outcome = pb.Status.Name(response.status)
         except RpcError as error:
             return _closing(request, _refusal(error))
         if response.status != pb.Status.OK:

@@ -9,7 +9,6 @@ from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.answers import code_status
-from gazette_aio.broker.gateway.calls import counted
 from gazette_aio.broker.gateway.connection import (
     TruncatedBodyError,
     ask_for_body,
@@ -23,9 +22,10 @@ from gazette_aio.broker.gateway.json_form import (
     result_line,
     stream_error,
 )
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.controlled import serve_list, serve_read
 from gazette_aio.broker.service.read import ContentChunk
+from gazette_aio.serving.calls import CountedCall
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,7 @@ class JsonRoutes:
         message = await self._message(pb.ListRequest, request)
         if message.watch:
             connection_of(request).endless()
-        with counted(self._core, "List"):
+        with CountedCall(self._core.metrics, "List", lambda: request.remote):
             await serve_list(self._core, claims, message, answer.send)
 
     async def _read(self, request: web.BaseRequest, answer: _Stream) -> None:
@@ -101,7 +101,7 @@ class JsonRoutes:
                 response = pb.ReadResponse(offset=offset, content=content)
             await answer.send(response)
 
-        with counted(self._core, "Read"):
+        with CountedCall(self._core.metrics, "Read", lambda: request.remote):
             await serve_read(self._core, claims, message, send)
 
     def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:

@@ -21,8 +21,8 @@ from gazette_aio.broker.gateway.target import (
     redirect,
     redirect_page,
 )
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.resolver import visibility
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

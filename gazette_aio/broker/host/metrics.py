@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from gazette_aio.serving.calls import CallCounts
 
 
-class Metrics:
+class Metrics(CallCounts):
     """Counters, each a plain number."""
 
     def __init__(self) -> None:
-        self.started: Counter[str] = Counter()
-        """RPCs begun, by operation."""
-        self.completed: Counter[tuple[str, str]] = Counter()
-        """RPCs ended, by operation and status."""
+        super().__init__()
         self.spool_commits = 0
         self.spool_commit_bytes = 0
         self.spool_rollbacks = 0

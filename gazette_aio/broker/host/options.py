@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence  # noqa: TC003 - Type hints are evaluated.
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path  # noqa: TC003
 from typing import Literal, TypedDict, get_args
 
 import gazette_aio.protocol as pb
+from gazette_aio.serving.address import MAX_PORT
+from gazette_aio.serving.tls import TLSFiles
+from gazette_aio.serving.unix_socket import check_socket_path
 
 FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
-
-_MAX_PORT = 65535
 
 PATH_OPTIONS = (
     "data_dir",
@@ -27,9 +27,6 @@ PATH_OPTIONS = (
     "server_ca_file",
 )
 """Options which are paths."""
-
-# Bytes of a socket's address which are its path, without the zero at the end.
-_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,22 +112,26 @@ class BrokerOptions:
             raise pb.ConfigurationError("allow_origin must be several origins, not a string")
         if self.chunk_size < 1:
             raise pb.ConfigurationError("chunk_size must be at least 1")
-        if (self.server_cert_file is None) != (self.server_cert_key_file is None):
-            raise pb.ConfigurationError(
-                "server_cert_file and server_cert_key_file must be given together"
-            )
-        if self.server_ca_file is not None and self.server_cert_file is None:
-            raise pb.ConfigurationError("server_ca_file needs a server_cert_file")
+        _ = self.tls_files
         for name, port in (("port", self.port), ("http_port", self.http_port)):
-            if port is not None and not 0 <= port <= _MAX_PORT:
-                raise pb.ConfigurationError(f"{name} must be 0 to {_MAX_PORT} (not {port})")
+            if port is not None and not 0 <= port <= MAX_PORT:
+                raise pb.ConfigurationError(f"{name} must be 0 to {MAX_PORT} (not {port})")
         if self.socket is not None:
-            _check_socket(os.fspath(self.socket))
+            check_socket_path(os.fspath(self.socket))
         if not 0 <= self.watch_delay < math.inf:
             raise pb.ConfigurationError(
                 f"watch_delay must not be negative (not {self.watch_delay})"
             )
         _check_identity(self)
+
+    @property
+    def tls_files(self) -> TLSFiles:
+        """Files of TLS."""
+        return TLSFiles(
+            server_cert_file=self.server_cert_file,
+            server_cert_key_file=self.server_cert_key_file,
+            server_ca_file=self.server_ca_file,
+        )
 
 
 class BrokerKeywords(TypedDict, total=False):
@@ -171,23 +172,6 @@ class BrokerKeywords(TypedDict, total=False):
     clock: Callable[[], float] | None
 
 
-def parse_port(text: str) -> int | Path:
-    """Return the port, or the path of the Unix socket, of `8080` or `unix:///path`.
-
-    Raises:
-        ValueError: If it's neither.
-    """
-    if text.startswith("unix://"):
-        path = text.removeprefix("unix://")
-        if not path.startswith("/"):
-            raise ValueError("expected unix:///path")
-        return Path(path)
-    port = int(text)
-    if not 0 <= port <= _MAX_PORT:
-        raise ValueError(f"expected a port of 0 to {_MAX_PORT}")
-    return port
-
-
 def _check_identity(options: BrokerOptions) -> None:
     # Clients refuse all answers of a broker whose id or endpoint isn't valid.
     suffix = "suffix" if options.suffix is None else options.suffix
@@ -199,15 +183,3 @@ def _check_identity(options: BrokerOptions) -> None:
         field_name, _, problem = str(error).removeprefix("Id.").partition(": ")
         name = {"Zone": "zone", "Suffix": "suffix (id)", "Endpoint": "advertise"}[field_name]
         raise pb.ConfigurationError(f"{name}: {problem}") from None
-
-
-def _check_socket(path: str) -> None:
-    if not path.startswith("/"):
-        raise pb.ConfigurationError(f"socket must be an absolute path (not {path})")
-    # Wire: it's part of the endpoint, as it is, of which clients make the address to dial.
-    if not path.isprintable() or any(char in path for char in "%?#,"):
-        raise pb.ConfigurationError(f"socket can't be told in a URL: {path!r}")
-    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-        raise pb.ConfigurationError(
-            f"socket is longer than the {_SOCKET_PATH_BYTES} bytes of such paths: {path}"
-        )

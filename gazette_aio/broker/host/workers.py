@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from gazette_aio.aio.finish import finish
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -53,7 +55,7 @@ class Workers:
 
         Cancellation: safe — takes effect only when the call has returned.
         """
-        return await settle(self.submit(function, *args, **kwargs))
+        return await finish(self.submit(function, *args, **kwargs))
 
     def close(self) -> None:
         """Wait for running calls, and end the threads. Blocks for as long as a slice of work."""
@@ -62,24 +64,6 @@ class Workers:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-async def settle(future: asyncio.Future[T]) -> T:
-    """Await a future to its end, also when cancelled meanwhile.
-
-    Cancellation: safe — raised once the future is done, so that nothing runs on behind the caller.
-    """
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError:
-                continue  # The first one is raised below.
-        if not future.cancelled():
-            future.exception()  # Retrieved: the caller sees the cancellation instead.
-        raise
 
 
 async def wait_until(event: asyncio.Event, until: Deadline | None) -> bool:

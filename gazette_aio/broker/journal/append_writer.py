@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gazette_aio.broker.host.workers import settle
+from gazette_aio.aio.finish import finish
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +69,7 @@ class AppendWriter:
         self._taken_bytes = taken_bytes
         job = self._advance()
         while job is not None and self._pending_bytes > MAX_PENDING_BYTES:
-            await settle(job)
+            await finish(job)
             job = self._advance()
 
     async def flush(self) -> None:
@@ -82,7 +82,7 @@ class AppendWriter:
         """
         self._least_bytes = 1
         while (job := self._advance()) is not None:
-            await settle(job)
+            await finish(job)
 
     async def abort(self) -> int:
         """Roll the append back; return the number of bytes dropped.
@@ -93,7 +93,7 @@ class AppendWriter:
         self._least_bytes = self._taken_bytes + 1
         try:
             if self._job is not None:
-                await settle(self._job)
+                await finish(self._job)
         except OSError:
             pass  # The append fails anyway, and what was written is dropped.
         finally:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.rpc_error import RpcError
-from gazette_aio.broker.host.workers import Workers, settle, wait_until
+from gazette_aio.broker.host.workers import Workers, wait_until
 from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
 from gazette_aio.broker.keyspace.meta_log import MetaLog, encode_snapshot
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import Deadline, ManualClock
@@ -148,7 +149,7 @@ class SpaceStore:
     async def _settle(self, transaction: Transaction) -> None:
         # Invariant: what's in the log is adopted, also if the one who asked has gone. The next
         # transaction would else take the same revision, and be lost at the next start.
-        await settle(asyncio.ensure_future(self._commit(transaction)))
+        await finish(self._commit(transaction))
 
     async def _commit(self, transaction: Transaction) -> None:
         if self._failure:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.journal.append_writer import AppendWriter
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
 from gazette_aio.broker.journal.registers import update_registers
@@ -25,6 +24,7 @@ from gazette_aio.broker.service.append_rules import (
 )
 from gazette_aio.broker.service.receive_guard import ReceiveGuard
 from gazette_aio.protocol.journal_spec import desired_replication
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.keyspace.keyspace import TransactionError
 from gazette_aio.broker.resolver import visibility
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

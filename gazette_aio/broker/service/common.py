@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.rpc_error import RpcError
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

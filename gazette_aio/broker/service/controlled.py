@@ -1,19 +1,19 @@
-"""The services as front ends call them: behind the rules of the broker's control.
+"""Services as front ends call them: behind the rules of the broker's control.
 
 A request of a kind for which there are no rules is handed on as it is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.control.rules import Cut, CutCounter, completed
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service import append, apply, fragments, health, list, read, replicate  # noqa: A004
 from gazette_aio.broker.service.read import ContentChunk
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,87 +23,37 @@ if TYPE_CHECKING:
     from gazette_aio.broker.service.append import AppendMessage
 
 M = TypeVar("M", bound=Message)
+Q = TypeVar("Q", bound=Message | None)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def serve_list(
-    core: BrokerCore, claims: pb.Claims, request: pb.ListRequest, send: list.Send
-) -> Awaitable[None]:
-    """Serve List; see `service.list`."""
-    if "list" not in core.control.kinds:
-        return list.serve_list(core, claims, request, send)
-    return _list(core, claims, request, send)
+def _unary(
+    kind: Kind, serve: Callable[[BrokerCore, pb.Claims, Q], Awaitable[M]]
+) -> Callable[[BrokerCore, pb.Claims, Q], Awaitable[M]]:
+    async def interfere(core: BrokerCore, claims: pb.Claims, request: Q) -> M:
+        # A stream of Replicate may have ended before its request.
+        if request is not None:
+            verdict = await core.control.admit(kind, request)
+            if verdict.responses is not None:
+                return cast("M", _completed(core, kind, verdict.responses)[0])
+        return await serve(core, claims, request)
+
+    return _controlled(kind, serve, interfere)
 
 
-def serve_apply(
-    core: BrokerCore, claims: pb.Claims, request: pb.ApplyRequest
-) -> Awaitable[pb.ApplyResponse]:
-    """Serve Apply; see `service.apply`."""
-    if "apply" not in core.control.kinds:
-        return apply.serve_apply(core, claims, request)
-    return _unary(core, "apply", request, lambda: apply.serve_apply(core, claims, request))
+def _controlled(
+    kind: Kind,
+    serve: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
+    interfere: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
+) -> Callable[Concatenate[BrokerCore, P], Awaitable[T]]:
+    """Return a service behind the rules of its kind; without any, a request is passed on as is."""
 
+    def call(core: BrokerCore, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        chosen = interfere if kind in core.control.kinds else serve
+        return chosen(core, *args, **kwargs)
 
-def serve_read(
-    core: BrokerCore, claims: pb.Claims, request: pb.ReadRequest, send: read.Send
-) -> Awaitable[None]:
-    """Serve Read; see `service.read`."""
-    if "read" not in core.control.kinds:
-        return read.serve_read(core, claims, request, send)
-    return _read(core, claims, request, send)
-
-
-def serve_append(
-    core: BrokerCore, claims: pb.Claims, messages: AsyncIterator[AppendMessage]
-) -> Awaitable[pb.AppendResponse]:
-    """Serve Append; see `service.append`."""
-    if "append" not in core.control.kinds:
-        return append.serve_append(core, claims, messages)
-    return _append(core, claims, messages)
-
-
-def serve_fragments(
-    core: BrokerCore, claims: pb.Claims, request: pb.FragmentsRequest
-) -> Awaitable[pb.FragmentsResponse]:
-    """Serve ListFragments; see `service.fragments`."""
-    if "list_fragments" not in core.control.kinds:
-        return fragments.serve_fragments(core, claims, request)
-    return _unary(
-        core,
-        "list_fragments",
-        request,
-        lambda: fragments.serve_fragments(core, claims, request),
-    )
-
-
-def serve_health(
-    core: BrokerCore, request: pb.FragmentStoreHealthRequest
-) -> Awaitable[pb.FragmentStoreHealthResponse]:
-    """Serve FragmentStoreHealth; see `service.health`."""
-    if "fragment_store_health" not in core.control.kinds:
-        return health.serve_health(core, request)
-    return _unary(
-        core, "fragment_store_health", request, lambda: health.serve_health(core, request)
-    )
-
-
-def serve_replicate(
-    core: BrokerCore, claims: pb.Claims, request: pb.ReplicateRequest | None
-) -> Awaitable[pb.ReplicateResponse]:
-    """Serve Replicate; see `service.replicate`."""
-    if request is None or "replicate" not in core.control.kinds:
-        return replicate.serve_replicate(core, claims, request)
-    return _unary(
-        core, "replicate", request, lambda: replicate.serve_replicate(core, claims, request)
-    )
-
-
-async def _unary(
-    core: BrokerCore, kind: Kind, request: Message, serve: Callable[[], Awaitable[M]]
-) -> M:
-    verdict = await core.control.admit(kind, request)
-    if verdict.responses is None:
-        return await serve()
-    return cast("M", _completed(core, kind, verdict.responses)[0])
+    return call
 
 
 async def _list(
@@ -260,3 +210,12 @@ def _error(cut: Cut) -> RpcError:
 
 def _completed(core: BrokerCore, kind: Kind, responses: Any) -> Any:
     return completed(kind, responses, core.headers.routed(), core.headers.unrouted())
+
+
+serve_list = _controlled("list", list.serve_list, _list)
+serve_apply = _unary("apply", apply.serve_apply)
+serve_read = _controlled("read", read.serve_read, _read)
+serve_append = _controlled("append", append.serve_append, _append)
+serve_fragments = _unary("list_fragments", fragments.serve_fragments)
+serve_health = _unary("fragment_store_health", health.serve_health)
+serve_replicate = _unary("replicate", replicate.serve_replicate)

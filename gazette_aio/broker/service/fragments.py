@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
 from gazette_aio.protocol.journal_spec import may_read
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore

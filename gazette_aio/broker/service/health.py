@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def serve_health(
-    core: BrokerCore, request: pb.FragmentStoreHealthRequest
+    core: BrokerCore, _claims: pb.Claims, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
     """Return the health of a store.
 

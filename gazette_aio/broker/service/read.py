@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.rpc_error import RpcError
-from gazette_aio.broker.host.workers import settle, wait_until
+from gazette_aio.broker.host.workers import wait_until
 from gazette_aio.broker.journal.cover_index import Hit, query
 from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import validated
 from gazette_aio.protocol.journal_spec import may_read
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     import asyncio
@@ -197,7 +198,7 @@ async def _local_batches(
             length = min(end - offset, BATCH_BYTES)
             if ahead is not None:
                 job, ahead = ahead, None
-                batch = await settle(job)
+                batch = await finish(job)
             elif length <= INLINE_BYTES:
                 batch = content.read(length, offset - entry.begin)
             else:
@@ -216,7 +217,7 @@ async def _local_batches(
         if ahead is not None:
             # Invariant: no thread reads from the file once its user gives it up.
             with contextlib.suppress(OSError):
-                await settle(ahead)
+                await finish(ahead)
 
 
 async def _stored_batches(

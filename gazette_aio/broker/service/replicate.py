@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.rpc_error import RpcError
 from gazette_aio.broker.service.common import validated
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from gazette_aio.broker.extras.health import refuse
-from gazette_aio.broker.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
+from gazette_aio.serving.extras.health import refuse
+from gazette_aio.serving.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from google.protobuf.descriptor import Descriptor, FileDescriptor
 
-    from gazette_aio.broker.extras.health import Context
+    from gazette_aio.serving.extras.health import Context
 
 _NOT_FOUND = 5
 _INVALID_ARGUMENT = 3

@@ -18,9 +18,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import BrokerOptions, EmbeddedBroker
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, TLSOptions, connect
-from gazette_aio.serving.tls import read_tls
+from gazette_aio.serving.tls import TLSFiles, read_tls
 from gazette_aio.testing import BrokerProcess
 from tests.broker.caller import eventually, journal_spec
 
@@ -271,7 +271,7 @@ def test_options_which_do_not_go_alone(names: list[str], problem: str) -> None:
 
 
 def test_keys_are_shown_nowhere(files: Files) -> None:
-    tls = read_tls(BrokerOptions(**files.mutual))
+    tls = read_tls(TLSFiles(**files.mutual))
     assert tls is not None
     assert tls.key == files.key.read_bytes()
     assert "PRIVATE" not in repr(tls)

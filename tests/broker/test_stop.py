@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import itertools
 import threading
 import time
@@ -22,13 +21,13 @@ from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy
 from gazette_aio.serving.drain import LONGEST_SECONDS
+from gazette_aio.serving.process import flush_within
 from gazette_aio.testing import BrokerProcess
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 
 Level = pb.JournalSpec.Suspend.Level
 JOURNALS = [f"test/journal-{number}" for number in range(3)]
-SERVING = importlib.import_module("gazette_aio.broker.serve")
 STOPPED = "resolver has stopped serving local replicas"
 
 
@@ -218,7 +217,7 @@ async def test_a_store_which_hangs_does_not_keep_a_broker(tmp_path: Path) -> Non
             await caller.commit(b"content")
             asyncio.get_running_loop().call_later(0.5, gate.set)
             begun = time.monotonic()
-            await SERVING._drain(broker, 0.1, asyncio.Queue())
+            await flush_within(broker.flush(), 0.1, asyncio.Queue[int]().get())
             # A slice which is being written is waited for, and nothing more.
             assert 0.1 <= time.monotonic() - begun < 20.0
             assert await caller.read() == b"content"

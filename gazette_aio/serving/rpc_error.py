@@ -1,13 +1,13 @@
-"""The failure of an RPC which isn't a response."""
+"""Failure of an RPC: the gRPC code and text which its client gets."""
 
 from __future__ import annotations
 
 
 class RpcError(Exception):
-    """An RPC ends with a gRPC code and text.
+    """An RPC ends with a gRPC code and a text.
 
     Args:
-        text: What the client is told.
+        text: Text for the client.
         code: Name of the gRPC code.
     """
 

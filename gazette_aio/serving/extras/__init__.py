@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gazette_aio.broker.extras.health import Health
-from gazette_aio.broker.extras.reflection import Reflection, reflection_handlers
+from gazette_aio.serving.extras.health import Health
+from gazette_aio.serving.extras.reflection import Reflection, reflection_handlers
 
 __all__ = ["Health", "Reflection", "reflection_handlers"]

@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
-from gazette_aio.broker.extras import Health, Reflection
-from gazette_aio.broker.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
+from gazette_aio.serving.extras import Health, Reflection
+from gazette_aio.serving.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
 
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"

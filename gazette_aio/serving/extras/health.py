@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from gazette_aio.broker.extras.messages import HEALTH, message_class
+from gazette_aio.serving.extras.messages import HEALTH, message_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

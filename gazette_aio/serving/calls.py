@@ -1,0 +1,139 @@
+"""Calls of a service: counted, held during a planned stop, and ended by gRPC's codes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from gazette_aio.serving.rpc_error import RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from gazette_aio.serving.drain import Drain
+
+_logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+END_OF_STREAM: object = vars(grpc.aio)["EOF"]  # The stubs don't know it.
+"""Returned by `Context.read` after the last message of a client."""
+
+_FAILED = "<error>"
+
+
+class CallCounts:
+    """Counts of calls, whichever front end they come by."""
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        """Calls begun, by operation."""
+        self.completed: Counter[tuple[str, str]] = Counter()
+        """Calls ended, by operation and outcome."""
+
+    def activity(self) -> int:
+        """Return how many calls have begun or ended so far."""
+        return self.started.total() + self.completed.total()
+
+
+class CountedCall:
+    """Context manager which counts one call, and logs its failure.
+
+    Args:
+        counts: Counts to add to.
+        operation: Name of the RPC.
+        client: Returns the address of the client, for the log.
+    """
+
+    __slots__ = ("_client", "_counts", "_operation", "outcome")
+
+    def __init__(
+        self, counts: CallCounts, operation: str, client: Callable[[], str | None]
+    ) -> None:
+        self.outcome = "ok"
+        """Outcome to count, unless the call fails."""
+        self._counts = counts
+        self._operation = operation
+        self._client = client
+
+    def __enter__(self) -> Self:
+        self._counts.started[self._operation] += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        outcome = self.outcome if error is None else _FAILED
+        self._counts.completed[self._operation, outcome] += 1
+        if isinstance(error, RpcError):
+            _logger.info(
+                "served RPC failed",
+                extra={
+                    "operation": self._operation,
+                    "error": error.text,
+                    "client": self._client(),
+                },
+            )
+
+
+async def answer_call(
+    counted: CountedCall, drain: Drain, context: Context, call: Callable[[], Awaitable[T]]
+) -> T | None:
+    """Answer a gRPC call by the result of `call`, or end it by the code of its failure.
+
+    A call which arrives during a planned stop is held until clients know of the stop.
+
+    Args:
+        counted: Count of the call.
+        drain: Planned stop of the server.
+        context: The call.
+        call: Serves the call; raises RpcError for a code and a text.
+
+    Raises:
+        AbortError: If `call` fails, for the gRPC library.
+
+    Cancellation: safe if `call` is.
+    """
+    try:
+        with counted:
+            if drain.begun:
+                await drain.hold()
+            return await call()
+    except RpcError as error:
+        await context.abort(grpc.StatusCode[error.code], error.text)
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        _logger.exception("served RPC failed")
+        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+def parse_request(cls: type[M], message: bytes) -> M:
+    """Return the request of serialized bytes.
+
+    Raises:
+        RpcError: If the bytes don't parse.
+    """
+    try:
+        return cls.FromString(message)
+    except DecodeError as error:
+        raise RpcError(f"failed to unmarshal the request: {error}", "INTERNAL") from None
+
+
+def authorization_of(context: Context) -> str | None:
+    """Return the `authorization` metadata of a call."""
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None

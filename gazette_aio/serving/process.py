@@ -1,0 +1,119 @@
+"""Process of a server: its signals, the line which says that it's ready, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+    from pathlib import Path
+    from typing import Any
+
+_logger = logging.getLogger(__name__)
+
+_STOP_GRACE_SECONDS = 2.0
+
+
+class Served(Protocol):
+    """A server which a process runs."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        ...
+
+    def ready(self) -> Mapping[str, object]:
+        """Return what the ready line says of the running server."""
+        ...
+
+    async def flush(self) -> None:
+        """Persist what can be persisted before the end."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """End calls within `grace` seconds, and let go of everything. Idempotent."""
+        ...
+
+
+async def run_until_signal(
+    server: Served, *, drain_seconds: float, ready_file: Path | None = None
+) -> None:
+    """Run a server until SIGTERM or SIGINT, flush it, and stop it.
+
+    When it's ready, one line of JSON has `server.ready()` and `pid`. A second signal ends the
+    flush.
+
+    Args:
+        server: The server.
+        drain_seconds: How long the flush may take.
+        ready_file: File to write the line to, in place of stdout. It's there while the server
+            runs: an older one is removed first, and this one at the end.
+
+    Raises:
+        Exception: What `server.start` raises.
+
+    Cancellation: safe — the server is stopped.
+    """
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    try:
+        await asyncio.to_thread(_withdraw, ready_file)  # It may be of a process which was killed.
+        await server.start()
+        line = json.dumps({**server.ready(), "pid": os.getpid()})
+        await asyncio.to_thread(_announce, line + "\n", ready_file)
+        await signals.get()
+        with contextlib.suppress(OSError):  # What's acknowledged matters more.
+            await asyncio.to_thread(_withdraw, ready_file)
+        await flush_within(server.flush(), drain_seconds, signals.get())
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await server.stop(_STOP_GRACE_SECONDS)
+
+
+async def flush_within(
+    flush: Coroutine[Any, Any, None], seconds: float, interruption: Coroutine[Any, Any, object]
+) -> None:
+    """Run a flush for some seconds at most, or until an interruption; its failure is logged.
+
+    Cancellation: safe — the flush is cancelled.
+    """
+    flushing, interrupted = asyncio.ensure_future(flush), asyncio.ensure_future(interruption)
+    both = (flushing, interrupted)
+    try:
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both)
+    with contextlib.suppress(asyncio.CancelledError):
+        if (error := flushing.exception()) is not None:
+            expected = isinstance(error, (OSError, pb.GazetteError))
+            level = logging.WARNING if expected else logging.ERROR
+            _logger.log(level, "unable to flush everything", exc_info=error)
+
+
+def _announce(line: str, ready_file: Path | None) -> None:
+    if ready_file is None:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        return
+    # Written as a whole, so that whoever polls for it never reads half a line.
+    temporary = ready_file.with_name(ready_file.name + ".tmp")
+    temporary.write_text(line, "utf-8")
+    temporary.replace(ready_file)
+
+
+def _withdraw(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)

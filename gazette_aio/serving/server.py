@@ -1,0 +1,151 @@
+"""gRPC server: its address, its limits, and its planned stop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
+from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.drain import QUIET_SECONDS, Drain
+from gazette_aio.serving.unix_socket import UnixSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from gazette_aio.serving.extras import Health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """Limits of a gRPC server."""
+
+    max_receive_bytes: int = 4 << 20
+    """Longest message which is accepted."""
+    max_metadata_bytes: int = 64 << 10
+    """Longest metadata of a call: tokens travel there, and claims with many selectors are long."""
+    max_pending_calls: int = 1 << 14
+    """Calls which may wait to be looked at. The library cancels calls at random beyond that."""
+
+
+class GrpcServer:
+    """A server on `grpc.aio`, which listens on one address.
+
+    Args:
+        handlers: The services.
+        drain: Holds the calls of these services during a planned stop.
+        limits: Limits of calls.
+        health: Health service among `handlers`, which ends with the server.
+    """
+
+    def __init__(
+        self,
+        handlers: Iterable[grpc.GenericRpcHandler],
+        drain: Drain,
+        *,
+        limits: ServerLimits | None = None,
+        health: Health | None = None,
+    ) -> None:
+        self._handlers = tuple(handlers)
+        self._drain = drain
+        self._limits = limits or ServerLimits()
+        self._health = health
+        self._server: grpc.aio.Server | None = None
+        self._socket: UnixSocket | None = None
+
+    def __repr__(self) -> str:
+        return f"<GrpcServer {'running' if self._server else 'stopped'}>"
+
+    def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Listen on an address, and return the port. Needs a running event loop.
+
+        Args:
+            host: The address.
+            port: The port; zero takes any free one.
+            credentials: Credentials of TLS; None is plaintext.
+
+        Raises:
+            ConfigurationError: If the address can't be listened on.
+        """
+        server = self._new_server()
+        address = listen_address(host, port)
+        try:
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+
+    async def bind_socket(self, path: Path, mode: int) -> None:
+        """Listen on a Unix socket.
+
+        Args:
+            path: Absolute path of the socket.
+            mode: Permissions of its file.
+
+        Raises:
+            ConfigurationError: If the path can't be listened on.
+
+        Cancellation: safe.
+        """
+        server = self._new_server()
+        # Set first: the library leaves the file behind of a server which was never started.
+        socket = self._socket = UnixSocket(path, mode)
+        try:
+            await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
+        except RuntimeError as error:
+            raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+
+    async def start(self) -> None:
+        """Begin to answer.
+
+        Cancellation: safe.
+        """
+        assert self._server is not None, "not bound"
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Stop to listen, and end the calls in progress after `grace` seconds. Idempotent.
+
+        Cancellation: safe — takes effect when the server has ended.
+        """
+        server, self._server = self._server, None
+        socket, self._socket = self._socket, None
+        if self._health is not None:
+            self._health.end()
+        if server is not None:
+            try:
+                await self._drain.quiet(grace)
+            finally:
+                await finish(self._end(server, grace))
+        if socket is not None:
+            socket.remove()
+
+    def _new_server(self) -> grpc.aio.Server:
+        limits = self._limits
+        server = self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", limits.max_receive_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_metadata_size", limits.max_metadata_bytes),
+                ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes),
+                ("grpc.so_reuseport", 0),
+                ("grpc.server.max_pending_requests", limits.max_pending_calls),
+                ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
+            )
+        )
+        server.add_generic_rpc_handlers(self._handlers)
+        return server
+
+    async def _end(self, server: grpc.aio.Server, grace: float) -> None:
+        stopped = asyncio.ensure_future(server.stop(grace))
+        # Clients learn of the end before held calls are answered.
+        await asyncio.sleep(QUIET_SECONDS)
+        self._drain.release()
+        await stopped

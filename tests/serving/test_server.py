@@ -1,0 +1,188 @@
+"""A server of any service: its address, its limits, its failures, and its planned stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.serving.calls import (
+    CallCounts,
+    CountedCall,
+    answer_call,
+    authorization_of,
+    parse_request,
+)
+from gazette_aio.serving.drain import Drain
+from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.serving.server import GrpcServer, ServerLimits
+from tests.broker.caller import eventually
+
+PATH = "/test.Names/Upper"
+Serve = Callable[[pb.Label, Any], Awaitable[pb.Label]]
+
+
+class Names:
+    """A service of one method, which answers a label by what `serve` makes of it."""
+
+    def __init__(self, serve: Serve, **limits: Any) -> None:
+        self.counts = CallCounts()
+        self.serve = serve
+        self.drain = Drain(self.counts.activity)
+        method = grpc.unary_unary_rpc_method_handler(self._upper, None, pb.Label.SerializeToString)
+        handlers = grpc.method_handlers_generic_handler("test.Names", {"Upper": method})
+        self.server = GrpcServer([handlers], self.drain, limits=ServerLimits(**limits))
+
+    async def _upper(self, message: bytes, context: Any) -> pb.Label | None:
+        counted = CountedCall(self.counts, "Upper", context.peer)
+
+        async def call() -> pb.Label:
+            label = await self.serve(parse_request(pb.Label, message), context)
+            counted.outcome = label.name
+            return label
+
+        return await answer_call(counted, self.drain, context, call)
+
+
+@asynccontextmanager
+async def calling(target: str) -> AsyncIterator[Callable[..., Any]]:
+    async with grpc.aio.insecure_channel(target) as channel:
+        yield channel.unary_unary(PATH)
+
+
+@asynccontextmanager
+async def serving(serve: Serve, **limits: Any) -> AsyncIterator[tuple[Names, Callable[..., Any]]]:
+    names = Names(serve, **limits)
+    port = names.server.bind("127.0.0.1", 0)
+    await names.server.start()
+    try:
+        async with calling(f"127.0.0.1:{port}") as call:
+            yield names, call
+    finally:
+        await names.server.stop(0.0)
+
+
+async def upper(label: pb.Label, _context: Any) -> pb.Label:
+    return pb.Label(name=label.name.upper())
+
+
+def label(name: str) -> bytes:
+    return pb.Label(name=name).SerializeToString()
+
+
+async def failure(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_calls_are_answered_and_counted() -> None:
+    async with serving(upper) as (names, call):
+        assert "running" in repr(names.server)
+        assert await call(label("a")) == label("A")
+        assert (names.counts.started, names.counts.completed) == ({"Upper": 1}, {("Upper", "A"): 1})
+        assert names.counts.activity() == 2
+    assert "stopped" in repr(names.server)
+
+
+async def test_failures_have_a_code_and_a_text(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(label: pb.Label, _context: Any) -> pb.Label:
+        raise RpcError("not here", "NOT_FOUND") if label.name == "a" else ValueError("broken")
+
+    async with serving(fail) as (names, call):
+        assert await failure(call(label("a"))) == (grpc.StatusCode.NOT_FOUND, "not here")
+        assert not caplog.records
+        unknown = (grpc.StatusCode.UNKNOWN, "ValueError: broken")
+        assert await failure(call(label("b"))) == unknown
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+        code, text = await failure(call(b"\xff"))
+        assert code is grpc.StatusCode.INTERNAL
+        assert text.startswith("failed to unmarshal the request")
+        assert names.counts.completed == {("Upper", "<error>"): 3}
+
+
+async def test_tokens_are_metadata() -> None:
+    async def told(_label: pb.Label, context: Any) -> pb.Label:
+        return pb.Label(name=authorization_of(context) or "none")
+
+    async with serving(told) as (_, call):
+        assert await call(b"") == label("none")
+        metadata = (("other", "x"), ("authorization", "Bearer token"))
+        assert await call(b"", metadata=metadata) == label("Bearer token")
+
+
+async def test_limits() -> None:
+    async with serving(upper, max_receive_bytes=100) as (_, call):
+        assert await call(label("a" * 90)) == label("A" * 90)
+        code, _ = await failure(call(label("a" * 100)))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_an_address_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(pb.ConfigurationError, match=f"listen on 127.0.0.1:{port}"):
+            Names(upper).server.bind("127.0.0.1", port)
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "names.sock"
+    names = Names(upper)
+    await names.server.bind_socket(path, 0o600)
+    await names.server.start()
+    async with calling(f"unix:{path}") as call:
+        assert await call(label("a")) == label("A")
+    await names.server.stop(0.0)
+    assert not path.exists()
+    await names.server.stop(0.0)
+
+
+async def test_a_stop_serves_what_arrives_meanwhile() -> None:
+    gate, entered = asyncio.Event(), asyncio.Event()
+
+    async def wait(label: pb.Label, context: Any) -> pb.Label:
+        entered.set()
+        await gate.wait()
+        return await upper(label, context)
+
+    async with serving(wait) as (names, call):
+        first = asyncio.ensure_future(call(label("first")))
+        await entered.wait()
+        stopping = asyncio.create_task(names.server.stop(60.0))
+        await asyncio.sleep(0)
+        assert names.drain.begun
+        held = asyncio.ensure_future(call(label("held")))
+
+        async def both_have_arrived() -> bool:
+            return names.counts.started["Upper"] == 2
+
+        await eventually(both_have_arrived)
+        gate.set()
+        assert [await first, await held] == [label("FIRST"), label("HELD")]
+        await stopping
+
+
+async def test_the_grace_of_a_stop_is_an_upper_bound() -> None:
+    entered = asyncio.Event()
+
+    async def hang(_label: pb.Label, _context: Any) -> pb.Label:
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serving(hang) as (names, call):
+        hanging = asyncio.ensure_future(call(b""))
+        await entered.wait()
+        await names.server.stop(0.05)
+        code, _ = await failure(hanging)
+        assert code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert names.counts.completed == {("Upper", "<error>"): 1}
