@@ -44,6 +44,8 @@ PERMANENT_CODES: Final = frozenset(
 )
 """gRPC codes which the same request will meet again."""
 
+_PERISHABLE_STATUSES: Final = frozenset({400, 401, 403, 404})
+
 MASKED_CODE: Final = "INTERNAL"
 MASKED_DETAILS: Final = "Internal error from Core"
 """What grpcio reports in place of the true status when a peer ends a stream early."""
@@ -277,12 +279,17 @@ def _stays_unreadable(failure: Failure, policy: RetryPolicy) -> bool:
     ) and failure.attempt + 1 >= policy.permanent_attempts
 
 
+def _is_perishable(failure: Failure, _: RetryPolicy) -> bool:
+    error = failure.error
+    return isinstance(error, pb.TransportError) and error.http_status in _PERISHABLE_STATUSES
+
+
 def _is_refused_fetch(failure: Failure) -> bool:
-    # RPCs have codes with names; those which fail for want of a broker may be repeated always.
+    # An RPC that fails with UNAVAILABLE is always retryable.
     error = failure.error
     return (
         isinstance(error, pb.TransportError)
-        and (error.code.isdigit() or error.code == "UNAVAILABLE")
+        and (error.http_status is not None or error.code == "UNAVAILABLE")
         and not error.retryable
     )
 
@@ -406,7 +413,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         _R,
         "HTTP 400, 401, 403, 404 of a fragment file",
-        _is_coded("400", "401", "403", "404"),
+        _is_perishable,
         Course.RETRY_QUIET_AT_FIRST,
         "Signed URLs expire within a minute, and files are removed as they age: the next RPC "
         "brings what's right by now.",

@@ -235,8 +235,9 @@ class TransportError(GazetteError):
     """An RPC or a fetch failed below the protocol.
 
     Args:
-        code: Name of the gRPC code (`UNAVAILABLE`), or an HTTP status (`503`).
+        code: Name of the gRPC code, such as `UNAVAILABLE`; empty if there is an `http_status`.
         details: Text of the peer or the transport.
+        http_status: Status of an HTTP response, such as 503; None for other failures.
         journal: Journal of the request, or empty.
         retryable: Whether a repeated call may succeed.
         attempt: Number of attempts since the last success, from zero.
@@ -247,16 +248,18 @@ class TransportError(GazetteError):
         code: str,
         details: str,
         *,
+        http_status: int | None = None,
         journal: str = "",
         retryable: bool = False,
         attempt: int = 0,
     ) -> None:
         self.code = code
         self.details = details
+        self.http_status = http_status
         self.journal = journal
         self.retryable = retryable
         self.attempt = attempt
-        super().__init__(f"{code}: {details}")
+        super().__init__(f"{code or http_status}: {details}")
 
 
 class ReadError(GazetteError):

@@ -27,6 +27,7 @@ EXAMPLES: list[pb.GazetteError] = [
         for status in (*pb.Status.values()[1:], 99)
     ),
     pb.TransportError("UNAVAILABLE", "gone", journal="a/journal", retryable=True, attempt=3),
+    pb.TransportError("", "no such file", http_status=404, journal="a/journal"),
     pb.ReadError("text", journal="a/journal", offset=5),
     pb.OffsetJumpError(journal="a/journal", offset=10, requested=5),
     pb.SeekRequiresNewReaderError("text", offset=5),

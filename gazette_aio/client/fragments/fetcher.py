@@ -113,7 +113,7 @@ class HTTPFragmentFetcher:
             if _scheme(target) != _scheme(url):
                 why = "redirects to another scheme"
                 break
-        raise pb.TransportError(str(status), f'"{redacted(url)}" {why}')
+        raise pb.TransportError("", f'"{redacted(url)}" {why}', http_status=status)
 
     async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         if self._session is None:

@@ -92,8 +92,9 @@ def check_answer(
         raise cut_short(journal, begin)
     if status != 200 and not (status == 206 and wanted):
         raise pb.TransportError(
-            str(status),
+            "",
             f'!OK fetching ({status} {_phrase(status, body.reason)}, "{where}")',
+            http_status=status,
             journal=journal,
             retryable=status >= 500 or status in _RETRYABLE_STATUSES,
         )
@@ -102,7 +103,7 @@ def check_answer(
 
     def refuse(what: str) -> pb.TransportError:
         text = f'{what} answered by "{where}"'
-        return pb.TransportError(str(status), text, journal=journal)
+        return pb.TransportError("", text, http_status=status, journal=journal)
 
     codec: int = fragment.compression_codec
     is_plain = codec in (

@@ -130,7 +130,7 @@ class BoundedReader(Owner):
         return (
             self._on_missing_file is not None
             and isinstance(error, pb.TransportError)
-            and error.code in ("403", "404")
+            and error.http_status in (403, 404)
             and self._reader.response.fragment_url.startswith("file:")
         )
 
@@ -194,7 +194,9 @@ class BoundedReader(Owner):
         except pb.TransportError as error:
             if self._is_missing_here(error):
                 await self._turn_to_broker()
-            elif error.code == "404" or (error.code == "UNKNOWN" and _NO_FILE in error.details):
+            elif error.http_status == 404 or (
+                error.code == "UNKNOWN" and _NO_FILE in error.details
+            ):
                 # The policy had it tried for as long as the time-out.
                 self._lose(await self._next_begin(), f"its file is gone: {error}")
             else:

@@ -11,7 +11,8 @@ URL = "http://store/fragment?secret"
 
 
 def http_error(status: int) -> pb.TransportError:
-    return pb.TransportError(str(status), f'!OK fetching ({status} …, "http://store/fragment")')
+    text = f'!OK fetching ({status} …, "http://store/fragment")'
+    return pb.TransportError("", text, http_status=status)
 
 
 class FakeFragments:

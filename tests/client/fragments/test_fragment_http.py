@@ -163,7 +163,7 @@ async def test_refusals(
         with pytest.raises(pb.TransportError) as caught:
             await source.open(fragment_of(DATA), 100, store.url())
     error = caught.value
-    assert (error.code, error.retryable) == (status[:3], retryable)
+    assert (error.http_status, error.retryable) == (int(status[:3]), retryable)
     assert '/f?…")' in str(error)
     assert "!OK fetching (" in str(error)
     secret_free(error, caplog.records)
@@ -285,7 +285,7 @@ async def test_redirects(source: FragmentSource, store: Store) -> None:
         ):
             with pytest.raises(pb.TransportError, match=text) as caught:
                 await source.open(fragment_of(DATA), 100, first.url())
-            assert (caught.value.code, caught.value.retryable) == ("307", False)
+            assert (caught.value.http_status, caught.value.retryable) == (307, False)
             secret_free(caught.value, [])
 
 

@@ -92,7 +92,7 @@ def test_refusals() -> None:
         with pytest.raises(pb.TransportError) as caught:
             check(status=status)
         assert caught.value.retryable is retryable, status
-        assert caught.value.code == str(status)
+        assert caught.value.http_status == status
         assert caught.value.journal == "a/journal"
     with pytest.raises(pb.TransportError) as caught:
         check(status=404)
