@@ -9,7 +9,7 @@ import struct
 import pyarrow as pa
 
 from gazette_aio.message import build_uuid
-from gazette_aio.message.framing import FIXED_FRAME_WORD
+from gazette_aio.message.framing import FIXED_FRAME_WORD, framing_by_content_type
 from gazette_aio.message.ranges.committed import (
     RangeState,
     RangeSummary,
@@ -64,7 +64,7 @@ def garbage(rng, form):
 class History:
     """Content of a journal of random messages, with bad records in between if that's wanted."""
 
-    def __init__(self, rng, form, log, *, bad=0.0):
+    def __init__(self, rng, form, log, *, bad=0.0, encode=None):
         self.form = form
         self.content = b""
         self.log = []  # As they're placed in the content.
@@ -77,6 +77,8 @@ class History:
                 self.content += junk.encode()
                 self.bad.append((begin, len(self.content), text))
             message, payload = frame(form, build_uuid(row.producer, row.clock, row.flags), number)
+            if encode is not None:
+                message = encode(payload)
             begin = len(self.content)
             self.payloads[begin] = payload
             self.log.append(envelope(begin, len(message), row.clock, row.flags, row.producer))
@@ -101,7 +103,7 @@ class History:
     def cuts(self, rng, count):
         """Return offsets where the content may be cut, its ends included."""
         size = len(self.content)
-        if self.form == "ndjson":
+        if framing_by_content_type(TYPES[self.form]).is_lines:
             inner = [rng.randrange(1, size) for _ in range(count)]
         else:
             # Fragments begin and end with messages, or with garbage.

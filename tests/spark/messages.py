@@ -11,7 +11,6 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.uuid import build_uuid, clock_from_ns
 from gazette_aio.protocol.errors import FramingError
@@ -73,7 +72,7 @@ class Journal:
         """Return the rows of content, and keep their batches."""
         self.batches = []
         assert self.format.framing is not None
-        splitter = region_splitter(self.format.framing)
+        splitter = self.format.framing.splitter()
         for at in range(0, len(content), chunk):
             splitter.feed(content[at : at + chunk])
             while True:

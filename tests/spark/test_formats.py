@@ -10,7 +10,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import CSVFraming, FixedFraming, NDJSONFraming
 from gazette_aio.message.uuid import ZERO_UUID, get_clock
@@ -77,7 +76,7 @@ def uuids(content_type: str, content: bytes, **options: str) -> tuple[list[UUID]
     """Return the UUIDs of messages up to the first bad one, and how many are bad behind them."""
     found = format_of(source_options(**options), content_type)
     assert found.framing is not None
-    splitter = region_splitter(found.framing)
+    splitter = found.framing.splitter()
     splitter.feed(content)
     region = splitter.next_region(1 << 20)
     assert region is not None

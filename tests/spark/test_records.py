@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.regions import Region, region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import FixedFraming
+from gazette_aio.message.framing.regions import Region
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import build_uuid, clock_as_ns, get_clock
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
@@ -624,7 +624,7 @@ def test_batches_are_of_messages_anywhere() -> None:
     parts: list[UuidColumns] = []
     for begin in (0, 3):
         content = b"".join(lines[begin : begin + 3])
-        splitter = region_splitter(journal.format.framing, 1000 * begin)
+        splitter = journal.format.framing.splitter(1000 * begin)
         splitter.feed(content)
         region = splitter.next_region(1 << 20)
         payloads.add(region)

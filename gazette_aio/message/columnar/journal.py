@@ -10,7 +10,6 @@ import numpy as np
 
 from gazette_aio.message.columnar.outputs import DONE, Output, Progress, RecordMaker
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.replayed import ReplayRecords
 from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.message.columnar.outputs import OutputMaker, RecordOptions
-    from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.envelopes.stamps import BadFrame
     from gazette_aio.message.framing import Framing
+    from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.message.sequencing.checkpoint import ProducerState
     from gazette_aio.message.sequencing.columns import Indices
     from gazette_aio.message.sequencing.plan import CommitPlan
@@ -315,7 +314,7 @@ class JournalRecords:
             )
 
     def _splitter_at(self, offset: int) -> RegionSplitter:
-        return region_splitter(self._framing, offset, max_frame_bytes=self._options.max_frame_bytes)
+        return self._framing.splitter(offset, max_frame_bytes=self._options.max_frame_bytes)
 
 
 def _join(runs: list[tuple[Region, UuidColumns]]) -> tuple[Region, UuidColumns]:

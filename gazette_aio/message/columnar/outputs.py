@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.base import Decoded
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import RecordBuilder
 from gazette_aio.message.envelopes.splitter import framing_error
 from gazette_aio.message.envelopes.stamps import BadFrame

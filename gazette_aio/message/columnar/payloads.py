@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa, pc
+from gazette_aio.message.columnar.pyarrow_api import pa, pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyarrow import BinaryArray, Buffer
 
-    from gazette_aio.message.columnar.regions import Region
+    from gazette_aio.message.framing.regions import Region
     from gazette_aio.message.sequencing.columns import Indices
 
 MAX_TAKE_BYTES = 1 << 30

@@ -12,8 +12,8 @@ from gazette_aio.protocol.errors import FramingError, ReplayError, UnexpectedEOF
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.columnar.uuids import UuidReader
+    from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.message.sequencing.columns import UuidColumns
     from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.columnar.regions import Region
+    from gazette_aio.message.framing.regions import Region
     from gazette_aio.message.sequencing.columns import Indices
 
 _TEXT_LENGTH, _RAW_LENGTH = 36, 16

@@ -1,4 +1,8 @@
-"""Framings: how messages are delimited within the bytes of a journal."""
+"""Framings, which delimit the messages within the bytes of a journal.
+
+A module holds a framing and its decoder; `regions` has the splitters into columns, which need
+numpy. Imports `protocol`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ from gazette_aio.message.framing.fixed import (
     unpack_fixed_frame,
 )
 from gazette_aio.message.framing.ndjson import NDJSONFraming, unpack_line
-from gazette_aio.message.framing.registry import framing_by_content_type, register_framing
+from gazette_aio.message.framing.registry import (
+    find_framing,
+    framing_by_content_type,
+    register_framing,
+)
 
 __all__ = [
     "DEFAULT_MAX_FRAME_BYTES",
@@ -32,6 +40,7 @@ __all__ = [
     "Framing",
     "NDJSONFraming",
     "encode_fixed_frame",
+    "find_framing",
     "framing_by_content_type",
     "register_framing",
     "unpack_fixed_frame",

@@ -1,16 +1,20 @@
-"""What framings are: the delimiting of messages within the bytes of a journal.
+"""Base of framings, which delimit the messages within the bytes of a journal.
 
 Splitting is apart from decoding, exact to the byte, and independent of how content is chunked. A
-decoder is a pure buffer: it's fed chunks, hands out frames, and keeps a partial frame for as long
-as it takes. After an error it's positioned behind the bytes concerned, and can go on.
+decoder is a pure buffer: it takes chunks, returns frames, and keeps a partial frame until the rest
+of it arrives. After an error its offset is behind the bytes concerned, and it can continue.
 """
 
 from __future__ import annotations
 
+import abc
 from collections import deque
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from gazette_aio.protocol.errors import GazetteError, UnexpectedEOFError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.framing.regions import RegionSplitter
 
 DEFAULT_MAX_FRAME_BYTES = 1 << 30
 """Default limit of the length of one frame."""
@@ -35,28 +39,67 @@ class Frames(NamedTuple):
     """Offset behind each frame."""
 
 
-@runtime_checkable
-class Framing(Protocol):
-    """Delimits messages of a content type. Register yours by `register_framing()`.
+class Framing(abc.ABC):
+    """Base of framings, which delimit the messages of a content type.
 
-    If a frame is no more than its message and a constant behind it, an attribute `suffix` of these
-    bytes lets a Publisher do without calling `encode()`.
+    A framing needs `content_type`, `encode()` and `decoder()`. The other members declare what is
+    special about its frames. Each is optional, and allows a shorter way to the same result. A
+    subclass of a framing inherits declarations only while it inherits `encode()` and `decoder()`:
+    one which overrides either has the defaults again, unless it declares them itself.
+
+    Register a framing by `register_framing()`.
     """
 
-    @property
-    def content_type(self) -> str:
-        """Content type of journals of this framing, as their `content-type` label names it."""
-        ...
+    content_type: str
+    """Content type of journals of this framing, as their `content-type` label names it."""
+    suffix: bytes = b""
+    """Constant bytes at the end of each frame, if a frame is its message and these bytes."""
+    is_lines: bool = False
+    r"""Whether each frame is a line, so that a frame begins behind each `\n`."""
+    encodes_any: bool = False
+    """Whether `encode()` takes any bytes, and never raises."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Reset what base classes declare of frames which this class makes or splits otherwise."""
+        super().__init_subclass__(**kwargs)
+        changed = min(_depth(cls, "encode"), _depth(cls, "decoder"))
+        for name in _DECLARATIONS:
+            if _depth(cls, name) > changed:
+                setattr(cls, name, vars(Framing)[name])
+
+    @abc.abstractmethod
     def encode(self, message: bytes) -> bytes:
         """Return the frame of an encoded message."""
-        ...
 
+    @abc.abstractmethod
     def decoder(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> Decoder:
         """Return a decoder of content which begins at `offset`."""
-        ...
+
+    def splitter(
+        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> RegionSplitter:
+        """Return a splitter of content which begins at `offset`, into columns. It needs numpy.
+
+        It returns the frames and errors of `decoder()`, and by default takes them from there.
+        """
+        # Numpy is loaded by whoever reads columns.
+        from gazette_aio.message.framing.regions.decoded import DecoderSplitter  # noqa: PLC0415
+
+        return DecoderSplitter(self.decoder(offset, max_frame_bytes=max_frame_bytes))
+
+    def for_ranges(self) -> Self:
+        """Return a framing whose frames and errors don't depend on where reading began."""
+        return self
+
+
+_DECLARATIONS: Final = ("suffix", "is_lines", "encodes_any", "splitter", "for_ranges")
+
+
+def _depth(cls: type, name: str) -> int:
+    """Return how far up the bases of a class a member is defined."""
+    return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 class Decoder(Protocol):

@@ -6,20 +6,25 @@ and there are no comments. The first record which a decoder reads fixes the numb
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 from gazette_aio.message.framing.base import (
     DEFAULT_MAX_FRAME_BYTES,
     Frames,
+    Framing,
     QueueingDecoder,
 )
 from gazette_aio.message.framing.ndjson import LineDecoder
 from gazette_aio.protocol.errors import FrameTooLargeError, FramingError, UnexpectedEOFError
+from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 
 _QUOTE, _COMMA = b'"', b","
 _BARE = 'bare " in non-quoted-field'
 _EXTRANEOUS = 'extraneous or missing " in quoted-field'
 
 
-class CSVFraming:
+class CSVFraming(Framing):
     """Framing of `text/csv`.
 
     Args:
@@ -29,8 +34,9 @@ class CSVFraming:
             Gazette's own reader does. What's refused then depends on where reading began.
     """
 
-    content_type = "text/csv"
+    content_type = CONTENT_TYPE_CSV
     suffix = b"\n"
+    encodes_any = True
 
     def __init__(self, *, lenient_eof: bool = False, same_width: bool = True) -> None:
         self.lenient_eof = lenient_eof
@@ -38,7 +44,7 @@ class CSVFraming:
 
     def encode(self, message: bytes) -> bytes:
         """Return the record `message` with its line end."""
-        return message + self.suffix
+        return message + b"\n"
 
     def decoder(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
@@ -50,6 +56,12 @@ class CSVFraming:
             lenient_eof=self.lenient_eof,
             same_width=self.same_width,
         )
+
+    def for_ranges(self) -> Self:
+        """Return a framing which takes records of any number of fields."""
+        framing = copy.copy(self)
+        framing.same_width = False
+        return framing
 
 
 class CSVDecoder(QueueingDecoder):

@@ -1,12 +1,14 @@
-"""Length-delimited messages behind a magic word, which lets readers find their way again."""
+"""Fixed framing: a magic word, by which readers find frames again, a length, and the message."""
 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from gazette_aio.message.framing.base import (
     DEFAULT_MAX_FRAME_BYTES,
     Frames,
+    Framing,
     QueueingDecoder,
 )
 from gazette_aio.protocol.errors import (
@@ -14,6 +16,10 @@ from gazette_aio.protocol.errors import (
     FrameTooLargeError,
     UnexpectedEOFError,
 )
+from gazette_aio.protocol.well_known import CONTENT_TYPE_PROTO_FIXED
+
+if TYPE_CHECKING:
+    from gazette_aio.message.framing.regions import RegionSplitter
 
 FIXED_FRAME_WORD = b"\x66\x33\x93\x36"
 """Magic word which begins each frame."""
@@ -23,10 +29,11 @@ FIXED_FRAME_HEADER_LENGTH = 8
 _LENGTH = struct.Struct("<I")
 
 
-class FixedFraming:
+class FixedFraming(Framing):
     """Framing of `application/x-protobuf-fixed`."""
 
-    content_type = "application/x-protobuf-fixed"
+    content_type = CONTENT_TYPE_PROTO_FIXED
+    encodes_any = True
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` behind a header."""
@@ -37,6 +44,14 @@ class FixedFraming:
     ) -> FixedDecoder:
         """Return a decoder of fixed frames."""
         return FixedDecoder(offset, max_frame_bytes=max_frame_bytes)
+
+    def splitter(
+        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> RegionSplitter:
+        """Return a splitter of content into columns of fixed frames."""
+        from gazette_aio.message.framing.regions.fixed import FixedSplitter  # noqa: PLC0415
+
+        return FixedSplitter(offset, max_frame_bytes)
 
 
 class FixedDecoder(QueueingDecoder):
@@ -83,7 +98,6 @@ class FixedDecoder(QueueingDecoder):
         self._needed = FIXED_FRAME_HEADER_LENGTH
         while size - position >= FIXED_FRAME_HEADER_LENGTH:
             body = position + FIXED_FRAME_HEADER_LENGTH
-            error: FrameTooLargeError | DesyncDetectedError
             if buffer.startswith(FIXED_FRAME_WORD, position):
                 length = _LENGTH.unpack_from(buffer, position + 4)[0]
                 if length + FIXED_FRAME_HEADER_LENGTH <= self.max_frame_bytes:
@@ -95,25 +109,12 @@ class FixedDecoder(QueueingDecoder):
                     ends.append(base + end)
                     position = end
                     continue
-                # The length isn't to be trusted: go on behind the header, in search of a frame.
-                text = f"frame of {length} bytes is longer than {self.max_frame_bytes} bytes"
-                begin, end = base + position, base + body
-                error = FrameTooLargeError(text, begin=begin, end=end, kind="too_large")
-                skip_to = body
-            else:
-                found = buffer.find(FIXED_FRAME_WORD, position + 1)
-                skip_to = found if found != -1 else size - (len(FIXED_FRAME_WORD) - 1)
-                error = DesyncDetectedError(
-                    "detected de-synchronization",
-                    begin=base + position,
-                    end=base + skip_to,
-                    kind="desync",
-                )
             if payloads:
                 self._ready.append(Frames(base + run_begin, payloads, ends))
                 payloads, ends = [], []
+            error, position = refuse_fixed(buffer, position, base, self.max_frame_bytes)
+            run_begin = position
             self._ready.append(error)
-            position = run_begin = skip_to
         if payloads:
             self._ready.append(Frames(base + run_begin, payloads, ends))
         self._tail_offset = base + position
@@ -130,6 +131,29 @@ class FixedDecoder(QueueingDecoder):
 
     def _check_end(self) -> None:
         check_fixed_end(self._pieces, self._pieces_bytes, self._needed, self._tail_offset)
+
+
+def refuse_fixed(
+    data: bytes | bytearray, at: int, base: int, limit: int
+) -> tuple[FrameTooLargeError | DesyncDetectedError, int]:
+    """Return the error of bytes which begin no frame, and the index to continue at.
+
+    Args:
+        data: Content, of which a header is at hand.
+        at: Index of the bytes.
+        base: Offset of the content.
+        limit: Largest length of a frame.
+    """
+    if data.startswith(FIXED_FRAME_WORD, at):
+        # The length isn't to be trusted: the next frame is looked for behind the header.
+        length = _LENGTH.unpack_from(data, at + 4)[0]
+        text = f"frame of {length} bytes is longer than {limit} bytes"
+        end = at + FIXED_FRAME_HEADER_LENGTH
+        return FrameTooLargeError(text, begin=base + at, end=base + end, kind="too_large"), end
+    found = data.find(FIXED_FRAME_WORD, at + 1)
+    end = found if found != -1 else len(data) - (len(FIXED_FRAME_WORD) - 1)
+    text = "detected de-synchronization"
+    return DesyncDetectedError(text, begin=base + at, end=base + end, kind="desync"), end
 
 
 def check_fixed_end(pieces: list[bytes], size: int, needed: int, offset: int) -> None:
@@ -169,9 +193,6 @@ def unpack_fixed_frame(buffer: bytes | bytearray, offset: int = 0) -> bytes | No
     if len(buffer) - offset < FIXED_FRAME_HEADER_LENGTH:
         return None
     if not buffer.startswith(FIXED_FRAME_WORD, offset):
-        found = buffer.find(FIXED_FRAME_WORD, offset + 1)
-        end = found if found != -1 else len(buffer) - (len(FIXED_FRAME_WORD) - 1)
-        text = "detected de-synchronization"
-        raise DesyncDetectedError(text, begin=offset, end=end, kind="desync")
+        raise refuse_fixed(buffer, offset, 0, 0)[0]
     end = offset + FIXED_FRAME_HEADER_LENGTH + _LENGTH.unpack_from(buffer, offset + 4)[0]
     return None if end > len(buffer) else bytes(buffer[offset:end])

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from gazette_aio.message.framing.base import (
     DEFAULT_MAX_FRAME_BYTES,
     Frames,
+    Framing,
     QueueingDecoder,
 )
 from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError, ValidationError
+from gazette_aio.protocol.well_known import CONTENT_TYPE_JSON_LINES
+
+if TYPE_CHECKING:
+    from gazette_aio.message.framing.regions import RegionSplitter
 
 
-class NDJSONFraming:
+class NDJSONFraming(Framing):
     """Framing of `application/x-ndjson`."""
 
-    content_type = "application/x-ndjson"
+    content_type = CONTENT_TYPE_JSON_LINES
     suffix = b"\n"
+    is_lines = True
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` as a line.
@@ -26,13 +33,21 @@ class NDJSONFraming:
         """
         if b"\n" in message:
             raise ValidationError("message must be one line")
-        return message + self.suffix
+        return message + b"\n"
 
     def decoder(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> LineDecoder:
         """Return a decoder of lines."""
         return LineDecoder(offset, max_frame_bytes=max_frame_bytes)
+
+    def splitter(
+        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    ) -> RegionSplitter:
+        """Return a splitter of content into columns of lines."""
+        from gazette_aio.message.framing.regions.lines import LineSplitter  # noqa: PLC0415
+
+        return LineSplitter(offset, max_frame_bytes)
 
 
 class LineDecoder(QueueingDecoder):
@@ -104,8 +119,7 @@ class LineDecoder(QueueingDecoder):
 
     def _refuse(self, size: int) -> None:
         begin, end = self._tail_offset, self._tail_offset + size
-        text = f"line is longer than {self.max_frame_bytes} bytes"
-        self._ready.append(FrameTooLargeError(text, begin=begin, end=end, kind="too_large"))
+        self._ready.append(line_too_large(begin, end, self.max_frame_bytes))
         self._tail_offset = end
 
     def jump(self, offset: int) -> int:
@@ -128,6 +142,12 @@ class LineDecoder(QueueingDecoder):
     def _check_end(self) -> None:
         if self._partial_bytes or self._skipping:
             raise UnexpectedEOFError("unexpected EOF", offset=self._tail_offset)
+
+
+def line_too_large(begin: int, end: int, limit: int) -> FrameTooLargeError:
+    """Return the error of a line beyond the limit, which is skipped from `begin` to `end`."""
+    text = f"line is longer than {limit} bytes"
+    return FrameTooLargeError(text, begin=begin, end=end, kind="too_large")
 
 
 def unpack_line(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:

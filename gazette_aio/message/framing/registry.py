@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from gazette_aio.message.framing.base import Framing
 from gazette_aio.message.framing.csv import CSVFraming
 from gazette_aio.message.framing.fixed import FixedFraming
 from gazette_aio.message.framing.ndjson import NDJSONFraming
-from gazette_aio.protocol.errors import UnrecognizedContentTypeError
-
-if TYPE_CHECKING:
-    from gazette_aio.message.framing.base import Framing
+from gazette_aio.protocol.errors import ConfigurationError, UnrecognizedContentTypeError
 
 _framings: dict[str, Framing] = {}
 
@@ -19,8 +15,18 @@ def register_framing(framing: Framing) -> None:
     """Register `framing` for its content type, in place of an earlier one.
 
     Framings are meant to be registered at import time.
+
+    Raises:
+        ConfigurationError: It isn't an object of a subclass of Framing.
     """
+    if not isinstance(framing, Framing):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"expected a Framing, and not {framing!r}")
     _framings[framing.content_type] = framing
+
+
+def find_framing(content_type: str) -> Framing | None:
+    """Return the framing of `content_type`, or None if none is registered."""
+    return _framings.get(content_type)
 
 
 def framing_by_content_type(content_type: str) -> Framing:
@@ -29,7 +35,7 @@ def framing_by_content_type(content_type: str) -> Framing:
     Raises:
         UnrecognizedContentTypeError: If none is registered.
     """
-    framing = _framings.get(content_type)
+    framing = find_framing(content_type)
     if framing is None:
         raise UnrecognizedContentTypeError(f"unrecognized content-type ({content_type})")
     return framing

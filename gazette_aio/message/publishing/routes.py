@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, StampingAdapter
-from gazette_aio.message.framing import FixedFraming, framing_by_content_type
+from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.intent_record import AckIntent
 from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.message.uuid import (
@@ -69,9 +69,9 @@ class Route(Generic[T]):
         self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
         # Adapters which stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
         has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
-        self.suffix: bytes = getattr(framing, "suffix", b"") if has_suffix else b""
+        self.suffix: bytes = framing.suffix if has_suffix else b""
         """All that framing adds to a message, or empty if it does more."""
-        self.framing_is_trusted = bool(self.suffix) or type(framing) is FixedFraming
+        self.framing_is_trusted = bool(self.suffix) or framing.encodes_any
         """Whether framing a message never fails."""
         self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)

@@ -1,7 +1,7 @@
 """Ranges of journals: from a listing and options to bytes, and how those are cut.
 
-Theory of operation. A record belongs to the range which holds its first byte. Journals of newline
-delimited JSON can then be cut anywhere: who reads `[begin, end)` starts with the byte before
+Theory of operation. A record belongs to the range which holds its first byte. Journals whose
+records are lines can then be cut anywhere: who reads `[begin, end)` starts with the byte before
 `begin`, drops what follows through the first newline, and reads beyond `end` until its last record
 is complete. The records of other framings can't be found from their middle, so those journals are
 cut only where fragments begin or end: a fragment holds whole appends, and they whole messages. As
@@ -17,8 +17,8 @@ import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from gazette_aio.message.framing import find_framing
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.protocol.well_known import CONTENT_TYPE_JSON_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -64,7 +64,8 @@ class JournalInfo:
     @property
     def is_divisible(self) -> bool:
         """Whether it can be cut at any byte."""
-        return self.content_type == CONTENT_TYPE_JSON_LINES
+        framing = find_framing(self.content_type)
+        return framing is not None and framing.is_lines
 
     @property
     def earliest(self) -> int:

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import iter_fragments, iter_journals
-from gazette_aio.protocol.well_known import (
-    CONTENT_TYPE,
-    CONTENT_TYPE_CSV,
-    CONTENT_TYPE_JSON_LINES,
-    CONTENT_TYPE_PROTO_FIXED,
-)
+from gazette_aio.protocol.well_known import CONTENT_TYPE
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
 from gazette_aio.spark.reading.bounded import head_of, map_bounded
+from gazette_aio.spark.rows.formats import content_type_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -33,12 +29,6 @@ LISTINGS_AT_ONCE: Final = 64
 """Journals of which fragments are listed, or heads are probed, at the same time."""
 
 _MOST_NAMED: Final = 5
-# An option knows better than a label. Where journals can be cut depends on it.
-_CONTENT_TYPES: Final = {
-    "ndjson": CONTENT_TYPE_JSON_LINES,
-    "csv": CONTENT_TYPE_CSV,
-    "protobuf-fixed": CONTENT_TYPE_PROTO_FIXED,
-}
 
 
 async def list_journals(
@@ -74,10 +64,9 @@ async def list_journals(
     """
     listed: dict[str, JournalInfo] = {}
     request = options.selection.label_selector()
-    content_type = _CONTENT_TYPES.get(options.format or "")
     async with aclosing(iter_journals(client, request)) as journals:
         async for journal in journals:
-            listed[journal.spec.name] = _info_of(journal, content_type)
+            listed[journal.spec.name] = _info_of(journal, options)
     if not allow_none:
         check_found(options.selection, listed)
 
@@ -96,7 +85,7 @@ async def list_journals(
                 check_found(options.selection, listed.keys() - {info.name})
             if not found:
                 return None
-            if (again := _info_of(found[0], content_type)).fragments is None:
+            if (again := _info_of(found[0], options)).fragments is None:
                 raise
             return again
 
@@ -122,11 +111,8 @@ async def _with_fragments(
     return replace(info, head=head, fragments=found)
 
 
-def _info_of(journal: pb.ListResponse.Journal, content_type: str | None) -> JournalInfo:
-    """Return a journal whose head isn't known yet, unless it's suspended.
-
-    Its content type is that of its label by default.
-    """
+def _info_of(journal: pb.ListResponse.Journal, options: SourceOptions) -> JournalInfo:
+    """Return a journal whose head isn't known yet, unless it's suspended."""
     spec = journal.spec
     labels: dict[str, list[str]] = {}
     for label in spec.labels.labels:
@@ -136,7 +122,7 @@ def _info_of(journal: pb.ListResponse.Journal, content_type: str | None) -> Jour
     return JournalInfo(
         spec.name,
         spec.suspend.offset if is_suspended else 0,
-        content_type or labels.get(CONTENT_TYPE, [""])[0],
+        content_type_for(options, labels.get(CONTENT_TYPE, [""])[0]),
         found,
         journal.create_revision,
         () if is_suspended else None,

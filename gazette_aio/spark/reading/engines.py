@@ -13,8 +13,7 @@ import numpy as np
 
 from gazette_aio.message.columnar.journal import JournalRecords
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.regions import Region
-from gazette_aio.message.framing import NDJSONFraming
+from gazette_aio.message.framing.regions import Region
 from gazette_aio.message.ranges.committed import CommittedRange, RangeState
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError
@@ -84,11 +83,6 @@ class TaskRows(NamedTuple):
     bounds: RecordBounds
 
 
-def is_lines(framing: Framing) -> bool:
-    """Return whether each message is a line, so that its begin can be found from its middle."""
-    return isinstance(framing, NDJSONFraming)
-
-
 def rows_of(
     task: Task,
     layout: RowLayout,
@@ -110,7 +104,7 @@ def rows_of(
     decoder = RowDecoder(layout, task.journal, task.labels, task.content_type)
     form = layout.format_of(task.content_type)
     framing = form.framing
-    lines = framing is not None and is_lines(framing)
+    lines = framing is not None and framing.is_lines
     bounds = RecordBounds(task.begin, task.end, task.head, lines=lines, is_aligned=task.is_aligned)
     # Lines are read up to the head, if need be.
     torn_at = task.end if not lines and task.end < task.head else -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.outputs import DONE, Output, RecordOptions
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:

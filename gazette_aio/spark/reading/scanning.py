@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError, FramingError, UnexpectedEOFError
 from gazette_aio.spark.reading.content import RangeContent
-from gazette_aio.spark.reading.engines import STEP_BYTES, is_lines
+from gazette_aio.spark.reading.engines import STEP_BYTES
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.rows.formats import format_of
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.columnar.regions import Region, RegionSplitter
     from gazette_aio.message.framing import Framing
+    from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.content import Pieces
     from gazette_aio.spark.rows.formats import Format
@@ -67,7 +66,7 @@ async def scan_uuids(  # noqa: PLR0917
     if form.framing is None:
         text = f"content of type {content_type!r} isn't known to be made of messages"
         raise ConfigurationError(f"journal {journal}: {text}")
-    bounds = RecordBounds(begin, end, head, lines=is_lines(form.framing), is_aligned=is_aligned)
+    bounds = RecordBounds(begin, end, head, lines=form.framing.is_lines, is_aligned=is_aligned)
     scanner = _Scanner(form, form.framing, bounds.begin)
     async with RangeContent(client, journal, bounds, options, step_bytes=step_bytes) as content:
         while pieces := await content.take():
@@ -98,7 +97,7 @@ class _Scanner:
     """Reads UUIDs of content."""
 
     def __init__(self, form: Format, framing: Framing, offset: int) -> None:
-        self._splitter = region_splitter(framing, offset, max_frame_bytes=MAX_FRAME_BYTES)
+        self._splitter = framing.splitter(offset, max_frame_bytes=MAX_FRAME_BYTES)
         self._uuids = UuidReader(form.adapter)
 
     def scan(self, pieces: Pieces) -> UuidColumns:

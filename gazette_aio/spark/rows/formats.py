@@ -24,18 +24,9 @@ from gazette_aio.message.adapters import (
     protobuf_adapter,
     raw_adapter,
 )
-from gazette_aio.message.framing import (
-    CSVFraming,
-    FixedFraming,
-    NDJSONFraming,
-    framing_by_content_type,
-)
+from gazette_aio.message.framing import find_framing
 from gazette_aio.message.uuid import ZERO_UUID, uuid_from_bytes
-from gazette_aio.protocol.errors import (
-    ConfigurationError,
-    UnrecognizedContentTypeError,
-    ValidationError,
-)
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.protocol.well_known import (
     CONTENT_TYPE_CSV,
     CONTENT_TYPE_JSON_LINES,
@@ -59,12 +50,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     CONTENT_TYPE_CSV: "csv",
     CONTENT_TYPE_PROTO_FIXED: "protobuf-fixed",
 }
-_FRAMINGS: Final[Mapping[Kind, Callable[[], Framing]]] = {
-    "ndjson": NDJSONFraming,
-    # Invariant: which records are bad doesn't depend on where a task begins.
-    "csv": lambda: CSVFraming(same_width=False),
-    "protobuf-fixed": FixedFraming,
-}
+_CONTENT_TYPES: Final[Mapping[Kind | None, str]] = {kind: label for label, kind in _KINDS.items()}
 
 
 class Format(NamedTuple):
@@ -92,22 +78,26 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
     Raises:
         ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
     """
-    kind = kind_of(options, content_type)
-    if kind != "raw":
-        adapter = adapter_of(kind, options.uuid, options.message_type)
-        return Format(kind, _FRAMINGS[kind](), adapter, carries_uuids=True)
-    framed = _KINDS.get(content_type)
-    if framed is not None:
-        lenient = _LenientAdapter(adapter_of(framed, options.uuid, options.message_type))
-        return Format(kind, _FRAMINGS[framed](), lenient, carries_uuids=False)
-    return Format(kind, _registered_framing(content_type), raw_adapter(), carries_uuids=False)
+    kind, framing = kind_of(options, content_type), framing_for(options, content_type)
+    framed = _KINDS.get(content_type_for(options, content_type))
+    if framed is None:
+        return Format(kind, framing, raw_adapter(), carries_uuids=False)
+    adapter = adapter_of(framed, options.uuid, options.message_type)
+    if kind == "raw":
+        return Format(kind, framing, _LenientAdapter(adapter), carries_uuids=False)
+    return Format(kind, framing, adapter, carries_uuids=True)
 
 
-def _registered_framing(content_type: str) -> Framing | None:
-    try:
-        return framing_by_content_type(content_type)
-    except UnrecognizedContentTypeError:
-        return None
+def content_type_for(options: SourceOptions, label: str) -> str:
+    """Return the content type to read a journal by: that of the option `format`, or its label's."""
+    return _CONTENT_TYPES.get(options.format, label)
+
+
+def framing_for(options: SourceOptions, content_type: str) -> Framing | None:
+    """Return the framing to read journals of a content type by, or None if there's none."""
+    framing = find_framing(content_type_for(options, content_type))
+    # Invariant: which records are bad doesn't depend on where a task begins.
+    return None if framing is None else framing.for_ranges()
 
 
 def kind_of(options: SourceOptions, content_type: str) -> Kind:
@@ -126,7 +116,7 @@ def isolation_of(options: SourceOptions, content_type: str) -> Isolation:
     is_raw = kind_of(options, content_type) == "raw"
     if options.isolation is None:
         return "read-uncommitted" if is_raw else "read-committed"
-    if options.isolation == "read-committed" and is_raw and not _registered_framing(content_type):
+    if options.isolation == "read-committed" and is_raw and find_framing(content_type) is None:
         raise ConfigurationError(
             "option 'isolation': read-committed needs messages, which content of type"
             f" {content_type!r} isn't known to be made of: name its format"

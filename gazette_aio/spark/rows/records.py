@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.base import DocumentDecoder
 from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import timestamps
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
 from gazette_aio.protocol.errors import ConfigurationError, FramingError

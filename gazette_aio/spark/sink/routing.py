@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.columnar.arrow import pc
+from gazette_aio.message.columnar.pyarrow_api import pc
 from gazette_aio.message.mapping import modulo_mapping, rendezvous_mapping
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 

@@ -25,7 +25,7 @@ from gazette_aio.message.adapters import (
     json_adapter,
     protobuf_adapter,
 )
-from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.routes import Route
 from gazette_aio.message.publishing.table_rows import TableRows

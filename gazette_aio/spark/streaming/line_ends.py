@@ -1,4 +1,4 @@
-"""Where the last line of a journal ends.
+"""Ends of the last records of journals.
 
 Publishers append whole messages. But whoever pipes a file to a journal may append the begin of a
 line, and its rest a little later. A batch which ended in between would read neither.
@@ -12,40 +12,40 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import iter_fragments
-from gazette_aio.message.columnar.regions import region_splitter
-from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV, CONTENT_TYPE_JSON_LINES
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, find_cuts
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
 from gazette_aio.spark.reading.scanning import split_regions
-from gazette_aio.spark.rows.formats import format_of, kind_of
+from gazette_aio.spark.rows.formats import framing_for
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.columnar.regions import RegionSplitter
+    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.framing.regions import RegionSplitter
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
 _WINDOW_BYTES: Final = 1 << 20
 """Bytes within which the end of the last line is looked for at once, from the head backwards."""
 
-_KINDS: Final = {CONTENT_TYPE_JSON_LINES: "ndjson", CONTENT_TYPE_CSV: "csv"}
-
 
 async def is_complete(client: JournalClient, journal: JournalInfo, options: SourceOptions) -> bool:
-    """Return whether a record ends at the head: a line, or what's appended as a whole.
+    """Return whether a record ends at the head.
 
-    It's one RPC of journals of lines. Those whose last byte is lost end there, too.
+    Framings of neither lines nor a suffix are taken to be appended by frames, without an RPC. Where
+    the last bytes are lost, the last record ends there as well.
 
     Cancellation: safe.
 
     Raises:
         GazetteError: The journal can't be read.
     """
-    if _kind(journal, options) not in {"ndjson", "csv"}:
+    framing = framing_for(options, journal.content_type)
+    if framing is None:
         return True
-    begin = max(journal.head - 1, 0)
-    return await _fetch(client, journal.name, begin, journal.head, options) in {b"\n", b""}
+    end = b"\n" if framing.is_lines else framing.suffix
+    begin = max(journal.head - len(end), 0)
+    return not end or end.endswith(await _fetch(client, journal.name, begin, journal.head, options))
 
 
 async def last_end(client: JournalClient, planned: JournalRange, options: SourceOptions) -> int:
@@ -66,8 +66,9 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
     journal, begin, end = planned
     if await is_complete(client, journal, options):
         return end
-    if _kind(journal, options) == "csv":
-        return await _last_record_end(client, planned, options)
+    framing = framing_for(options, journal.content_type)
+    if framing is not None and not framing.is_lines:
+        return await _last_record_end(client, planned, framing, options)
     high = journal.head
     while high > begin:
         low = max(begin, high - _WINDOW_BYTES)
@@ -79,19 +80,17 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
 
 
 async def _last_record_end(
-    client: JournalClient, planned: JournalRange, options: SourceOptions
+    client: JournalClient, planned: JournalRange, framing: Framing, options: SourceOptions
 ) -> int:
     """Return where the last complete record ends of a range up to a head, or its begin."""
     journal, begin, end = planned
-    framing = format_of(options, journal.content_type).framing
-    assert framing is not None
-    # A newline may be one of a value, so records are found from a begin of one.
+    # The suffix may be part of a value, so records are found from a begin of one.
     if journal.fragments is None:
         async with aclosing(iter_fragments(client, journal.name)) as listed:
             found = tuple([FragmentInfo(each.spec.begin, each.spec.end) async for each in listed])
         planned = planned._replace(journal=replace(journal, fragments=found))
     begin = max(find_cuts(planned), default=begin)
-    splitter = region_splitter(framing, begin, max_frame_bytes=MAX_FRAME_BYTES)
+    splitter = framing.splitter(begin, max_frame_bytes=MAX_FRAME_BYTES)
     reader = _reader_of(client, journal.name, begin, end, options)
     async with aclosing(reader):
         async for offset, chunk in reader:
@@ -103,11 +102,6 @@ def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
     """Pass over the records which end in content. Who reads it tells which are bad."""
     for _ in split_regions(splitter, [(offset, chunk)]):
         pass
-
-
-def _kind(journal: JournalInfo, options: SourceOptions) -> str | None:
-    kind = kind_of(options, journal.content_type)
-    return _KINDS.get(journal.content_type) if kind == "raw" else kind
 
 
 async def _fetch(

@@ -14,7 +14,6 @@ from gazette_aio.message import build_uuid, json_adapter
 from gazette_aio.message.columnar.documents.base import DocumentDecoder
 from gazette_aio.message.columnar.documents.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines, Payloads
-from gazette_aio.message.columnar.regions import region_splitter
 from gazette_aio.message.framing import NDJSONFraming
 
 UUID = str(build_uuid(b"\x01AAAAA", 1 << 60, 1)).encode()
@@ -79,7 +78,7 @@ def test_within_a_larger_buffer():
 )
 def test_columns_are_the_same_with_and_without(documents):
     columns = [pa.field("n", pa.int64()), pa.field("s", pa.string())]
-    splitter = region_splitter(NDJSONFraming(), 0)
+    splitter = NDJSONFraming().splitter(0)
     splitter.feed(b"".join(document + b"\n" for document in documents))
     payloads = Payloads()
     payloads.add(splitter.next_region(1 << 20))
@@ -97,7 +96,7 @@ def test_columns_are_the_same_with_and_without(documents):
 def test_a_column_of_the_member():
     schema = pa.schema([("_meta", pa.struct([("uuid", pa.string())])), ("n", pa.int64())])
     payloads = Payloads()
-    splitter = region_splitter(NDJSONFraming(), 0)
+    splitter = NDJSONFraming().splitter(0)
     splitter.feed(STAMP + b'"n":1}\n')
     payloads.add(splitter.next_region(1 << 20))
     decoded = DocumentDecoder(json_adapter(), schema).decode(payloads, np.arange(1))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.regions import Region
+from gazette_aio.message.framing.regions import Region
 
 
 def region_of(payloads: list[bytes], *, line_feeds: bool = True, header: bytes = b"") -> Region:

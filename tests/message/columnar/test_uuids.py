@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from gazette_aio.message.adapters import csv_adapter, json_adapter, raw_adapter
 from gazette_aio.message.adapters.base import UUIDPlace
 from gazette_aio.message.columnar import uuids
-from gazette_aio.message.columnar.regions import Region, region_splitter
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
 from gazette_aio.message.framing import CSVFraming, FixedFraming, Frames, NDJSONFraming
+from gazette_aio.message.framing.regions import Region
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ZERO_UUID, build_uuid, get_clock, uuid_from_bytes
 from gazette_aio.protocol.errors import ValidationError
@@ -57,7 +57,7 @@ class RawUUIDs:
 
 
 def region_of(framing, content, begin=0):
-    splitter = region_splitter(framing, begin)
+    splitter = framing.splitter(begin)
     splitter.feed(content)
     return splitter.next_region(ALL)
 
@@ -179,7 +179,7 @@ MIXES = st.one_of(
 def regions_of(draw, framing, payloads):
     content = b"".join(map(framing.encode, payloads))
     cuts = sorted(draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    splitter = region_splitter(framing, 1000)
+    splitter = framing.splitter(1000)
     regions = []
     for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
         splitter.feed(content[begin:end])

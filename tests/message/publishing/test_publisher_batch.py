@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gazette_aio.message import (
     Clock,
+    Framing,
     Publisher,
     ReadCommittedIter,
     build_uuid,
@@ -78,7 +79,7 @@ class Model(pydantic.BaseModel):
     note: float | None = None
 
 
-class Headed:
+class Headed(Framing):
     """A framing which is more than a suffix."""
 
     content_type = "application/x-test-headed"

@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.conversion import Converter, convert_column
 from gazette_aio.message.columnar.documents.csv import CSVReader
 from gazette_aio.message.columnar.documents.json import JSONReader
 from gazette_aio.message.columnar.documents.protobuf import ProtobufReader
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.envelopes.stamps import BadFrame
 from gazette_aio.protocol.errors import ConfigurationError

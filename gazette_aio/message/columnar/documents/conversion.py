@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa, pc
+from gazette_aio.message.columnar.pyarrow_api import pa, pc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

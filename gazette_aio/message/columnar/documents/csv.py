@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.conversion import (
     Converter,
     cast_to,
@@ -14,6 +13,7 @@ from gazette_aio.message.columnar.documents.conversion import (
     parse_dates,
     parse_timestamps,
 )
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

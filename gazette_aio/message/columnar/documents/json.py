@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa, pj
 from gazette_aio.message.columnar.documents.conversion import (
     FINITE,
     Converter,
@@ -27,6 +26,7 @@ from gazette_aio.message.columnar.documents.json_guard import guard, line_list, 
 from gazette_aio.message.columnar.documents.json_maps import MapReader, has_map
 from gazette_aio.message.columnar.documents.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines
+from gazette_aio.message.columnar.pyarrow_api import pa, pj
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

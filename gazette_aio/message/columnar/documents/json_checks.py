@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.conversion import bad_value, convert_values
+from gazette_aio.message.columnar.pyarrow_api import pa
 
 
 class LineChecker:

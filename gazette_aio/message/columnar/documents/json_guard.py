@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.payloads import Lines
+from gazette_aio.message.columnar.pyarrow_api import pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.conversion import convert_values
 from gazette_aio.message.columnar.documents.json_checks import LineChecker
+from gazette_aio.message.columnar.pyarrow_api import pa
 
 
 class MapReader:

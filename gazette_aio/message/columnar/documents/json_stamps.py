@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.payloads import Lines
+from gazette_aio.message.columnar.pyarrow_api import pa
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

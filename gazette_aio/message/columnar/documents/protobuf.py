@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
-from gazette_aio.message.columnar.arrow import pa
 from gazette_aio.message.columnar.documents.conversion import convert_values, is_text_dictionary
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

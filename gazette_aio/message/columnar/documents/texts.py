@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.arrow import pa
+from gazette_aio.message.columnar.pyarrow_api import pa
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gazette_aio.message.columnar.regions.base import MAX_ROWS, ChunkSplitter, Region, join
-from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
-from gazette_aio.message.framing.fixed import check_fixed_end
-from gazette_aio.protocol.errors import DesyncDetectedError, FrameTooLargeError, FramingError
-
-if TYPE_CHECKING:
-    from gazette_aio.message.sequencing.columns import Indices
+from gazette_aio.message.framing.fixed import (
+    FIXED_FRAME_HEADER_LENGTH,
+    FIXED_FRAME_WORD,
+    check_fixed_end,
+    refuse_fixed,
+)
+from gazette_aio.message.framing.regions.base import (
+    MAX_ROWS,
+    ChunkSplitter,
+    Indices,
+    Region,
+    join,
+)
 
 _WORD = int.from_bytes(FIXED_FRAME_WORD, "little")
 _HEADER = struct.Struct("<II")
@@ -93,7 +98,7 @@ class FixedSplitter(ChunkSplitter):
         while needed == _GARBAGE:
             if len(ends):
                 self._queue.append(_FixedRun(data, base, start, ends))
-            error, at = self._refuse(data, at)
+            error, at = refuse_fixed(data, at, self._base, self._max)
             self._queue.append(error)
             start = at
             ends, at, needed = self._follow(data, at)
@@ -101,21 +106,6 @@ class FixedSplitter(ChunkSplitter):
         self._ends = [ends - start]
         self._complete = at - start
         self._needed = needed - start
-
-    def _refuse(self, data: bytes, at: int) -> tuple[FramingError, int]:
-        """Return the error of what's at index `at`, and where to go on."""
-        begin = self._base + at
-        if data.startswith(FIXED_FRAME_WORD, at):
-            # The length isn't to be trusted: go on behind the header, in search of a frame.
-            length = _HEADER.unpack_from(data, at)[1]
-            text = f"frame of {length} bytes is longer than {self._max} bytes"
-            skip_to = at + FIXED_FRAME_HEADER_LENGTH
-            end = self._base + skip_to
-            return FrameTooLargeError(text, begin=begin, end=end, kind="too_large"), skip_to
-        found = data.find(FIXED_FRAME_WORD, at + 1)
-        skip_to = found if found != -1 else len(data) - (len(FIXED_FRAME_WORD) - 1)
-        text, end = "detected de-synchronization", self._base + skip_to
-        return DesyncDetectedError(text, begin=begin, end=end, kind="desync"), skip_to
 
     def _take_last(self, size: int) -> bytes:
         """Return the last bytes of the pieces."""

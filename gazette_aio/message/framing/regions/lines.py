@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from gazette_aio.message.columnar.regions.base import MAX_ROWS, ChunkSplitter, Region
-from gazette_aio.protocol.errors import FrameTooLargeError, UnexpectedEOFError
-
-if TYPE_CHECKING:
-    from gazette_aio.message.sequencing.columns import Indices
+from gazette_aio.message.framing.ndjson import line_too_large
+from gazette_aio.message.framing.regions.base import MAX_ROWS, ChunkSplitter, Indices, Region
+from gazette_aio.protocol.errors import UnexpectedEOFError
 
 _LINES_PER_SCAN = 64
 _SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.
@@ -46,7 +42,7 @@ class LineSplitter(ChunkSplitter):
             if self._complete:
                 self._queue_complete()
             begin, end = self._base, self._base + self._size
-            self._queue.append(_line_too_large(begin, end, self._max))
+            self._queue.append(line_too_large(begin, end, self._max))
             self._restart(end, b"")
             self._skipping = True
 
@@ -101,7 +97,7 @@ class _LineRun:
                 count = int(large[0])
                 if count == 0:
                     self._start = int(ends[0])
-                    raise _line_too_large(origin + start, origin + self._start, self._max)
+                    raise line_too_large(origin + start, origin + self._start, self._max)
                 starts, stops, ends = starts[:count], stops[:count], ends[:count]
         self._start = int(ends[-1])
         ends += origin
@@ -120,8 +116,3 @@ def _find_newlines(data: bytes, start: int, stop: int) -> Indices:
         if count >= MAX_ROWS:
             break
     return found[0] if len(found) == 1 else np.concatenate(found)
-
-
-def _line_too_large(begin: int, end: int, limit: int) -> FrameTooLargeError:
-    text = f"line is longer than {limit} bytes"
-    return FrameTooLargeError(text, begin=begin, end=end, kind="too_large")

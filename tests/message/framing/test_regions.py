@@ -10,49 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.regions import MAX_ROWS, Region, lines, region_splitter
 from gazette_aio.message.framing import (
     CSVFraming,
     FixedFraming,
-    Frames,
     Framing,
     NDJSONFraming,
 )
-from gazette_aio.message.framing.ndjson import LineDecoder
+from gazette_aio.message.framing.regions import MAX_ROWS, Region, lines
 from gazette_aio.protocol.errors import (
     DesyncDetectedError,
     FrameTooLargeError,
     FramingError,
     UnexpectedEOFError,
 )
+from tests.message.framing.own_framings import OWN_FRAMINGS, SemicolonDecoder, SemicolonFraming
 
 ALL = 1 << 30
-
-
-class SemicolonFraming:
-    """A framing of someone's own, whose payloads may hold newlines."""
-
-    content_type = "text/semicolons"
-
-    def encode(self, message):
-        return message + b";"
-
-    def decoder(self, offset=0, *, max_frame_bytes=1 << 30):
-        return SemicolonDecoder(offset, max_frame_bytes=max_frame_bytes)
-
-
-SWAP = bytes.maketrans(b"\n;", b";\n")
-
-
-class SemicolonDecoder(LineDecoder):
-    def feed(self, chunk):
-        super().feed(chunk.translate(SWAP))
-
-    def frames(self):
-        frames = super().frames()
-        if frames is None:
-            return None
-        return Frames(frames.begin, [p.translate(SWAP) for p in frames.payloads], frames.ends)
 
 
 FRAMINGS = [
@@ -60,7 +33,7 @@ FRAMINGS = [
     FixedFraming(),
     CSVFraming(),
     CSVFraming(lenient_eof=True),
-    SemicolonFraming(),
+    *OWN_FRAMINGS,
 ]
 
 
@@ -131,11 +104,11 @@ def chunks_of(draw, content):
     return [content[a:b] for a, b in pairwise([0, *sorted(cuts), len(content)])]
 
 
-@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: type(f).__name__)
 @given(data=st.data(), content=CONTENT, max_bytes=st.sampled_from([8, 24, 40, 1 << 30]))
 def test_regions_are_what_the_decoder_hands_out(framing: Framing, data, content, max_bytes):
     decoder = framing.decoder(1000, max_frame_bytes=max_bytes)
-    splitter = region_splitter(framing, 1000, max_frame_bytes=max_bytes)
+    splitter = framing.splitter(1000, max_frame_bytes=max_bytes)
     expected, got = [], []
     at = 1000
     for chunk in data.draw(chunks_of(content)):
@@ -164,11 +137,11 @@ STEPS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: type(f).__name__)
 @given(steps=st.lists(STEPS, max_size=30), max_bytes=st.sampled_from([24, 1 << 30]))
 def test_jumps_and_ends_are_as_those_of_the_decoder(framing: Framing, steps, max_bytes):
     decoder = framing.decoder(7, max_frame_bytes=max_bytes)
-    splitter = region_splitter(framing, 7, max_frame_bytes=max_bytes)
+    splitter = framing.splitter(7, max_frame_bytes=max_bytes)
     for step, argument in [*steps, ("drain", ALL)]:
         if step == "feed":
             decoder.feed(argument)
@@ -183,11 +156,11 @@ def test_jumps_and_ends_are_as_those_of_the_decoder(framing: Framing, steps, max
             assert splitter.offset == decoder.offset
 
 
-@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: type(f).__name__)
 @given(count=st.integers(0, 9), data=st.data())
 def test_next_content_is_expected_at_offset_and_buffered(framing: Framing, count, data):
     content = framing.encode(b"a,b") * count
-    splitter = region_splitter(framing, 50)
+    splitter = framing.splitter(50)
     at = 50
     for chunk in data.draw(chunks_of(content)):
         splitter.feed(chunk)
@@ -198,11 +171,11 @@ def test_next_content_is_expected_at_offset_and_buffered(framing: Framing, count
             assert splitter.offset + splitter.buffered == at
 
 
-@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: type(f).__name__)
 def test_chunks_which_are_fed_before_make_one_region(framing: Framing):
     frames = [framing.encode(b"%d,%d" % (i, i)) for i in range(100)]
     content = b"".join(frames)
-    splitter = region_splitter(framing, 3)
+    splitter = framing.splitter(3)
     for at in range(0, len(content) - 1, 7):
         splitter.feed(content[at : min(at + 7, len(content) - 1)])
     region = splitter.next_region(ALL)
@@ -216,10 +189,12 @@ def test_chunks_which_are_fed_before_make_one_region(framing: Framing):
     assert region.payloads() == [b"99,99"]
 
 
-@pytest.mark.parametrize("framing", [NDJSONFraming(), FixedFraming()], ids=lambda f: f.content_type)
+@pytest.mark.parametrize(
+    "framing", [NDJSONFraming(), FixedFraming()], ids=lambda f: type(f).__name__
+)
 def test_a_single_chunk_is_not_copied(framing: Framing):
     chunk = b"".join(framing.encode(b"x" * 50) for _ in range(50)) + b"\x66\x33"
-    splitter = region_splitter(framing)
+    splitter = framing.splitter()
     splitter.feed(chunk)
     first, second = splitter.next_region(200), splitter.next_region(ALL)
     assert first is not None
@@ -229,10 +204,10 @@ def test_a_single_chunk_is_not_copied(framing: Framing):
     assert first.rows + second.rows == 50
 
 
-@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: type(f).__name__)
 def test_a_limit_is_kept_but_for_single_frames(framing: Framing):
     frames = [framing.encode(b"x" * size) for size in (10, 10, 200, 10, 10)]
-    splitter = region_splitter(framing)
+    splitter = framing.splitter()
     splitter.feed(b"".join(frames))
     rows = []
     while (region := splitter.next_region(len(frames[0]) * 2)) is not None:
@@ -242,7 +217,7 @@ def test_a_limit_is_kept_but_for_single_frames(framing: Framing):
 
 
 def test_slices_are_views_with_their_own_begin():
-    splitter = region_splitter(NDJSONFraming(), 100)
+    splitter = NDJSONFraming().splitter(100)
     splitter.feed(b"a\nbb\nccc\n")
     region = splitter.next_region(ALL)
     assert region is not None
@@ -268,7 +243,7 @@ def test_frames_before_any_error_of_a_decoder_are_handed_out():
         def decoder(self, offset=0, *, max_frame_bytes=1 << 30):
             return Broken(offset, max_frame_bytes=max_frame_bytes)
 
-    splitter = region_splitter(BrokenFraming(), 5)
+    splitter = BrokenFraming().splitter(5)
     for chunk in (b"a;", b"b;", b"broken;", b"c;"):
         splitter.feed(chunk)
     assert rows_of(splitter.next_region(ALL)) == [(5, 7, b"a"), (7, 9, b"b")]
@@ -279,7 +254,7 @@ def test_frames_before_any_error_of_a_decoder_are_handed_out():
 
 def test_lines_are_known_as_such():
     def region_of(framing, content):
-        splitter = region_splitter(framing)
+        splitter = framing.splitter()
         splitter.feed(content)
         region = splitter.next_region(ALL)
         assert region is not None
@@ -294,7 +269,7 @@ def test_lines_are_known_as_such():
 
 
 def test_a_fixed_frame_which_is_too_large_is_refused_by_its_header():
-    splitter = region_splitter(FixedFraming(), 10, max_frame_bytes=100)
+    splitter = FixedFraming().splitter(10, max_frame_bytes=100)
     splitter.feed(FixedFraming().encode(b"ok") + b"\x66\x33\x93\x36\xff\xff\xff\xff")
     assert drain_regions(splitter, ALL)[0] == (10, 20, b"ok")
     splitter.feed(b"\x66\x33\x93\x36\xff\xff\xff\xff")
@@ -304,7 +279,7 @@ def test_a_fixed_frame_which_is_too_large_is_refused_by_its_header():
 
 
 def test_garbage_is_skipped_up_to_the_next_frame_at_hand():
-    splitter = region_splitter(FixedFraming())
+    splitter = FixedFraming().splitter()
     splitter.feed(b"foobar" + FixedFraming().encode(b"x") + b"abcdefghij")
     assert (splitter.offset, splitter.buffered) == (0, 25)
     with pytest.raises(DesyncDetectedError) as caught:
@@ -325,7 +300,7 @@ def test_garbage_is_skipped_up_to_the_next_frame_at_hand():
 
 
 def test_a_line_which_is_too_large_is_skipped_to_its_end():
-    splitter = region_splitter(NDJSONFraming(), max_frame_bytes=10)
+    splitter = NDJSONFraming().splitter(max_frame_bytes=10)
     splitter.feed(b"ok\n" + b"x" * 11)
     assert splitter.next_region(ALL) is not None
     with pytest.raises(FrameTooLargeError, match="line is longer than 10 bytes"):
@@ -339,14 +314,14 @@ def test_a_line_which_is_too_large_is_skipped_to_its_end():
 
 
 def test_regions_of_tiny_frames_are_bounded_in_rows():
-    splitter = region_splitter(NDJSONFraming())
+    splitter = NDJSONFraming().splitter()
     splitter.feed(b"\n" * (3 * MAX_ROWS))
     sizes = []
     while (region := splitter.next_region(ALL)) is not None:
         sizes.append(region.rows)
     assert sum(sizes) == 3 * MAX_ROWS
     assert max(sizes) <= 2 * MAX_ROWS
-    splitter = region_splitter(FixedFraming())
+    splitter = FixedFraming().splitter()
     splitter.feed(FixedFraming().encode(b"") * (MAX_ROWS + 1))
     got = [splitter.next_region(ALL) for _ in range(3)]
     assert [region and region.rows for region in got] == [MAX_ROWS, 1, None]
@@ -355,10 +330,12 @@ def test_regions_of_tiny_frames_are_bounded_in_rows():
 # What follows takes minutes if it isn't linear.
 
 
-@pytest.mark.parametrize("framing", [NDJSONFraming(), FixedFraming()], ids=lambda f: f.content_type)
+@pytest.mark.parametrize(
+    "framing", [NDJSONFraming(), FixedFraming()], ids=lambda f: type(f).__name__
+)
 def test_a_trickle_is_linear(framing: Framing):
     frame = framing.encode(b"x" * (1 << 20))
-    splitter = region_splitter(framing)
+    splitter = framing.splitter()
     for at in range(0, len(frame) - 1, 16):
         splitter.feed(frame[at : min(at + 16, len(frame) - 1)])
         assert splitter.next_region(ALL) is None
@@ -370,13 +347,13 @@ def test_a_trickle_is_linear(framing: Framing):
 
 def test_errors_are_linear():
     content = b"\x66\x33\x93\x36\xff\xff\xff\xff" * (1 << 13)
-    splitter = region_splitter(FixedFraming())
+    splitter = FixedFraming().splitter()
     splitter.feed(content + FixedFraming().encode(b"x"))
     got = drain_regions(splitter, ALL)
     assert len(got) == (1 << 13) + 1
     assert got[-1] == (len(content), len(content) + 9, b"x")
     content = (b"x" * 20 + b"\nok\n") * (1 << 12)
-    splitter = region_splitter(NDJSONFraming(), max_frame_bytes=20)
+    splitter = NDJSONFraming().splitter(max_frame_bytes=20)
     splitter.feed(content)
     with mock.patch.object(lines, "_find_newlines", wraps=lines._find_newlines) as find:
         assert len(drain_regions(splitter, ALL)) == 2 << 12
@@ -386,7 +363,7 @@ def test_errors_are_linear():
 
 def test_newlines_are_found_across_scanned_blocks(monkeypatch):
     monkeypatch.setattr(lines, "_SCAN_BYTES", 4)
-    splitter = region_splitter(NDJSONFraming())
+    splitter = NDJSONFraming().splitter()
     splitter.feed(b"abc\nabcd\n\n\nabcdefghijk\nx\n")
     assert [row[2] for row in drain_regions(splitter, ALL)] == [
         b"abc", b"abcd", b"", b"", b"abcdefghijk", b"x",

@@ -7,9 +7,11 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray  # noqa: TC002 - of a NamedTuple's fields.
+from numpy.typing import NDArray
 
 from gazette_aio.protocol.errors import FramingError
+
+Indices = NDArray[np.int64]
 
 MAX_ROWS = 1 << 17
 """Largest number of frames of a region, more or less: it bounds the memory tiny frames take."""
@@ -22,11 +24,11 @@ class Region(NamedTuple):
     """Buffer which holds the frames, and maybe more."""
     begin: int
     """Offset of the first frame in the journal. Each other begins where the one before ends."""
-    starts: NDArray[np.int64]
+    starts: Indices
     """Index in `data` of each payload: a message without its framing."""
-    stops: NDArray[np.int64]
+    stops: Indices
     """Index in `data` behind each payload."""
-    ends: NDArray[np.int64]
+    ends: Indices
     """Offset in the journal behind each frame."""
     line_feeds: bool
     """Whether each payload is a line of `data`, whose newline is at its stop."""
@@ -36,7 +38,7 @@ class Region(NamedTuple):
         """Number of frames."""
         return len(self.ends)
 
-    def begins(self) -> NDArray[np.int64]:
+    def begins(self) -> Indices:
         """Return the offset in the journal of each frame."""
         begins = np.empty(len(self.ends), np.int64)
         begins[:1] = self.begin
