@@ -118,11 +118,14 @@ class Appender:
                 for begin in range(0, len(view), CHUNK_BYTES):
                     await call.write(_encode_chunk(view[begin : begin + CHUNK_BYTES]))
         except _WRITE_FAILURES:
-            await self._refused(call)
+            pass
         except BaseException:
             self._drop()
             raise
-        self._sent_bytes += len(view)
+        else:
+            self._sent_bytes += len(view)
+            return
+        await self._refused(call)
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without prior writes it's an append of no bytes.
@@ -208,14 +211,21 @@ class Appender:
                 with closed_channel_is_an_error(self._request.journal):
                     await call.write(without_header(self._request).SerializeToString())
             except _WRITE_FAILURES:
-                await self._refused(call)
+                pass
             except BaseException:
                 self._drop()
                 raise
+            else:
+                return call
+            await self._refused(call)
         return self._call
 
     async def _refused(self, call: AppendCall) -> None:
-        """Raise what the broker refused the append for."""
+        """Raise what the broker refused the append for.
+
+        Called after the failed write was handled: as context of what is raised, it would keep the
+        RPC and its connection.
+        """
         try:
             # Wire: a failed write says nothing; the outcome of the RPC does.
             await self._finish(call)

@@ -223,6 +223,27 @@ async def test_early_refusals_are_read(broker: StubBroker, client: JournalClient
     await _discard(broker)
 
 
+@pytest.mark.parametrize("answer", [refused(pb.Status.NOT_ALLOWED), AN_ERROR])
+async def test_kept_errors_keep_no_connection(
+    broker: StubBroker, client: JournalClient, answer: pb.AppendResponse | StubError
+) -> None:
+    """Tracebacks lead to RPCs, and those hold the connection even of a closed client."""
+    for _ in range(20):
+        a = appender(client)
+        if isinstance(answer, StubError):
+            await a.open()
+            broker.finish(answer, rpc="Append")
+        else:
+            broker.append_responses.put_nowait(answer)
+        with pytest.raises(pb.GazetteError) as raised:
+            await write_until_refused(a)
+        cause = raised.value.__cause__ or raised.value.__context__
+        while cause is not None:
+            assert cause.__traceback__ is None
+            cause = cause.__cause__ or cause.__context__
+    await _discard(broker)
+
+
 @pytest.mark.parametrize(
     ("status", "text", "error", "expected"),
     [
