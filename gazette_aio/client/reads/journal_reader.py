@@ -1,4 +1,4 @@
-"""What readers of a journal have in common."""
+"""Base class of the readers of a journal."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 
 class JournalReader(ByteReader):
-    """A reader whose request tells where it is."""
+    """A reader of a journal that knows the offset of each byte."""
 
     @property
     @abstractmethod
     def request(self) -> pb.ReadRequest:
-        """The request; its `offset` is that of the next byte to be read."""
+        """The request, from the next byte on."""
+
+    @property
+    @abstractmethod
+    def offset(self) -> int:
+        """Offset of the next byte to be returned; -1 until the write head is known."""
 
     @property
     def journal(self) -> str:
-        """The journal read."""
+        """Name of the journal."""
         return self.request.journal
 
-    @property
-    def offset(self) -> int:
-        """Offset of the next byte to be returned; -1 until the head is known."""
-        return self.request.offset
-
     def adjusted_offset(self, buffered: int) -> int:
-        """Return the offset of the first of `buffered` bytes which were read but not yet used."""
+        """Return the offset of the first of `buffered` bytes that were read but not yet used."""
         return self.offset - buffered

@@ -15,6 +15,7 @@ from gazette_aio.client.status import StreamStatus
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.fragments.reader import FragmentReader
+    from gazette_aio.client.reads.position import ReadPosition
     from gazette_aio.client.rpc.read_message import ReadMessage
     from gazette_aio.client.rpc.stream import ResponseStream
 
@@ -31,7 +32,7 @@ class Reader(JournalReader):
 
     Args:
         client: Client to use.
-        request: What to read. Its `offset` is kept at that of the next byte to be returned.
+        request: What to read.
         on_offset_jump: Whether to raise OffsetJumpError when a hole is skipped, or go on.
         claims: Claims to present in place of the least ones.
         verify: Whether to check the sum of a fragment file which is read as a whole.
@@ -51,6 +52,9 @@ class Reader(JournalReader):
     ) -> None:
         self._context = context = client.context
         context.rpc.check_request(request)
+        self._request = pb.ReadRequest()
+        self._request.CopyFrom(request)
+        self._journal = request.journal
         self._state = ReadState(request, strict=context.strict)
         self._skips_jumps = on_offset_jump == "skip"
         self._claims = claims
@@ -63,8 +67,19 @@ class Reader(JournalReader):
 
     @property
     def request(self) -> pb.ReadRequest:
-        """The request; its `offset` is that of the next byte to be returned."""
-        return self._state.request
+        """The request, from the next byte on."""
+        self._request.offset = self.offset
+        return self._request
+
+    @property
+    def position(self) -> ReadPosition:
+        """Position of the next byte to be returned."""
+        return self._state.position
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next byte to be returned; -1 until the write head is known."""
+        return self._state.position.offset
 
     @property
     def response(self) -> pb.ReadResponse:
@@ -85,12 +100,12 @@ class Reader(JournalReader):
         if not limit:
             return b""  # Not even a response is taken, as its content may remain.
         if self._fragment is not None:
-            data = self._fragment.read_nowait(state.bounded(limit))
+            data = self._fragment.read_nowait(state.position.bounded(limit))
             return None if data is None else self._taken(data)
         while not (data := state.take(limit)):
             if self._error is not None or self._referral is not None:
                 return None  # Which `read()` raises, or opens.
-            if state.is_complete or self._ended:
+            if state.position.is_at_end or self._ended:
                 return b""
             if (
                 stream is None
@@ -99,7 +114,7 @@ class Reader(JournalReader):
             ):
                 return None
             self._receive(response)
-        self._context.metrics.read_bytes(self.journal, len(data))
+        self._context.metrics.read_bytes(self._journal, len(data))
         return data
 
     async def read(self, limit: int = -1) -> bytes:
@@ -149,13 +164,13 @@ class Reader(JournalReader):
             raise self._error.with_traceback(None)
         if self._ended:
             return None
-        if self._stream is None and not state.is_complete:
-            self._stream = await self._context.rpc.read(state.request, claims=self._claims)
+        if self._stream is None and not state.position.is_at_end:
+            self._stream = await self._context.rpc.read(self.request, claims=self._claims)
             self._stream.is_reported = True  # By this reader.
             self._context.readers.add(self)
         state.take()
         # Race: who closes it needn't be who reads. There may be an RPC which began since then.
-        if self._is_over() or state.is_complete or self._stream is None:
+        if self._is_over() or state.position.is_at_end or self._stream is None:
             await self.aclose()
             return None
         try:
@@ -191,15 +206,15 @@ class Reader(JournalReader):
             ValueError: The offset is relative to the end.
             GazetteError: As `read()`.
         """
-        request = self._state.request
-        target = seek_target(offset, whence, request.offset)
+        position = self.position
+        target = seek_target(offset, whence, position.offset)
         referral, fragment = self._referral, self._fragment
-        if referral is None or not request.offset <= target < referral.fragment.end:
+        if referral is None or not position.offset <= target < referral.fragment.end:
             raise pb.SeekRequiresNewReaderError(
-                "seek offset requires new Reader", journal=self.journal, offset=request.offset
+                "seek offset requires new Reader", journal=self.journal, offset=position.offset
             )
         if fragment is None:
-            request.offset = target  # It will be opened there.
+            position.move_to(target)  # It will be opened there.
             return target
         try:
             await fragment.seek(target)
@@ -207,12 +222,12 @@ class Reader(JournalReader):
             await self._end(error)
             raise
         finally:
-            request.offset = fragment.offset
+            position.move_to(fragment.offset)
         return target
 
     async def _read_fragment(self, referral: pb.ReadResponse, limit: int) -> bytes:
         state = self._state
-        if state.is_complete:
+        if state.position.is_at_end:
             await self._end()
             return b""
         try:
@@ -224,7 +239,7 @@ class Reader(JournalReader):
                     await fragment.aclose()
                     return b""  # It was closed meanwhile.
                 self._fragment = fragment
-            data = await fragment.read(state.bounded(limit))
+            data = await fragment.read(state.position.bounded(limit))
         except pb.GazetteError as error:
             await self._end(error)
             raise
@@ -235,8 +250,8 @@ class Reader(JournalReader):
     def _taken(self, data: bytes) -> bytes:
         """Account for `data` of the fragment's file."""
         if data:
-            self._state.request.offset += len(data)
-            self._context.metrics.read_bytes(self.journal, len(data))
+            self.position.move_to(self.offset + len(data))
+            self._context.metrics.read_bytes(self._journal, len(data))
         return data
 
     def _receive(self, response: ReadMessage) -> None:

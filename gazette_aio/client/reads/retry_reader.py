@@ -12,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.context import HasContext
 from gazette_aio.client.reads.journal_reader import JournalReader
+from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.reads.reader import Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
@@ -89,12 +90,19 @@ class RetryReader(JournalReader):
         self._direct = self._request.do_not_proxy if wants is None else wants
         self._attempts = Attempts(Operation.READ, self._policy, self._request)
         self._response = pb.ReadResponse()
+        self._position = ReadPosition(request.offset, request.end_offset)
         self._reader: Reader | None = self._fresh_reader()
 
     @property
     def request(self) -> pb.ReadRequest:
-        """The request; its `offset` is that of the next byte, and its `block` may be changed."""
+        """The request, from the next byte on. Its `block` may be changed."""
+        self._request.offset = self._position.offset
         return self._request
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next byte to be returned; -1 until the write head is known."""
+        return self._position.offset
 
     @property
     def response(self) -> pb.ReadResponse:
@@ -149,7 +157,7 @@ class RetryReader(JournalReader):
                     if data:
                         self._attempts.succeeded()
                         return data
-                    if 0 < self._request.end_offset <= self._request.offset:
+                    if self._position.is_at_end:
                         return b""
                 if not self._closed:
                     await self._restart_after(error)
@@ -174,10 +182,10 @@ class RetryReader(JournalReader):
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
         """
-        target = seek_target(offset, whence, self._request.offset)
+        target = seek_target(offset, whence, self.offset)
         self._enter()
         try:
-            if target != self._request.offset:
+            if target != self.offset:
                 await self._move(target)
         except asyncio.CancelledError:
             self._interrupted_by_cancel()
@@ -236,7 +244,7 @@ class RetryReader(JournalReader):
             self._task.uncancel()
 
     async def _move(self, target: int) -> None:
-        request = self._request
+        position = self._position
         try:
             if self._reader is not None:
                 await self._reader.seek(target)
@@ -249,14 +257,15 @@ class RetryReader(JournalReader):
             )
         finally:
             # Race: `restart()` may come right behind `cancel()`, and isn't to be undone.
-            if request is self._request and request.offset != target:
-                request.offset = target
+            if position is self._position and position.offset != target:
+                position.move_to(target)
                 await self._drop_reader()
 
     async def _restart_after(self, error: pb.GazetteError | None) -> None:
         if error is None and time.monotonic() - self._began > LONGEST_DELAY:
             self._attempts.succeeded()  # The stream served its time.
         await self._drop_reader()
+        self._attempts.request = self.request  # Whose offset is by now another one.
         try:
             await self._attempts.pause(error)
         except pb.GazetteError:
@@ -266,7 +275,9 @@ class RetryReader(JournalReader):
     def _fresh_reader(self) -> Reader:
         self._began = time.monotonic()
         self._request.do_not_proxy = self._direct
-        return Reader(self.client, self._request, claims=self._claims, verify=self._verify)
+        reader = Reader(self.client, self.request, claims=self._claims, verify=self._verify)
+        self._position = reader.position
+        return reader
 
     async def _drop_reader(self) -> None:
         before, self._reader = self._reader, None

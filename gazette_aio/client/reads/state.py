@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.protocol.errors import status_error
 
@@ -28,14 +29,26 @@ class ReadState:
     """Follows the responses of one Read RPC.
 
     Args:
-        request: The request, whose `offset` is kept at that of the next byte to be returned.
-        strict: Whether to check responses for all rules.
+        request: The request.
+        strict: Whether to check responses for all rules of the protocol.
     """
 
-    __slots__ = ("_content", "_metadata", "_strict", "_unread", "failure", "request")
+    __slots__ = (
+        "_content",
+        "_journal",
+        "_metadata",
+        "_strict",
+        "_takes_referrals",
+        "_unread",
+        "failure",
+        "position",
+    )
 
     def __init__(self, request: pb.ReadRequest, *, strict: bool = False) -> None:
-        self.request = request
+        self.position = ReadPosition(request.offset, request.end_offset)
+        """Offset of the next byte to be returned."""
+        self._journal = request.journal
+        self._takes_referrals = request.do_not_proxy and not request.metadata_only
         self._strict = strict
         self.failure: pb.BrokerStatusError | None = None
         """The status other than OK which the broker ended with."""
@@ -62,23 +75,17 @@ class ReadState:
         return self._metadata.write_head if self._metadata.ByteSize() else None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the end of the request was reached, or jumped over."""
-        return 0 < self.request.end_offset <= self.request.offset
-
-    @property
     def referral(self) -> pb.ReadResponse | None:
         """The latest response, if its fragment's file has the content that the RPC ended ahead of.
 
         It means so only once the RPC has ended well.
         """
-        request = self.request
         # Race: a broker which stops may end an RPC just ahead of content which it was to proxy.
         if (
             self._content is None
             and self._metadata.fragment_url
-            and request.do_not_proxy
-            and not (request.metadata_only or self.is_complete)
+            and self._takes_referrals
+            and not self.position.is_at_end
         ):
             return self._metadata
         return None
@@ -101,36 +108,26 @@ class ReadState:
         self._content = response
         # Invariant: what comes with a jump is kept, to be taken when reading goes on.
         self._unread = memoryview(content)
-        if response.offset != self.request.offset:
-            self._move_to(response.offset)
+        if response.offset != self.position.offset:
+            self._skip_to(response.offset)
 
     def take(self, limit: int = -1) -> bytes:
         """Return up to `limit` bytes of content which was received, or all of it."""
         unread = self._unread
         if not unread:
             return b""
-        if 0 <= (limit := self.bounded(limit)) < len(unread):
+        position = self.position
+        if 0 <= (limit := position.bounded(limit)) < len(unread):
             self._unread = unread[limit:]
             unread = unread[:limit]
         else:
             self._unread = _NOTHING
-        self.request.offset += len(unread)
+        position.move_to(position.offset + len(unread))
         whole = unread.obj
         return whole if type(whole) is bytes and len(whole) == len(unread) else bytes(unread)
 
-    def bounded(self, limit: int) -> int:
-        """Return how many bytes may be taken up to the end of the request, or -1 for any number.
-
-        Args:
-            limit: Most bytes wanted, or -1.
-        """
-        if not (end := self.request.end_offset):
-            return limit
-        remaining = max(end - self.request.offset, 0)
-        return min(limit, remaining) if limit >= 0 else remaining
-
     def _receive_metadata(self, response: pb.ReadResponse) -> None:
-        request = self.request
+        position = self.position
         try:
             pb.validate(response, strict=self._strict)
         except pb.ValidationError as error:
@@ -140,24 +137,24 @@ class ReadState:
         self._metadata = response
         if response.status != pb.Status.OK:
             if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
-                request.offset = max(request.offset, response.offset)
+                position.move_to(max(position.offset, response.offset))
             self.failure = status_error(
                 response.status,
-                journal=request.journal,
+                journal=self._journal,
                 header=response.header if response.HasField("header") else None,
                 response=response,
             )
-        elif response.offset != request.offset:
-            self._move_to(response.offset)
+        elif response.offset != position.offset:
+            self._skip_to(response.offset)
 
-    def _move_to(self, offset: int) -> None:
+    def _skip_to(self, offset: int) -> None:
         """Continue at `offset`, which isn't the expected one."""
-        requested = self.request.offset
+        requested = self.position.offset
         if offset < requested:
             raise pb.ValidationError(
                 f"invalid ReadResponse offset ({offset}; expected >= {requested})"
             )
-        self.request.offset = offset
-        if self.is_complete:
+        self.position.move_to(offset)
+        if self.position.is_at_end:
             return  # All that was asked for lies in the hole.
-        raise pb.OffsetJumpError(journal=self.request.journal, offset=offset, requested=requested)
+        raise pb.OffsetJumpError(journal=self._journal, offset=offset, requested=requested)

@@ -144,6 +144,8 @@ class JournalInput(Generic[S]):
     def offset(self) -> int:
         """Offset of the next message; -1 for the write head, if that's not known yet."""
         offset = self.splitter.offset
+        if offset < 0 and self.reader is not None and not self.owned:
+            return self.reader.offset
         return offset if offset >= 0 else self._request.offset
 
     def open_reader(self, *, block: bool) -> RetryReader:
