@@ -1,8 +1,8 @@
-"""Spark finds `format("gazette")` here: it imports all top-level modules named `pyspark_*`.
+"""Discovery of `format("gazette")`: Spark imports all top-level modules named `pyspark_*`.
 
-Invariant: the import doesn't raise, and takes nothing but PySpark's own base class. Were one of
-those modules to raise, Spark would have none of their formats, and say so in its log only. What the
-format needs is imported when it's used.
+Invariant: the import doesn't raise, and imports nothing but PySpark's base class. If one of those
+modules raises, Spark has none of their formats, and only logs that. Everything else is imported
+when the format is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 with contextlib.suppress(Exception):
-    # A PySpark before 4.0 hasn't got it; without the class, Spark passes this module over.
+    # PySpark before 4.0 has no DataSource; without a subclass, Spark ignores this module.
     from pyspark.sql.datasource import DataSource
 
     class DefaultSource(DataSource):
@@ -55,7 +55,7 @@ with contextlib.suppress(Exception):
             self._source = GazetteDataSource(options)
 
         def schema(self) -> StructType | str:
-            """Return the schema of a source of which the user told none."""
+            """Return the schema of a source without a user's schema."""
             return self._source.schema()
 
         def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,8 +1,8 @@
 """Gazette as a source and a sink of Apache Spark: `spark.read.format("gazette")`.
 
-Spark finds the format by itself wherever this package is installed along with PySpark 4.0 or newer:
-`pip install 'gazette-aio[spark]'`. Here is what programs use besides; each name is imported when
-it's first used.
+Spark finds the format where this package is installed with PySpark 4.0 or newer:
+`pip install 'gazette-aio[spark]'`. This package has further functions for programs; each name is
+imported at its first use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODULES = {
     "register": "gazette_aio.spark.registration",
 }
 
-if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
         if (module := _MODULES.get(name)) is None:
@@ -36,11 +36,11 @@ if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
         try:
             value = getattr(importlib.import_module(module), name)
         except ImportError as error:
-            # One of ours is there, or the installation is broken: then its own error tells.
+            # A module of this package is missing: the installation is broken.
             if (error.name or "").partition(".")[0] == "gazette_aio":
                 raise
             raise ImportError(
-                # Spark's workers may be of another Python than the program: PYSPARK_PYTHON tells.
+                # Spark's workers may use another Python than the program (PYSPARK_PYTHON).
                 f"gazette_aio.spark needs another package: {error}:"
                 f" pip install 'gazette-aio[spark]' for {sys.executable}",
                 name=error.name,

@@ -1,11 +1,11 @@
-"""Coroutines called from code which isn't asynchronous: one event loop for each process.
+"""Bridge from synchronous code to coroutines: one event loop per process.
 
-Spark calls sources and sinks from plain threads of processes which it forks and uses again. The
-first use in a process starts a thread with an event loop, and all later ones share it, and its
-clients. They end with the interpreter, or by `close()`, after which the next use begins anew.
+Spark calls sources and sinks from plain threads of processes which it forks and reuses. The first
+use in a process starts a thread with an event loop, which later uses share, with its clients. The
+thread ends with the interpreter or by `close()`; the next use starts another one.
 
-Invariant: everything is kept by the ID of the process. What was copied by a fork is never touched:
-a loop whose thread isn't there would hang whoever waits for it.
+Invariant: all state is keyed by process ID. State copied by a fork is never used: waiting for a
+loop whose thread doesn't exist would hang.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 10.0
-"""Seconds within which iterators, and tasks and clients of a loop, must end when it's closed."""
+"""Seconds within which iterators, tasks and clients must end when their loop is closed."""
 
 
 class _Closable(Protocol):
@@ -51,13 +51,13 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
 
     Args:
         coroutine: The coroutine. It's closed if it can't be run.
-        timeout: Seconds after which it's cancelled, and waited for to end; None for any.
+        timeout: Seconds until the coroutine is cancelled, and its end awaited; None for no limit.
 
     Raises:
-        TimeoutError: It took too long.
-        concurrent.futures.CancelledError: It was cancelled, as all are by `close()`.
-        RuntimeError: This is the loop's own thread, where it can be awaited.
-        BaseException: What the coroutine raised, with its traceback.
+        TimeoutError: The coroutine took too long.
+        concurrent.futures.CancelledError: The coroutine was cancelled, for example by `close()`.
+        RuntimeError: This is the loop's own thread, where the coroutine can be awaited.
+        BaseException: Exception of the coroutine, with its traceback.
     """
     wanted = coroutine if timeout is None else _bounded(coroutine, timeout)
     try:
@@ -69,31 +69,31 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     try:
         return future.result()
     finally:
-        future.cancel()  # Without effect on what's done.
-        del future  # An error doesn't keep itself, by the frame of this call.
+        future.cancel()  # No effect on a finished coroutine.
+        del future  # The traceback of an error must not keep the error alive.
 
 
 async def _bounded(coroutine: Coroutine[Any, Any, T], timeout: float) -> T:  # noqa: ASYNC109
-    # Invariant: the coroutine has ended when the caller goes on.
+    # Invariant: the coroutine has ended when the caller continues.
     async with asyncio.timeout(timeout):
         return await coroutine
 
 
 def iterate(make: Callable[[], AsyncIterator[T]], depth: int = 4) -> Generator[T]:
-    """Iterate an async iterator, which is read ahead in the loop of this process.
+    """Iterate over an async iterator, which is read ahead in the loop of this process.
 
-    Nothing happens before the first item is asked for. The async iterator is closed at its end, and
-    when the generator is closed or dropped, by whom that's waited for, though not for ever.
+    Reading starts with the first item. The async iterator is closed at its end, and when the
+    generator is closed or dropped, which waits up to 10 seconds for its end.
 
     Args:
-        make: Called in the loop, makes the async iterator.
-        depth: Most items which are there ahead of the one that was taken last.
+        make: Makes the async iterator; called in the loop.
+        depth: Greatest number of items read ahead.
 
     Raises:
-        ConfigurationError: `depth` isn't one or more.
-        concurrent.futures.CancelledError: It was cancelled, as all are by `close()`.
+        ConfigurationError: `depth` is less than one.
+        concurrent.futures.CancelledError: The iteration was cancelled, for example by `close()`.
         RuntimeError: This is the loop's own thread, or the process was forked meanwhile.
-        BaseException: What the async iterator raised, with its traceback.
+        BaseException: Exception of the async iterator, with its traceback.
     """
     if depth < 1:
         raise pb.ConfigurationError(f"the depth of read-ahead must be one or more, not {depth}")
@@ -105,22 +105,22 @@ def _iterate(make: Callable[[], AsyncIterator[T]], depth: int) -> Generator[T]:
     try:
         while not isinstance(item := pump.take(), _End):
             yield item.value
-            del item  # Nothing is held on to while the next one is awaited.
+            del item  # Don't keep an item while waiting for the next one.
         if item.error is not None:
             raise item.error
     finally:
-        item = _NOTHING  # An error doesn't keep itself, by the frame of this call.
+        item = _NOTHING  # The traceback of an error must not keep the error alive.
         pump.close()
 
 
 async def client_of(key: K, factory: Callable[[K], C]) -> C:
-    """Return the client of a key: one for each event loop, and so for each process.
+    """Return the client of a key: one per event loop, and thus per process.
 
-    Those of the bridge's loop are closed with it. Who awaits this in another loop calls
-    `close_clients()` before it ends.
+    Clients of the bridge's loop are closed with the loop. Users of another loop call
+    `close_clients()` before the loop ends.
 
     Args:
-        key: What the client is of; it's hashable, and picklable where tasks bring it along.
+        key: Key of the client.
         factory: Makes a client at the first use of the key. It must not block.
 
     Cancellation: safe.
@@ -134,21 +134,21 @@ async def client_of(key: K, factory: Callable[[K], C]) -> C:
 async def close_clients() -> None:
     """Close all clients of the running loop. Idempotent.
 
-    Cancellation: poisons — clients which are left are closed when they're collected.
+    Cancellation: poisons — remaining clients are closed by garbage collection.
     """
     clients = _clients.pop(asyncio.get_running_loop(), {})
     for client in clients.values():
         try:
             await client.aclose()
-        except Exception as error:  # noqa: BLE001 - The others are closed nevertheless.
-            _logger.warning("a client wasn't closed well: %s", error)
+        except Exception as error:  # noqa: BLE001 - The other clients must be closed too.
+            _logger.warning("closing a client failed: %s", error)
 
 
 def close() -> None:
     """End the loop of this process, with its clients, tasks and threads. Idempotent.
 
-    Tasks which are under way are cancelled. It's of use before a fork, as gRPC works in a child
-    only if its parent has no client which is connected.
+    Running tasks are cancelled. Call this before a fork: gRPC works in a child only if its parent
+    has no connected client.
 
     Raises:
         RuntimeError: This is the loop's own thread.
@@ -164,34 +164,34 @@ def close() -> None:
 
 
 class _Bridge:
-    """A thread with an event loop. It begins to run with `start()`."""
+    """A thread with an event loop; `start()` starts it."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.loop = asyncio.new_event_loop()
-        # Threads of its own: the default ones can't be ended without another thread, for which
-        # it's too late when the interpreter exits.
+        # An own executor: ending the default executor takes another thread, which can't be started
+        # while the interpreter exits.
         self._executor = ThreadPoolExecutor(thread_name_prefix="gazette-spark-io")
         self.loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._main, name="gazette-spark", daemon=True)
         self._is_closing = False
         self.pumps: set[_Pump[Any]] = set()
-        """Those which may have a task. Without them, a task which waits for its consumer would be
-        collected along with it, before it could end."""
+        """Pumps which may have a task. Without this reference, a task which waits for its consumer
+        could be garbage-collected with the consumer before it ends."""
 
     def start(self) -> None:
         self._thread.start()
 
     @property
     def is_here(self) -> bool:
-        """Whether the current thread is the one of the loop."""
+        """Whether the current thread is the loop's."""
         return threading.get_ident() == self._thread.ident
 
     def check(self) -> None:
-        """Refuse to be waited for in the loop's own thread."""
+        """Raise RuntimeError in the loop's own thread."""
         if self.is_here:
             raise RuntimeError(
-                "called from the event loop's own thread, which would wait for itself for ever; "
+                "called from the event loop's own thread, which would wait for itself forever; "
                 "await it instead"
             )
 
@@ -199,13 +199,13 @@ class _Bridge:
         ending = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
         try:
             ending.result(_CLOSE_SECONDS)
-        except Exception as error:  # noqa: BLE001 - Nobody could do anything about it.
-            _logger.warning("the event loop didn't end well: %s", error or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - No caller could handle the error.
+            _logger.warning("ending the event loop failed: %s", error or type(error).__name__)
         self._is_closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
-            _logger.warning("the event loop is blocked, and is left to itself")
+            _logger.warning("the event loop is blocked, and is abandoned")
         else:
             self._executor.shutdown(cancel_futures=True)
 
@@ -224,7 +224,7 @@ class _Bridge:
                 try:
                     self.loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
-                    # It's the outcome of the task which raised it. The others go on.
+                    # This is the outcome of the task which raised it. Other tasks continue.
                     _logger.debug("a task tried to end the interpreter", exc_info=True)
         finally:
             self.loop.close()
@@ -258,7 +258,7 @@ class _Pump(Generic[T]):
         bridge.loop.call_soon_threadsafe(self._begin)
 
     def take(self) -> _Item[T] | _End:
-        """Wait for the next item, or the end."""
+        """Wait for the next item or the end."""
         self._check()
         item = self._items.get()
         if isinstance(item, _End):
@@ -268,12 +268,12 @@ class _Pump(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Cancel what's left, and wait for its end."""
+        """Cancel the task, and wait for its end."""
         if self._has_ended or self._bridge.process != os.getpid():
             return
         self._has_ended = True
         if self._bridge.is_here:
-            # Race: who dropped the generator may be a garbage collection in the loop's thread.
+            # Race: a garbage collection in the loop's thread may have dropped the generator.
             self._cancel()
         elif self._call(self._cancel):
             self._await_end()
@@ -283,10 +283,10 @@ class _Pump(Generic[T]):
         try:
             while not isinstance(self._items.get(timeout=deadline - time.monotonic()), _End):
                 pass
-        except (queue.Empty, ValueError):  # A time-out mustn't be negative.
-            # Race: a garbage collection may drop the generator while its thread holds what the
-            # iterator needs in order to end. Others are of no use any more, but do no harm.
-            _logger.warning("an iterator doesn't end, and is left to itself")
+        except (queue.Empty, ValueError):  # ValueError: the time-out is negative.
+            # Race: a garbage collection may drop the generator while its thread holds a resource
+            # which the iterator needs in order to end.
+            _logger.warning("an iterator doesn't end, and is abandoned")
 
     def _check(self) -> None:
         if self._bridge.process != os.getpid():
@@ -297,13 +297,13 @@ class _Pump(Generic[T]):
         try:
             self._bridge.loop.call_soon_threadsafe(function)
         except RuntimeError:
-            return False  # The loop was closed, and has ended the task.
+            return False  # The loop is closed, and ended the task.
         return True
 
     def _begin(self) -> None:
         self._bridge.pumps.add(self)
         self._task = asyncio.get_running_loop().create_task(self._read())
-        # Invariant: an end comes whatever happens, even if the task never ran.
+        # Invariant: the end is always queued, even if the task never ran.
         self._task.add_done_callback(self._ended)
 
     def _cancel(self) -> None:
@@ -336,10 +336,10 @@ class _Pump(Generic[T]):
 
 
 _bridges: Final[dict[int, _Bridge]] = {}
-"""Bridges by process. Those of parents are kept, as collecting them would close their loops."""
+"""Bridges by process. Bridges of parents are kept: collecting them would close their loops."""
 
 _locks: Final[dict[int, contextlib.AbstractContextManager[bool]]] = {}
-"""Locks by process: a fork may copy one which is held, by a thread which isn't there."""
+"""Locks by process: a fork may copy a lock whose thread doesn't exist in the child."""
 
 _clients: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Closable]]] = (
     weakref.WeakKeyDictionary()
@@ -351,9 +351,9 @@ def _lock_of(process: int) -> contextlib.AbstractContextManager[bool]:
 
 
 def _submit(function: Callable[[_Bridge], T]) -> T:
-    """Have a function hand something to the loop of this process, which is started if need be.
+    """Call a function which submits work to the loop of this process; start the loop if needed.
 
-    Race: what's handed over under the lock comes before the end which `close()` hands over.
+    Race: work submitted under the lock runs before the end which `close()` submits.
     """
     process = os.getpid()
     with _lock_of(process):

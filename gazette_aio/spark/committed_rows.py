@@ -1,4 +1,4 @@
-"""Committed rows of a DataFrame which was read uncommitted."""
+"""Committed rows of a DataFrame read with `isolation=read-uncommitted`."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.columns import Indices
 
 NEEDED: Final = ("_journal", "_producer", "_clock", "_flags", "_begin")
-"""Columns which tell what commits."""
+"""Columns which decide what commits."""
 
 _IDLE_ROWS: Final = 1 << 16
 
 
 def read_committed(df: DataFrame) -> DataFrame:
-    """Return the rows of a batch which are committed, each once.
+    """Return the committed rows of a batch, each once.
 
-    They're what a source of `isolation=read-committed` returns for the same ranges of journals. But
-    rows are read without regard to transactions, in any number of tasks, and then sorted by Spark,
-    which spills to disk. So it's for what was read for other purposes as well, or was kept: say,
-    an archive of everything that was written, rolled back or not. A worker holds the rows of
-    transactions which are open at a time.
+    The result equals that of a source with `isolation=read-committed` for the same ranges of
+    journals. But any number of tasks reads the rows, and Spark sorts them, which spills to disk.
+    Use this for rows which are needed for other purposes too, or were stored: for example an
+    archive of all messages, rolled back or not. A worker holds the rows of open transactions in
+    memory.
 
     Rows without a UUID are committed. Acknowledgements are left out.
 
     Args:
-        df: Rows with the columns `_journal`, `_producer`, `_clock`, `_flags` and `_begin`, read by
-            `isolation=read-uncommitted` and `includeAcks=true`. Without the acknowledgements, all
-            that belongs to transactions would be pending for ever.
+        df: Rows with the columns `_journal`, `_producer`, `_clock`, `_flags` and `_begin`, read
+            with `isolation=read-uncommitted` and `includeAcks=true`. Without acknowledgements, rows
+            of transactions would stay pending.
 
     Raises:
-        ConfigurationError: A column is missing, or it's a stream.
+        ConfigurationError: A column is missing, or `df` is a stream.
 
     Example:
         rows = (
@@ -58,12 +58,12 @@ def read_committed(df: DataFrame) -> DataFrame:
     """
     if missing := [name for name in NEEDED if name not in df.columns]:
         raise ConfigurationError(
-            f"read_committed() needs column {missing[0]!r}: read it by a schema which has"
+            f"read_committed() needs column {missing[0]!r}: read with a schema which has"
             f" {', '.join(NEEDED)}, with isolation=read-uncommitted and includeAcks=true"
         )
     if df.isStreaming:
         raise ConfigurationError(
-            "read_committed() is for batches: a stream is sequenced by its source, with"
+            "read_committed() is for batches: streams are sequenced by their source, with"
             " isolation=read-committed"
         )
     by_producer = df.repartition("_journal", "_producer")
@@ -72,7 +72,7 @@ def read_committed(df: DataFrame) -> DataFrame:
 
 
 def committed_batches(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-    """Return the committed rows of batches, which hold all rows of their producers.
+    """Yield the committed rows of batches, which have all rows of their producers.
 
     Args:
         batches: Rows with the columns of `NEEDED`, ordered by journal and offset.
@@ -101,10 +101,10 @@ class _Journal:
         self._sequencer = ColumnarSequencer(name)
         self._rows: Table | None = None
         self._pending: Indices = np.empty(0, np.int64)
-        """Which of `_rows` are pending: the rest of them isn't needed."""
+        """Indices of the pending rows of `_rows`; other rows aren't needed."""
 
     def process(self, batch: RecordBatch) -> Table | None:
-        """Take the rows which follow, and return those which are committed by them, if any."""
+        """Process the next rows, and return the rows which they commit, if any."""
         plan = self._sequencer.process(_uuids(batch))
         assert plan.replay is None
         assert plan.consumed == batch.num_rows
@@ -130,12 +130,12 @@ def _uuids(batch: RecordBatch) -> UuidColumns:
         _numbers(batch.column("_clock")),
         flags.astype(np.uint16),
         begin,
-        begin + 1,  # Messages don't overlap, and nothing else depends on where they end.
+        begin + 1,  # Only the order of ends matters, and messages don't overlap.
     )
 
 
 def _numbers(texts: Any) -> NDArray[np.uint64]:
-    """Return what texts of at most 16 hexadecimal digits are; of null, zero."""
+    """Return the values of texts of at most 16 hexadecimal digits; null is zero."""
     filled = pc.utf8_lpad(pc.fill_null(texts, "0"), 16, "0")
     digits = "".join(filled.to_pylist())
     return np.frombuffer(bytes.fromhex(digits), ">u8").astype(np.uint64)

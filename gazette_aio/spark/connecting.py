@@ -1,4 +1,4 @@
-"""The clients by which a process reaches brokers: one for each of them, for as long as it lives."""
+"""Clients of a process: one per broker, open until the process ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _HEAD_START: Final = 1.0
-"""Seconds for which a broker may take to answer before the next one is tried as well."""
+"""Seconds which a broker has to answer before the next broker is tried too."""
 
 
 @functools.cache
@@ -34,37 +34,37 @@ def _warn_of_root(root: str) -> None:
 
 
 async def spark_client(connection: Connection) -> JournalClient:
-    """Return the client of a connection: the same for each call of the running event loop.
+    """Return the client of a connection: always the same in one event loop.
 
-    It belongs to the bridge, by which it's closed. Of several brokers, it's that of one which
-    answers: the first of them in order, if it's connected, or does so in time. Who asks again once
-    that broker is gone gets the client of another.
+    The bridge owns and closes the client. Of several brokers, the client is that of the first
+    broker in order which is connected or answers in time. After that broker is gone, a further call
+    returns the client of another broker.
 
-    A file root which isn't a directory of this machine is done without, and logged: files of
-    fragments then come through brokers.
+    A file root which isn't a directory of this machine is ignored, and logged: fragments are then
+    read through brokers.
 
     A token provider is imported in this process, and called for every RPC: in a thread, unless it's
-    async. It keeps tokens itself, if to get one takes long.
+    async. The provider should cache tokens.
 
     Args:
-        connection: Brokers, and how to reach them.
-
-    Cancellation: safe.
+        connection: Brokers and credentials.
 
     Raises:
         ConfigurationError: The token provider or files of certificates can't be used.
-        TransportError: None of several brokers answers. One alone isn't waited for.
+        TransportError: None of several brokers answers. A single broker isn't awaited.
+
+    Cancellation: safe.
     """
     auth: Auth | None = None
     if connection.token is not None:
         auth = pb.BearerAuth(connection.token)
     elif connection.token_provider is not None:
         provider = connection.token_provider
-        # Modules may be large, and on a slow disk.
+        # Importing a large module from a slow disk takes long.
         auth = _token_source(await asyncio.to_thread(import_object, "tokenProvider", provider))
     root = connection.file_root
-    # It may be mounted on some executors only, and later on. Of a file which isn't found there,
-    # nobody can tell whether it's gone.
+    # The directory may be mounted on some executors only, or later. Whether a file which isn't
+    # found is lost couldn't be decided.
     if root is not None and not await asyncio.to_thread(os.path.isdir, root):
         _warn_of_root(root)
         connection = replace(connection, file_root=None)
@@ -101,7 +101,7 @@ def _token_source(provider: Any) -> Callable[[], Awaitable[str]]:
     is_async = inspect.iscoroutinefunction(provider)
 
     async def token() -> str:
-        # A plain function may ask a server of its own for a token.
+        # A plain function may block, for example on a token server.
         found: Any = provider() if is_async else await asyncio.to_thread(provider)
         if inspect.isawaitable(found):
             found = await found
@@ -114,7 +114,7 @@ def _token_source(provider: Any) -> Callable[[], Awaitable[str]]:
 
 
 async def _first_ready(clients: Sequence[JournalClient]) -> JournalClient:
-    """Return the first client whose broker answers, each of which has a head start to the next."""
+    """Return the first client whose broker answers; brokers are tried one after the other."""
     left = list(clients)
     of: dict[asyncio.Task[object], JournalClient] = {}
     failures: list[pb.TransportError] = []

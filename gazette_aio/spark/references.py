@@ -1,4 +1,4 @@
-"""Objects which options name."""
+"""Import of objects which options name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def import_object(option: str, reference: str) -> Any:
     """Return the object which an option names as `module:name`.
 
     Raises:
-        ConfigurationError: There's no such object, or its module can't be imported.
+        ConfigurationError: The object doesn't exist, or its module can't be imported.
     """
     module, _, path = reference.partition(":")
     try:
@@ -20,7 +20,7 @@ def import_object(option: str, reference: str) -> Any:
         for name in path.split("."):
             found = getattr(found, name)
     except Exception as error:
-        # An import runs any code.
+        # Importing a module runs any code.
         text = f"option {option!r}: can't import {reference!r}: {type(error).__name__}: {error}"
         raise ConfigurationError(text) from error
     return found

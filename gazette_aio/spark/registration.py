@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def register(spark: Any = None) -> None:
-    """Make `format("gazette")` known to a session.
+    """Register `format("gazette")` with a session.
 
-    Only needed where Spark doesn't find it by itself: if the package was shipped by `--py-files`,
-    or another module named `pyspark_*` can't be imported, which hides all of them.
+    Needed only where Spark doesn't find the format: if `--py-files` ships the package, or if
+    another module named `pyspark_*` can't be imported, which hides all of them.
 
     Args:
-        spark: The session, a Spark Connect one as well; by default the active one.
+        spark: The session, possibly of Spark Connect. By default the active session.
 
     Raises:
         ConfigurationError: No session is active.
@@ -32,6 +32,6 @@ def register(spark: Any = None) -> None:
     try:
         session.dataSource.register(GazetteDataSource)
     except AnalysisException as error:
-        # PySpark 4.0 refuses what it has found by itself.
+        # PySpark 4.0 refuses formats which it found itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

@@ -1,7 +1,7 @@
 """The data source `gazette` of Spark, and its reader of batches.
 
-Spark makes these objects in processes which plan, and pickles them to those which execute. They
-hold plain data only: what talks to brokers belongs to the process, see `bridge`.
+Spark makes these objects in planning processes, and pickles them to executing processes. They hold
+plain data only: clients belong to the process, see `bridge`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GazetteDataSource(DataSource):
         options: Texts by names in any case.
 
     Raises:
-        ConfigurationError: An option is unknown or malformed, or what's needed is missing.
+        ConfigurationError: An option is unknown, malformed or missing.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -72,13 +72,13 @@ class GazetteDataSource(DataSource):
         return "gazette"
 
     def schema(self) -> StructType:
-        """Return the schema of a source for which the user gives none.
+        """Return the schema of a source without a user's schema.
 
         Raises:
             ConfigurationError: An option contradicts another, or no schema can be inferred.
-            GazetteError: Messages to infer it from can't be read.
+            GazetteError: Messages for the inference can't be read.
         """
-        # Which of both is loaded isn't known yet.
+        # Spark doesn't say yet whether it loads a batch or a stream.
         is_stream = any(name.lower() in _OF_STREAMS for name in self.options)
         options = SourceOptions.parse(self.options, streaming=is_stream)
         if options.infer_schema:
@@ -91,8 +91,8 @@ class GazetteDataSource(DataSource):
         """Return the reader of a batch.
 
         Raises:
-            ConfigurationError: An option contradicts another, or Spark has columns of types which
-                can't be made.
+            ConfigurationError: An option contradicts another, or the schema has columns of
+                unsupported types.
         """
         options = SourceOptions.parse(self.options, streaming=False)
         pushes = options.pushdown and _is_pushdown_worker()
@@ -125,7 +125,7 @@ class GazetteDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Likewise.
     ) -> DataSourceStreamWriter:
-        """Return the writer of a stream, or of one batch of it.
+        """Return the writer of a stream, or of one batch of a stream.
 
         Raises:
             ConfigurationError: An option contradicts another, or PySpark is too old.
@@ -139,7 +139,7 @@ class GazetteDataSource(DataSource):
 
 def _check_streams() -> None:
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
-        raise ConfigurationError("streams take PySpark 4.1 or newer; batches are possible")
+        raise ConfigurationError("streams need PySpark 4.1 or newer; batches work")
 
 
 async def _infer(options: SourceOptions) -> pa.Schema:
@@ -151,7 +151,7 @@ class GazetteReader(DataSourceReader):
     """Reads a batch.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
     """
 
@@ -161,13 +161,13 @@ class GazetteReader(DataSourceReader):
         self._pushdown: Pushdown | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Return what each task of Spark reads, as of now.
+        """Return the partitions of the batch as of now, one per task.
 
-        Spark asks once for each DataFrame: later queries of the same one read the same ranges.
+        Spark calls this once per DataFrame: later queries of the DataFrame read the same ranges.
 
         Raises:
-            ConfigurationError: Journals aren't there, or can't be read as options and schema say.
-            GazetteError: Brokers can't tell.
+            ConfigurationError: Journals don't exist, or options and schema don't fit them.
+            GazetteError: An RPC failed.
         """
         planned = bridge.run(self._plan())
         return [InputPartition(partition) for partition in planned]
@@ -182,32 +182,33 @@ class GazetteReader(DataSourceReader):
         """Yield the rows of a partition.
 
         Raises:
-            GazetteError: Journals can't be read, content is lost, or is malformed.
+            GazetteError: Journals can't be read, or content is lost or malformed.
         """
         tasks: Partition | None = None if partition is None else partition.value
-        # Of no partitions at all, Spark makes one of None, and PySpark before 4.2 hands over None.
+        # Without partitions, Spark makes one with the value None, and PySpark before 4.2 passes
+        # None.
         return read_partition(tasks or (), self.options, self.schema)
 
 
 class PushdownGazetteReader(GazetteReader):
-    """Reads what a query's filters leave of a batch.
+    """Reads the part of a batch which a query's filters select.
 
-    Spark refuses readers with `pushFilters()` altogether, unless it's configured to push filters.
-    And then a DataFrame has one plan of its partitions, for all of its queries: that of the query
-    whose filters were pushed last. So it's only right for DataFrames of a single query, and users
-    must ask for it.
+    Spark refuses readers with `pushFilters()` unless it's configured to push filters. A DataFrame
+    then has one plan of its partitions for all of its queries: the plan of the query whose filters
+    were pushed last. This is right only for DataFrames of a single query, thus an option enables
+    it.
     """
 
     def pushFilters(  # noqa: N802 - Spark's name.
         self, filters: list[Filter]
     ) -> Iterable[Filter]:
-        """Take note of filters, and return those which Spark has to check of each row."""
+        """Store filters, and return the filters which Spark must evaluate for each row."""
         self._pushdown = Pushdown.of(filters, label_columns(self.options, self.schema))
         return self._pushdown.unhandled
 
 
 def _is_pushdown_worker() -> bool:
-    """Return whether this process plans a batch whose filters Spark hands over."""
+    """Return whether this process plans a batch and receives its filters from Spark."""
     if _PUSHDOWN_WORKER in sys.modules:
         return True
     spec: Any = getattr(sys.modules.get("__main__"), "__spec__", None)

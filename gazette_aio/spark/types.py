@@ -1,7 +1,7 @@
-"""Types of Spark as exact Arrow types, and what the columns of a schema are filled from.
+"""Arrow types of Spark's types, and the sources of a schema's columns.
 
-Spark's workers take record batches of exactly the schema which Spark derives from its own, to the
-nullability of nested fields:
+Spark's workers accept only record batches of the exact Arrow schema which Spark derives, including
+the nullability of nested fields:
 
 | Spark | Arrow |
 | --- | --- |
@@ -18,9 +18,9 @@ nullability of nested fields:
 | INTERVAL of days to seconds | duration[us] |
 | VOID | null |
 | ARRAY, MAP, STRUCT | list, map, struct |
-| user-defined | that of its SQL type |
+| user-defined | Arrow type of its SQL type |
 
-Other types are refused. Not every type of the table can be decoded from every format.
+Other types are refused. Not every format can be decoded to every type of the table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import dataclasses
 import json
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
     from pyarrow import Schema
 
-    from gazette_aio.spark.options.values import PartitionColumn
-
 CORRUPT_COLUMN: Final = "_corrupt_record"
-"""Name of the column of the texts of bad records, unless an option names another."""
+"""Default name of the column with the texts of bad records."""
 
 RESERVED: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -57,7 +55,7 @@ RESERVED: Final[Mapping[str, Any]] = MappingProxyType(
         "_value": pa.binary(),
     }
 )
-"""Arrow types of the columns which tell of messages, by name."""
+"""Arrow types of the columns which describe messages, by name."""
 
 _DEFAULT: Final = ("_value", "_journal", "_begin", "_end", "_timestamp")
 
@@ -106,27 +104,41 @@ _INSTEAD: Final = (
 )
 
 
+class PartitionColumn(NamedTuple):
+    """A column with the values of a label.
+
+    Args:
+        name: Name of the column.
+        label: Name of the label.
+        is_array: Whether rows have all values of the label, or only the first in order.
+    """
+
+    name: str
+    label: str
+    is_array: bool = False
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a schema by what they're filled from. Each has a place in `schema` only once."""
+    """Columns of a schema, by their sources. Names are unique."""
 
     schema: Schema
     """All columns, in the order of Spark's schema."""
     reserved: tuple[str, ...]
-    """Names of those which tell of the message: keys of `RESERVED`."""
+    """Names of the columns which describe the message: keys of `RESERVED`."""
     labels: tuple[PartitionColumn, ...]
-    """Those of labels of the journal, of which `is_array` tells their type in this schema."""
+    """Columns of the journal's labels; `is_array` is their type in this schema."""
     documents: Schema
-    """Those of what the message holds. May be empty."""
+    """Columns of the message's content. May be empty."""
     corrupt: str | None
-    """Name of that of the texts of bad records, if there is one."""
+    """Name of the column with the texts of bad records, if there is one."""
 
 
 def parse_schema(text: str) -> Schema:
     """Return the exact Arrow schema of Spark's schema.
 
     Args:
-        text: The schema in JSON: what `StructType.json()` returns.
+        text: JSON of the schema, as `StructType.json()` returns it.
 
     Raises:
         ConfigurationError: A column's type isn't supported, or the text isn't a schema.
@@ -205,12 +217,12 @@ def _malformed(path: str, value: Any) -> ConfigurationError:
 
 
 def schema_json(schema: Schema) -> str:
-    """Return Spark's schema in JSON, of which the Arrow schema is the exact one.
+    """Return the JSON of Spark's schema whose exact Arrow schema is `schema`.
 
-    It's what `StructType.fromJson()` takes, once loaded.
+    `StructType.fromJson()` accepts the loaded JSON.
 
     Raises:
-        ConfigurationError: There's no such schema.
+        ConfigurationError: Spark has no type for a column.
     """
     return json.dumps(_struct_value(list[Any](schema), ""))
 
@@ -259,7 +271,7 @@ def _type_value(kind: Any, path: str) -> Any:
 
 
 def default_schema(partition_columns: Sequence[PartitionColumn] = ()) -> Schema:
-    """Return the schema of sources for which the user gives none: undecoded messages."""
+    """Return the schema of a source without a user's schema: undecoded messages."""
     fields = [pa.field(name, RESERVED[name]) for name in _DEFAULT]
     fields += [
         pa.field(column.name, _LABELS if column.is_array else pa.string())
@@ -278,19 +290,17 @@ def classify(
     partition_columns: Sequence[PartitionColumn] = (),
     corrupt_column: str = CORRUPT_COLUMN,
 ) -> Columns:
-    """Return what the columns of a schema are filled from.
-
-    Columns are told by their exact names. Those of labels and of bad records which the schema
-    doesn't have are left out.
+    """Return the sources of a schema's columns, which depend on their exact names.
 
     Args:
         schema: Exact Arrow schema.
-        partition_columns: Columns of labels.
-        corrupt_column: Name of the column of the texts of bad records.
+        partition_columns: Columns of labels; the schema needn't have them.
+        corrupt_column: Name of the column with the texts of bad records; the schema needn't have
+            it.
 
     Raises:
-        ConfigurationError: A name occurs twice, or differs from a special one by case only; or a
-            special column has another type than it should.
+        ConfigurationError: A name occurs twice, or differs from a special name by case only; or a
+            special column has a wrong type.
     """
     special = {name.lower(): name for name in RESERVED}
     special |= {column.name.lower(): column.name for column in partition_columns}

@@ -202,7 +202,7 @@ def test_complete_mode_is_refused(spark, sink, tmp_path):
 @pytest.mark.skipif(HAS_STREAMS, reason="streams are supported")
 def test_streams_are_refused_at_once(spark, sink, tmp_path):
     lines(tmp_path / "in", 0, 10, "0.json")
-    with pytest.raises(StreamingQueryException, match=r"streams take PySpark 4\.1 or newer"):
+    with pytest.raises(StreamingQueryException, match=r"streams need PySpark 4\.1 or newer"):
         drain(files(spark, tmp_path / "in"), sink(), tmp_path / "checkpoint")
 
 

@@ -216,7 +216,7 @@ def test_what_spark_adds_is_passed_over() -> None:
         ("STARTING_OFFSETS", "did you mean 'startingOffsets'?"),
         ("commit-journal", "did you mean 'commitJournal'?"),
         ("tls.ca", "did you mean 'tls.caFile'?"),
-        ("zzzzzzzz", "there are brokers, "),
+        ("zzzzzzzz", "options are brokers, "),
     ],
 )
 def test_an_unknown_option_is_refused_with_a_suggestion(name: str, suggestion: str) -> None:
@@ -232,13 +232,13 @@ MALFORMED = [
     ("brokers", "", "expected URLs of brokers"),
     ("brokers", "localhost:8080", "such as http://localhost:8080: missing host"),
     ("brokers", "ftp://h", "the scheme must be one of http, https, unix"),
-    ("brokers", "http://a,http://a", "'http://a' is there twice"),
+    ("brokers", "http://a,http://a", "'http://a' occurs twice"),
     ("selector", "a=b=c", "expected a label selector"),
     ("prefix", " ", "isn't empty"),
-    ("prefix", "a b", "what names of journals begin with"),
+    ("prefix", "a b", "prefix of names of journals"),
     ("journals", "a,,b", "separated by commas"),
     ("journals", "a,/b", "expected the name of a journal"),
-    ("journals", "a/one;b", "without what follows"),
+    ("journals", "a/one;b", "without metadata after"),
     ("journals", "../a", "cannot begin with '../'"),
     ("isolation", "committed", "expected read-committed or read-uncommitted"),
     ("includeAcks", "yes", "expected true or false"),
@@ -249,7 +249,7 @@ MALFORMED = [
     ("uuid", "\u0663", "the index of a column"),
     ("format", "json", "expected raw or ndjson or csv or protobuf-fixed"),
     ("mode", "strict", "expected FAILFAST or"),
-    ("columnNameOfCorruptRecord", "_VALUE", "other than"),
+    ("columnNameOfCorruptRecord", "_VALUE", "another name than"),
     ("messageType", "module.Class", "expected module:name"),
     ("tokenProvider", "os:system('x')", "expected module:name"),
     ("startingOffsets", "first", "expected earliest, latest or JSON"),
@@ -261,7 +261,7 @@ MALFORMED = [
     ("startingOffsets", '{"a/one": %s}' % ("9" * 4000), "of 'a/one'"),
     ("startingOffsets", '{"a/one": 9223372036854775808}', "of 'a/one'"),
     ("startingOffsets", '{"a/one": NaN}', "NaN isn't JSON"),
-    ("startingOffsets", '{"a/one": 1, "a/one": 2}', "a name is there twice"),
+    ("startingOffsets", '{"a/one": 1, "a/one": 2}', "a name occurs twice"),
     ("startingOffsets", '{"/a": 1}', "'/a': expected the name of a journal"),
     ("startingOffsets", "[" * 100_000, "expected earliest"),
     ("startingTimestamp", "2026-01-01", "milliseconds since 1970"),
@@ -271,9 +271,9 @@ MALFORMED = [
     ("maxSplitBytes", "0", "positive number of bytes"),
     ("maxSplitBytes", "10x", "such as 1048576, 64m or 128 MiB"),
     ("maxSplitBytes", "99999999t", "positive number of bytes"),
-    ("minPartitions", "0", "whole number from 1 on"),
-    ("batchRows", "10k", "whole number from 1 on"),
-    ("batchRows", "9" * 5000, "whole number from 1 on"),
+    ("minPartitions", "0", "whole number of at least 1"),
+    ("batchRows", "10k", "whole number of at least 1"),
+    ("batchRows", "9" * 5000, "whole number of at least 1"),
     ("fetchTimeout", "0", "positive number of seconds"),
     ("fetchTimeout", "-5s", "positive number of seconds"),
     ("fetchTimeout", "soon", "90s or 1h30m"),
@@ -282,7 +282,7 @@ MALFORMED = [
     ("partitionColumns", "a,", "expected columns of labels"),
     ("partitionColumns", "a INT=c", "expected columns of labels"),
     ("partitionColumns", "_Journal=name", "column '_Journal' is reserved"),
-    ("partitionColumns", "a=xx,A=yy", "column 'A' is there twice"),
+    ("partitionColumns", "a=xx,A=yy", "column 'A' occurs twice"),
     ("partitionColumns", "a=b%c", "label 'b%c'"),
     ("journal", "a//b", "expected the name of a journal"),
     ("mapping", "hash", "expected modulo or rendezvous or random"),
@@ -320,15 +320,15 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         "is before 'startingOffsets'",
     ),
     ({"includeAcks": "true"}, "needs isolation=read-uncommitted"),
-    ({"format": "csv", "messageType": "m:C"}, "no use for messages of format csv"),
-    ({"format": "raw", "inferSchema": "true"}, "no use for messages of format raw"),
+    ({"format": "csv", "messageType": "m:C"}, "no effect on messages of format csv"),
+    ({"format": "raw", "inferSchema": "true"}, "no effect on messages of format raw"),
     ({"format": "csv", "uuid": "/a/b"}, "must be the index of a column"),
     ({"format": "protobuf-fixed", "uuid": "a.b"}, "must be a field's name"),
-    ({"io": "broker", "fileRoot": "/x"}, "no use if everything is read from brokers"),
-    ({"partitionColumns": "_Corrupt_Record=app"}, "'_corrupt_record' is of bad records"),
+    ({"io": "broker", "fileRoot": "/x"}, "no effect with io=broker"),
+    ({"partitionColumns": "_Corrupt_Record=app"}, "'_corrupt_record' is the column of bad records"),
     (
         {"partitionColumns": "region=app/region", "columnNameOfCorruptRecord": "Region"},
-        "'Region' is of bad records",
+        "'Region' is the column of bad records",
     ),
 ]
 
@@ -385,7 +385,7 @@ def test_contradictions_of_a_sink_are_refused(
 @pytest.mark.parametrize("target", [{"journal": "commits"}, {"journals": "a/one,commits"}])
 def test_nothing_is_published_to_the_commit_journal(target: dict[str, str]) -> None:
     options = {"brokers": "http://b:1", "commitJournal": "commits"} | target
-    with pytest.raises(ConfigurationError, match="'commits' can't be published to as well"):
+    with pytest.raises(ConfigurationError, match="'commits' can't also be a target of rows"):
         SinkOptions.parse(options, streaming=True)
 
 
@@ -401,7 +401,7 @@ def test_offsets_are_of_selected_journals() -> None:
         "journals": "a/one",
         "startingOffsets": '{"a/one": 1, "b/two": 1}',
     }
-    with pytest.raises(ConfigurationError, match="has 'b/two', which isn't among 'journals'"):
+    with pytest.raises(ConfigurationError, match="has 'b/two', which isn't in option 'journals'"):
         SourceOptions.parse(options, streaming=False)
 
 
@@ -424,7 +424,7 @@ def test_a_value_is_a_text() -> None:
 
 
 def test_a_name_which_is_long_is_cut_short() -> None:
-    with pytest.raises(ConfigurationError, match=r"^unknown option 'x{80}…': there are") as caught:
+    with pytest.raises(ConfigurationError, match=r"^unknown option 'x{80}…': options") as caught:
         source(**{"x" * 100_000: "1"})
     assert len(str(caught.value)) < 1000
 

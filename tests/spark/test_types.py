@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.options.values import PartitionColumn
 from gazette_aio.spark.types import (
     RESERVED,
+    PartitionColumn,
     classify,
     default_schema,
     parse_schema,

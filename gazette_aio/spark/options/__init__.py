@@ -19,8 +19,7 @@ from gazette_aio.spark.options.table import (
     refuse_table,
     refuse_together,
 )
-from gazette_aio.spark.options.values import PartitionColumn
-from gazette_aio.spark.types import CORRUPT_COLUMN
+from gazette_aio.spark.types import CORRUPT_COLUMN, PartitionColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,13 +37,14 @@ __all__ = [
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Check what can be checked while it's not known whether they're a source's or a sink's.
+    """Check options which may be a source's or a sink's.
 
     Args:
-        options: Texts by names in any case. What Spark itself adds is passed over.
+        options: Texts by names in any case. Spark's own options are ignored.
 
     Raises:
-        ConfigurationError: An option is unknown or malformed, or brokers or journals aren't clear.
+        ConfigurationError: An option is unknown or malformed, or brokers are missing, or several
+            options select journals.
     """
     given = parse_options(options)
     _connection(given)
@@ -53,10 +53,10 @@ def check_options(options: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach brokers and fragment files."""
+    """Addresses and credentials of brokers, and the place of fragment files."""
 
     brokers: tuple[str, ...]
-    """URLs."""
+    """URLs of brokers."""
     token: str | None = field(default=None, repr=False)
     token_provider: str | None = None
     """`module:callable` which returns a token."""
@@ -84,12 +84,12 @@ def _connection(given: Mapping[str, Any]) -> Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Journals, told in one of three ways; or in none, where rows or another option name them."""
+    """Selection of journals by one of three options, or by none if rows or `journal` name them."""
 
     selector: str | None = None
     journals: tuple[str, ...] = ()
     prefix: str | None = None
-    """What names begin with."""
+    """Prefix of the names."""
 
     def __bool__(self) -> bool:
         return self.selector is not None or bool(self.journals) or self.prefix is not None
@@ -113,7 +113,7 @@ def _selection(given: Mapping[str, Any]) -> Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a source. Sizes are in bytes, and times in seconds unless they say otherwise."""
+    """Options of a source. Sizes are in bytes; times are in seconds unless their name says else."""
 
     connection: Connection
     selection: Selection
@@ -121,17 +121,17 @@ class SourceOptions:
     """None: read-committed if messages have UUIDs."""
     include_acks: bool = False
     uuid: str | None = None
-    """Where UUIDs are: names separated by dots, the index of a column, or a field."""
+    """Place of UUIDs: names separated by dots, the index of a column, or a field."""
     format: Literal["raw", "ndjson", "csv", "protobuf-fixed"] | None = None
-    """None: by the content type of each journal."""
+    """None: the content type of each journal decides."""
     mode: Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"] = "PERMISSIVE"
-    """What becomes of bad records. Of streams, `parse()` lets it be FAILFAST."""
+    """Treatment of bad records. The default of `parse()` for streams is FAILFAST."""
     corrupt_column: str = CORRUPT_COLUMN
     message_type: str | None = None
     """`module:Class` of protobuf messages."""
     infer_schema: bool = False
     starting: Positions = "earliest"
-    """Of streams, `parse()` lets it be the latest, unless they begin at a time."""
+    """The default of `parse()` for streams is the latest offset, unless they begin at a time."""
     ending: Positions = "latest"
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
@@ -147,15 +147,15 @@ class SourceOptions:
     batch_bytes: int = 4 << 20
     producer_horizon: float = 24 * 3600.0
     pushdown: bool = False
-    """Whether filters which Spark hands over choose what's read: for frames of one query only."""
+    """Whether Spark's filters limit what is read: only right for frames of a single query."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Return the options of a source.
 
         Args:
-            options: Texts by names in any case. What Spark itself adds is passed over.
-            streaming: Whether it's the source of a stream.
+            options: Texts by names in any case. Spark's own options are ignored.
+            streaming: Whether the source is a stream's.
 
         Raises:
             ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
@@ -168,7 +168,7 @@ class SourceOptions:
         _check_extent(given, streaming=streaming)
         _check_messages(given)
         if given.get("io") == "broker":
-            refuse(given, "fileRoot", "has no use if everything is read from brokers")
+            refuse(given, "fileRoot", "has no effect with io=broker")
         defaults: dict[str, Any] = {}
         if streaming:
             starting = "earliest" if "startingTimestamp" in given else "latest"
@@ -202,7 +202,7 @@ def _check_offsets(given: Mapping[str, Any]) -> None:
         for option, offsets in (("startingOffsets", begins), ("endingOffsets", ends)):
             if stray := sorted(offsets.keys() - set(journals)):
                 raise ConfigurationError(
-                    f"option {option!r} has {stray[0]!r}, which isn't among 'journals'"
+                    f"option {option!r} has {stray[0]!r}, which isn't in option 'journals'"
                 )
     for journal, end in ends.items():
         if 0 <= end < begins.get(journal, end):
@@ -221,12 +221,14 @@ def _check_messages(given: Mapping[str, Any]) -> None:
         raise ConfigurationError("option 'includeAcks' needs isolation=read-uncommitted")
     form = given.get("format")
     if form not in (None, "protobuf-fixed"):
-        refuse(given, "messageType", f"has no use for messages of format {form}")
+        refuse(given, "messageType", f"has no effect on messages of format {form}")
     if form == "raw" and given.get("inferSchema"):
-        raise ConfigurationError("option 'inferSchema' has no use for messages of format raw")
+        raise ConfigurationError("option 'inferSchema' has no effect on messages of format raw")
     corrupt: str = given.get("columnNameOfCorruptRecord", CORRUPT_COLUMN)
     if corrupt.lower() in [column.name.lower() for column in given.get("partitionColumns", ())]:
-        raise ConfigurationError(f"option 'partitionColumns': {corrupt!r} is of bad records")
+        raise ConfigurationError(
+            f"option 'partitionColumns': {corrupt!r} is the column of bad records"
+        )
     uuid: str | None = given.get("uuid")
     if uuid is not None and form == "csv" and not uuid.isdecimal():
         raise ConfigurationError("option 'uuid' must be the index of a column for format csv")
@@ -240,20 +242,20 @@ class SinkOptions:
 
     connection: Connection
     selection: Selection
-    """Journals among which a mapping chooses; none, if `journal` or the rows name them."""
+    """Journals from which a mapping chooses; none if `journal` or the rows name the journals."""
     journal: str | None = None
     mapping: Literal["modulo", "rendezvous", "random"] | None = None
     """None: modulo if rows have keys, else random."""
     exactly_once: bool | None = None
-    """False: at least once. Of options with a commit journal, `parse()` lets it be true. None: what
-    a job publishes is committed behind its end, without a record of that."""
+    """False: at least once. True: exactly once, the default of `parse()` with a commit journal.
+    None: the driver commits at the end of a job, without a record of the decision."""
     commit_journal: str | None = None
     sink_id: str | None = None
     txn_id: str | None = None
     uuid: str | None = None
-    """Where UUIDs are: names separated by dots, the index of a column, or a field."""
+    """Place of UUIDs: names separated by dots, the index of a column, or a field."""
     ack_template: str | None = None
-    """JSON object of what acknowledgements hold besides their UUIDs."""
+    """JSON object with the content of acknowledgements besides their UUIDs."""
     message_type: str | None = None
     """`module:Class` of protobuf messages."""
     on_missing_journal: Literal["fail", "ignore"] = "fail"
@@ -263,8 +265,8 @@ class SinkOptions:
         """Return the options of a sink.
 
         Args:
-            options: Texts by names in any case. What Spark itself adds is passed over.
-            streaming: Whether it's the sink of a stream.
+            options: Texts by names in any case. Spark's own options are ignored.
+            streaming: Whether the sink is a stream's.
 
         Raises:
             ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
@@ -279,12 +281,12 @@ class SinkOptions:
             refuse(given, "txnId", "needs 'commitJournal'")
         elif commit_journal == given.get("journal") or commit_journal in selection.journals:
             raise ConfigurationError(
-                f"option 'commitJournal': {commit_journal!r} can't be published to as well"
+                f"option 'commitJournal': {commit_journal!r} can't also be a target of rows"
             )
         if given.get("exactlyOnce") is False:
             refuse(given, "txnId", "contradicts exactlyOnce=false")
         if streaming:
-            refuse(given, "txnId", "is for batches only: those of streams have their numbers")
+            refuse(given, "txnId", "is for batches only: batches of streams have numbers")
         if not selection:
             refuse(given, "mapping", "needs one of selector, journals and prefix")
         fields: dict[str, Any] = {"exactly_once": commit_journal is not None or None}

@@ -1,4 +1,4 @@
-"""Texts of options as values by their proper names, and what contradicts."""
+"""Tables of options with their parsers, and checks for contradictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Table: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-    """By names of options: names of fields, and what returns their values of texts."""
+    """Names of fields and parsers of their texts, by names of options."""
 
 CONNECTION: Final[Table] = MappingProxyType(
     {
@@ -80,7 +80,7 @@ SINK: Final[Table] = MappingProxyType(
 _ALL: Final = {**CONNECTION, **SELECTION, **MESSAGES, **SOURCE, **SINK}
 _NAMES: Final = {name.lower(): name for name in _ALL}
 
-# Spark's own, of the calls of readers and writers, and of tables which are created.
+# Spark's own options: of readers and writers, and of CREATE TABLE.
 _IGNORED: Final = frozenset(
     {
         *("path", "paths", "checkpointlocation", "queryname"),
@@ -93,13 +93,13 @@ _MOST_SAID: Final = 80
 
 
 def parse_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of options, by their proper names.
+    """Return the values of options by their canonical names.
 
     Args:
-        options: Texts by names in any case. What Spark itself adds is passed over.
+        options: Texts by names in any case. Spark's own options are ignored.
 
     Raises:
-        ConfigurationError: An option is unknown, malformed, or there twice.
+        ConfigurationError: An option is unknown, malformed, or given twice.
     """
     given: dict[str, Any] = {}
     for key, text in options.items():
@@ -123,7 +123,7 @@ def parse_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _said(name: str, text: str) -> str:
-    # A URL of a broker may have a password.
+    # Secret: the URL of a broker may have a password.
     if name == "token" or "@" in text:
         return "its value"
     return repr(_short(text))
@@ -136,11 +136,11 @@ def _short(text: str) -> str:
 def _suggestion(lower: str) -> str:
     bare = lower.replace("_", "").replace("-", "")
     close = difflib.get_close_matches(bare, _NAMES, n=1)
-    return f": did you mean {_NAMES[close[0]]!r}?" if close else f": there are {', '.join(_ALL)}"
+    return f": did you mean {_NAMES[close[0]]!r}?" if close else f": options are {', '.join(_ALL)}"
 
 
 def fields_of(given: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return the values of the options of a table, by names of fields."""
+    """Return the values of a table's options by names of fields."""
     return {attribute: given[name] for name, (attribute, _) in table.items() if name in given}
 
 
@@ -151,7 +151,7 @@ def refuse(given: Mapping[str, Any], name: str, reason: str) -> None:
 
 
 def refuse_table(given: Mapping[str, Any], table: Table, kind: str) -> None:
-    """Raise ConfigurationError if an option of a table is given, which are for a kind only."""
+    """Raise ConfigurationError if an option of a table is given, whose options are for `kind`."""
     for name in table:
         refuse(given, name, f"is for {kind} only")
 

@@ -1,16 +1,16 @@
-"""Texts of options as values. What a text should be is said by the ValueError it raises."""
+"""Parsers of option texts. Their ValueErrors say which text is expected."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.labels import validate_label
 from gazette_aio.spark.planning.journal_ranges import EARLIEST
-from gazette_aio.spark.types import RESERVED
+from gazette_aio.spark.types import RESERVED, PartitionColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,34 +31,20 @@ _PARTITION: Final = re.compile(
 _SCHEMES: Final = ("http", "https", "unix")
 
 
-class PartitionColumn(NamedTuple):
-    """A column of the values of a label.
-
-    Args:
-        name: Name of the column.
-        label: Name of the label.
-        is_array: Whether rows have all values of the label, or only the first in order.
-    """
-
-    name: str
-    label: str
-    is_array: bool = False
-
-
 def text(value: str) -> str:
-    """Return a text which isn't empty."""
+    """Return a non-empty text."""
     if not value.strip():
         raise ValueError("expected a text which isn't empty")
     return value
 
 
 def boolean(value: str) -> bool:
-    """Return whether the text is `true` rather than `false`."""
+    """Return whether the text is `true`; the alternative is `false`."""
     return choice("true", "false")(value) == "true"
 
 
 def choice(*choices: str) -> Callable[[str], str]:
-    """Return a function which returns that of the choices which a text is, in any case."""
+    """Return a parser of texts which are one of the choices, in any case."""
 
     def parse(value: str) -> str:
         for each in choices:
@@ -72,7 +58,7 @@ def choice(*choices: str) -> Callable[[str], str]:
 def count(value: str) -> int:
     """Return a number of at least 1."""
     if (number := _integer(value)) is None or not number:
-        raise ValueError("expected a whole number from 1 on")
+        raise ValueError("expected a whole number of at least 1")
     return number
 
 
@@ -92,7 +78,7 @@ def _integer(value: str) -> int | None:
 
 
 def size(value: str) -> int:
-    """Return a number of bytes, of at least 1."""
+    """Return a number of bytes of at least 1."""
     if match := _SIZE.fullmatch(value.strip()):
         bytes_ = int(match[1]) << _SHIFTS[(match[2] or "").lower()]
         if 0 < bytes_ <= _MAX_INT64:
@@ -118,7 +104,7 @@ def endpoints(value: str) -> tuple[str, ...]:
     """Return the URLs of brokers."""
     expected = "expected URLs of brokers, separated by commas, such as http://localhost:8080"
     if "@" in value:
-        raise ValueError("URLs of brokers take no user and password: use token")
+        raise ValueError("URLs of brokers can't have a user and a password: use option 'token'")
     found = _items(value, expected)
     for each in found:
         try:
@@ -147,7 +133,7 @@ def journal(value: str) -> str:
     except pb.ValidationError as error:
         raise ValueError(f"expected the name of a journal: {error}") from None
     if ";" in value:
-        raise ValueError("expected the name of a journal, without what follows a ';'")
+        raise ValueError("expected the name of a journal, without metadata after a ';'")
     return value
 
 
@@ -163,22 +149,22 @@ def _items(value: str, expected: str) -> tuple[str, ...]:
         raise ValueError(expected)
     for item in items:
         if items.count(item) > 1:
-            raise ValueError(f"{expected}: {item!r} is there twice")
+            raise ValueError(f"{expected}: {item!r} occurs twice")
     return items
 
 
 def prefix(value: str) -> str:
-    """Return what names of journals begin with."""
+    """Return a prefix of the names of journals."""
     value = text(value).strip()
     try:
         validate_label(pb.Label(name="name", value=value, prefix=True), allow_prefix=True)
     except pb.ValidationError as error:
-        raise ValueError(f"expected what names of journals begin with: {error}") from None
+        raise ValueError(f"expected a prefix of names of journals: {error}") from None
     return value
 
 
 def reference(value: str) -> str:
-    """Return what names an object in a module."""
+    """Return the reference of an object in a module."""
     value = value.strip()
     if not _REFERENCE.fullmatch(value):
         raise ValueError("expected module:name, such as package.module:Name")
@@ -186,7 +172,7 @@ def reference(value: str) -> str:
 
 
 def uuid(value: str) -> str:
-    """Return where UUIDs are: names separated by dots, the index of a column, or a field."""
+    """Return the place of UUIDs: names separated by dots, the index of a column, or a field."""
     expected = "expected a path such as /_meta/uuid, the index of a column, or the name of a field"
     value = value.strip()
     if value.isdecimal() and not value.isascii():
@@ -204,10 +190,10 @@ def uuid(value: str) -> str:
 
 
 def offsets(value: str) -> Positions:
-    """Return where a read begins or ends."""
+    """Return the offsets at which reads begin or end."""
     expected = (
         'expected earliest, latest or JSON such as {"a/journal": 1234},'
-        " -2 being the earliest and -1 the latest"
+        " where -2 is the earliest and -1 the latest offset"
     )
     match value.strip().lower():
         case "earliest":
@@ -236,7 +222,7 @@ def json_object(value: str) -> str:
 def _pairs(value: str, expected: str) -> dict[str, Any]:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(found := dict(pairs)) != len(pairs):
-            raise ValueError("a name is there twice")
+            raise ValueError("a name occurs twice")
         return found
 
     def refuse(constant: str) -> None:
@@ -255,9 +241,9 @@ def _pairs(value: str, expected: str) -> dict[str, Any]:
 
 
 def corrupt_column(value: str) -> str:
-    """Return the name of the column of the texts of bad records."""
+    """Return the name of the column with the texts of bad records."""
     if text(value).lower() in RESERVED:
-        raise ValueError(f"expected a name other than those of {', '.join(RESERVED)}")
+        raise ValueError(f"expected another name than {', '.join(RESERVED)}")
     return value
 
 
@@ -277,7 +263,7 @@ def partition_columns(value: str) -> tuple[PartitionColumn, ...]:
         if name.lower() in RESERVED:
             raise ValueError(f"column {name!r} is reserved")
         if name.lower() in [column.name.lower() for column in columns]:
-            raise ValueError(f"column {name!r} is there twice")
+            raise ValueError(f"column {name!r} occurs twice")
         try:
             validate_label(pb.Label(name=label, value="value"))
         except pb.ValidationError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gazette_aio.message.ranges.committed import RangeState, RangeSummary, plan_splits, summarize
 from gazette_aio.spark.planning.journal_ranges import JournalRange, clip_fragments
 from gazette_aio.spark.reading.bounded import map_bounded
-from gazette_aio.spark.reading.engines import STEP_BYTES
+from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.scanning import scan_uuids
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import asyncio
 import functools
 import logging
 import warnings
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.spark.reading.bounded import BoundedReader
-from gazette_aio.spark.reading.engines import STEP_BYTES
+from gazette_aio.spark.reading.pieces import STEP_BYTES, Pieces
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
@@ -22,9 +22,6 @@ _logger = logging.getLogger(__name__)
 
 _SLACK_BYTES: Final = 64 << 10
 """Bytes behind a range which are asked for with it, as its last record may go on there."""
-
-Pieces: TypeAlias = list[tuple[int, bytes]]
-"""Consecutive content, but for gaps: offsets, and the bytes there, which aren't empty."""
 
 
 @functools.cache

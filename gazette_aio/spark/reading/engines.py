@@ -19,6 +19,7 @@ from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.tasks import All, CommittedFrom
 from gazette_aio.spark.reading.outputs import RowOutputs
+from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.reading.split_sequencer import MaskSequencer, SplitSequencer
 from gazette_aio.spark.rows.records import RowDecoder
@@ -31,14 +32,11 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.ranges.committed import SplitPlan
     from gazette_aio.spark.planning.tasks import Task
-    from gazette_aio.spark.reading.content import Pieces
+    from gazette_aio.spark.reading.pieces import Pieces
     from gazette_aio.spark.rows.records import RowLayout
 
 CHUNK_BYTES: Final = 1 << 20
 """Largest row of content which isn't known to be made of messages."""
-
-STEP_BYTES: Final = 4 << 20
-"""Content which is worked on at once."""
 
 MAX_PENDING_BYTES: Final = 64 << 20
 """Most bytes of messages which are retained as they may commit. Others are read once more."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.payloads import Payloads
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.reading.content import Pieces
+    from gazette_aio.spark.reading.pieces import Pieces
     from gazette_aio.spark.rows.records import RowDecoder
 
 MAX_FRAME_BYTES: Final = 128 << 20

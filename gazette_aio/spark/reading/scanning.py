@@ -11,8 +11,8 @@ from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import ConfigurationError, FramingError, UnexpectedEOFError
 from gazette_aio.spark.reading.content import RangeContent
-from gazette_aio.spark.reading.engines import STEP_BYTES
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
+from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.rows.formats import format_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.reading.content import Pieces
+    from gazette_aio.spark.reading.pieces import Pieces
     from gazette_aio.spark.rows.formats import Format
 
 

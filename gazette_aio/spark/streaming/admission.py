@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
-from gazette_aio.spark.streaming.source import BaseStreamReader
+from gazette_aio.spark.streaming.reader import BaseStreamReader
 
 
 class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
