@@ -24,7 +24,7 @@ from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.journal.replicas import Replicas
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MetaLog
-from gazette_aio.broker.keyspace.space_store import SpaceStore
+from gazette_aio.broker.keyspace.space_store import KeySpaceStore
 from gazette_aio.broker.resolver import Resolver
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
@@ -32,22 +32,19 @@ from gazette_aio.protocol.journal import strip_meta
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from obstore.store import ObjectStore as Client
 
     from gazette_aio.broker.host.options import BrokerOptions
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, Transaction
-    from gazette_aio.broker.stores import Store
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
 
 logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
 _APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
 _BULK_THREADS = 4
-_URL_SECONDS = 60.0
-_SIGN_SLICE = 200
 
 
 class BrokerCore:
@@ -62,7 +59,8 @@ class BrokerCore:
         control: Control by tests.
     """
 
-    store: SpaceStore
+    space: KeySpace
+    space_store: KeySpaceStore
     replicas: Replicas
     headers: Headers
     resolver: Resolver
@@ -87,7 +85,7 @@ class BrokerCore:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<BrokerCore {self.store!r} {self.replicas!r}>"
+        return f"<BrokerCore {self.space_store!r} {self.replicas!r}>"
 
     @classmethod
     async def open(
@@ -157,9 +155,10 @@ class BrokerCore:
             log = MetaLog(files, data.meta, sync=syncs)
             space = await io.run(log.load)
             core = cls(runtime, data, identity, process_id, verifier, control=control)
-            core.store = SpaceStore(space, log, io, core._adopt)
+            core.space = space
+            core.space_store = KeySpaceStore(space, log, io, core._adopt)
             core.replicas = Replicas(runtime, space, data)
-            control.attach(runtime)
+            control.attach(runtime.scheduler, runtime.stores)
         except OSError as error:
             data.close()
             io.close()
@@ -175,9 +174,9 @@ class BrokerCore:
 
         Cancellation: safe.
         """
-        self.headers = Headers(self.process_id, endpoint, self.identity, self.store.space)
+        self.headers = Headers(self.process_id, endpoint, self.identity, self.space)
         self.resolver = Resolver(
-            self.store,
+            self.space_store,
             self.replicas,
             self.headers,
             assign_delay=self.runtime.options.assign_delay,
@@ -229,50 +228,6 @@ class BrokerCore:
         except (ReplicaFailedError, pb.StoreError) as error:
             raise RpcError(str(error)) from error
 
-    async def sign_get(self, fragment: pb.Fragment) -> str:
-        """Return the URL by which clients can fetch a persisted fragment, empty if there's none.
-
-        Raises:
-            RpcError: If it can't be signed.
-
-        Cancellation: safe.
-        """
-        return (await self.sign_gets([fragment], _URL_SECONDS))[0]
-
-    async def sign_gets(self, fragments: Sequence[pb.Fragment], seconds: float) -> list[str]:
-        """Return URLs by which clients can fetch persisted fragments for some time.
-
-        Raises:
-            RpcError: If one can't be signed.
-
-        Cancellation: safe.
-        """
-        urls = [""] * len(fragments)
-        by_store: dict[str, list[int]] = {}
-        for position, fragment in enumerate(fragments):
-            by_store.setdefault(fragment.backing_store, []).append(position)
-        for store_url, positions in by_store.items():
-            health = self.runtime.stores.get(store_url)
-            if (store := health.store) is None:
-                continue
-            for start in range(0, len(positions), _SIGN_SLICE):
-                part = positions[start : start + _SIGN_SLICE]
-                paths = [pb.content_path(fragments[position]) for position in part]
-                try:
-                    # Signing may have to ask for credentials first.
-                    signed = (
-                        await health.workers.run(_sign, store, paths, seconds)
-                        if health.is_remote
-                        else _sign(store, paths, seconds)
-                    )
-                except pb.StoreError as error:
-                    raise RpcError(str(error)) from None
-                for position, url in zip(part, signed, strict=True):
-                    urls[position] = url
-                if start:
-                    await asyncio.sleep(0)
-        return urls
-
     # For control
 
     async def flush(self, journal: str | None = None) -> None:
@@ -318,7 +273,7 @@ class BrokerCore:
     async def _replicas(self, journal: str | None) -> Iterable[Replica]:
         if journal is None:
             return iter(self.replicas)
-        item = self.store.space.get(strip_meta(journal))
+        item = self.space.get(strip_meta(journal))
         if item is None:
             raise pb.JournalNotFoundError(journal=journal)
         return (await self.replicas.get(item),)
@@ -331,7 +286,7 @@ class BrokerCore:
         Their clients see the end of their streams, and nothing is left which could last.
         """
         self.control.detach()
-        self.store.stop()
+        self.space_store.stop()
         self.replicas.end_reads()
 
     async def stop_serving(self) -> None:
@@ -356,7 +311,7 @@ class BrokerCore:
         await self.replicas.sync_rest()
         await runtime.background.aclose()
         with contextlib.suppress(RpcError):
-            await self.store.close()
+            await self.space_store.close()
         # Threads are between two slices at most, but a slice may wait for a slow disk.
         await asyncio.to_thread(runtime.stores.close)
         await asyncio.to_thread(runtime.bulk.close)
@@ -366,10 +321,6 @@ class BrokerCore:
 
     def _adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
         for spec in transaction.puts:
-            if (item := self.store.space.get(spec.name)) is not None:
+            if (item := self.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)
         self.replicas.adopt(transaction, removed)
-
-
-def _sign(store: Store, paths: Sequence[str], seconds: float) -> list[str]:
-    return [store.sign_get(path, seconds) for path in paths]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import Deadline, ManualClock
     from gazette_aio.broker.journal.replicas import Replicas
     from gazette_aio.broker.keyspace.keyspace import JournalItem
-    from gazette_aio.broker.keyspace.space_store import SpaceStore
+    from gazette_aio.broker.keyspace.space_store import KeySpaceStore
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 
@@ -46,7 +46,7 @@ class Resolver:
 
     def __init__(
         self,
-        store: SpaceStore,
+        store: KeySpaceStore,
         replicas: Replicas,
         headers: Headers,
         *,

@@ -123,12 +123,12 @@ async def site_at(path: Path, fsync: FsyncMode = "commit") -> AsyncGenerator[Sit
     async with running(path / "data", files, fsync) as core:
         site = Site(core, files)
         yield site
-        names = [item.name for item in core.store.space]
+        names = [item.name for item in core.space]
         shutil.copytree(path / "data", path / "killed")
     assert files.open_files == 0
     for directory in ("data", "killed"):
         async with running(path / directory, FileOps()) as core:
-            assert [item.name for item in core.store.space] == names
+            assert [item.name for item in core.space] == names
             end = site.begin + len(site.content)
             assert await read(core, NAME, site.begin, end) == site.content
             if site.content:
@@ -363,7 +363,7 @@ async def test_listings_of_fragments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fsync", ["off", "commit"])
 async def test_transactions(tmp_path: Path, fsync: FsyncMode) -> None:
     async with site_at(tmp_path, fsync) as site:
-        space = site.core.store.space
+        space = site.core.space
         number = revision = 0
 
         async def apply() -> None:

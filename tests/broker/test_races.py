@@ -23,7 +23,7 @@ from gazette_aio.broker.service.append import serve_append
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.service.read import ContentChunk, serve_read
-from gazette_aio.broker.stores import FileStore
+from gazette_aio.broker.stores import FileFragmentStore
 from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
@@ -64,7 +64,7 @@ async def apply(core: BrokerCore, *specs: pb.JournalSpec, delete: str = "") -> p
 
 async def names(path: Path) -> list[str]:
     async with running(path, FileOps()) as core:
-        return [item.name for item in core.store.space]
+        return [item.name for item in core.space]
 
 
 async def test_a_cancelled_apply_is_adopted_if_it_is_in_the_log(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_a_cancelled_apply_is_adopted_if_it_is_in_the_log(tmp_path: Path) 
         with pytest.raises(asyncio.CancelledError):
             await task
         await apply(core, journal_spec("test/acknowledged"))
-        now = [item.name for item in core.store.space]
+        now = [item.name for item in core.space]
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
     assert now == ["test/acknowledged", "test/cancelled"]
     assert await names(tmp_path / "killed") == now
@@ -95,7 +95,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> No
         await reached(files)
         # It streams and commits while the sync of the one before it is about to fail.
         second = asyncio.create_task(send(core, b"behind", journal=NAME))
-        item = core.store.space.get(NAME)
+        item = core.space.get(NAME)
         assert item is not None
         replica = await core.replica(item)
         while replica.head < len(b"onetwolostbehind"):  # noqa: ASYNC110 - Nothing tells.
@@ -130,7 +130,7 @@ class Stream:
 
 
 async def holding(core: BrokerCore) -> None:
-    item = core.store.space.get(NAME)
+    item = core.space.get(NAME)
     assert item is not None
     replica = await core.replica(item)
     while not replica.spool.delta:  # noqa: ASYNC110 - Nothing tells.
@@ -182,12 +182,12 @@ async def test_a_deletion_during_an_append(tmp_path: Path) -> None:
 async def test_a_suspension_is_of_the_journal_it_was_decided_for(tmp_path: Path) -> None:
     async with running(tmp_path / "data", FileOps()) as core:
         await apply(core, journal_spec())
-        old = core.store.space.get(NAME)
+        old = core.space.get(NAME)
         assert old is not None
         await apply(core, delete=NAME)
         await apply(core, journal_spec())
-        await core.store.suspend(old, Level.FULL, 1024)
-        new = core.store.space.get(NAME)
+        await core.space_store.suspend(old, Level.FULL, 1024)
+        new = core.space.get(NAME)
         assert new is not None
         assert not new.spec.HasField("suspend")
 
@@ -290,11 +290,11 @@ async def test_the_end_of_a_token_ends_what_it_allowed(tmp_path: Path) -> None:
 
         with pytest.raises(RpcError, match="deadline exceeded"):
             await serve_append(core, ended, messages())
-        revision = core.store.space.revision
+        revision = core.space.revision
         change = pb.ApplyRequest.Change(upsert=journal_spec("test/other"))
         with pytest.raises(RpcError, match="context deadline exceeded"):
             await serve_apply(core, ended, pb.ApplyRequest(changes=[change]))
-        assert core.store.space.revision == revision
+        assert core.space.revision == revision
         assert [replica.head for replica in core.replicas] == [20]
         content: list[bytes] = []
 
@@ -323,7 +323,7 @@ async def test_the_end_of_a_token_ends_what_it_allowed(tmp_path: Path) -> None:
 
 def test_paths_stay_within_their_store(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    store = FileStore(FileOps(), tmp_path, "file:///store/", sync=True)
+    store = FileFragmentStore(FileOps(), tmp_path, "file:///store/", sync=True)
     for path in ("../other/x", "a/../../other/x", "/etc/x"):
         with pytest.raises(pb.StoreError, match="leads out"):
             store.put(path, (b"content",))
@@ -332,7 +332,7 @@ def test_paths_stay_within_their_store(tmp_path: Path) -> None:
                 operation(path)
         with pytest.raises(pb.StoreError, match="leads out"):
             list(store.list(path + "/"))
-    replacing = FileStore(
+    replacing = FileFragmentStore(
         FileOps(), tmp_path, "file:///store/?find=inner&replace=../../other", sync=False
     )
     with pytest.raises(pb.StoreError, match="leads out"):
@@ -351,5 +351,5 @@ def test_what_is_not_a_file_is_not_listed(tmp_path: Path) -> None:
     (directory / "circle").symlink_to(directory)
     (directory / "file").write_bytes(b"")
     (directory / "link").symlink_to("file")
-    store = FileStore(FileOps(), tmp_path, "file:///", sync=False)
+    store = FileFragmentStore(FileOps(), tmp_path, "file:///", sync=False)
     assert sorted(listed.path for listed in store.list("a/")) == ["file", "link"]

@@ -113,7 +113,7 @@ async def test_appends_which_have_arrived_are_served(tmp_path: Path) -> None:
         stopping = asyncio.create_task(broker.stop(10.0))
 
         async def ends() -> bool:
-            return core.store.stopping
+            return core.space_store.stopping
 
         await eventually(ends)
         await asyncio.sleep(LONGEST_SECONDS / 10)  # The library learns of it.

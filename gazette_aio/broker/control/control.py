@@ -1,33 +1,30 @@
-"""What tests do to a broker: interfere with requests, fail stores, and move time."""
+"""Control of a broker by tests: interferes with requests, fails stores, and moves time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.control import rules
 from gazette_aio.broker.control.handles import (
-    STOPPING,
     Hold,
     Observation,
     RuleHandle,
     StoreFailure,
-    Waiting,
+    Waits,
     resolve,
 )
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from google.protobuf.message import Message
 
     from gazette_aio.broker.control.rules import FailWith, JournalRule, Kind, Moment, Respond
     from gazette_aio.broker.host.clock import ManualClock
-    from gazette_aio.broker.runtime import Runtime
+    from gazette_aio.broker.host.scheduler import Scheduler
+    from gazette_aio.broker.stores import StoreRegistry
 
-H = TypeVar("H", bound=RuleHandle)
 Where = Callable[[Any], bool]
 
 
@@ -60,18 +57,19 @@ class BrokerControl:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         """The broker's clock, which `advance` moves. Real time passes too until it's frozen."""
-        self.kinds: frozenset[Kind] = frozenset()
-        """Kinds of requests which there are rules for; all that's looked at while there are none.
-        """
         self._rules = rules.RuleBook()
-        self._handles: dict[rules.Rule, RuleHandle] = {}
+        self._waits = Waits()
         self._failures: list[StoreFailure] = []
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._runtime: Runtime | None = None
-        self._stopping = False
+        self._scheduler: Scheduler | None = None
+        self._stores: StoreRegistry | None = None
 
     def __repr__(self) -> str:
-        return f"<BrokerControl {self._rules!r} waiting={len(self._waiting)} {self.clock!r}>"
+        return f"<BrokerControl {self._rules!r} waiting={len(self._waits)} {self.clock!r}>"
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """Kinds of requests which there are rules for; the broker looks no further without any."""
+        return self._rules.kinds
 
     # Requests
 
@@ -103,7 +101,7 @@ class BrokerControl:
             TypeError: If a response isn't of the kind's type.
         """
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
-        return self._add(RuleHandle, rules.Rule(kind, action, journal, where, times=1))
+        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where, times=1))
 
     def keep(
         self,
@@ -117,13 +115,13 @@ class BrokerControl:
     ) -> RuleHandle:
         """Answer all requests as `once` does the next one, until the rule is removed."""
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
-        return self._add(RuleHandle, rules.Rule(kind, action, journal, where))
+        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where))
 
     def observe(
         self, kind: Kind, *, journal: JournalRule | None = None, where: Where | None = None
     ) -> Observation:
         """See requests, and let them pass."""
-        return self._add(Observation, rules.Rule(kind, None, journal, where))
+        return Observation(self._rules, rules.Rule(kind, None, journal, where))
 
     def hold(
         self, kind: Kind, *, journal: JournalRule | None = None, where: Where | None = None
@@ -132,7 +130,7 @@ class BrokerControl:
 
         When the broker stops, those which wait fail as `UNAVAILABLE`.
         """
-        return self._add(Hold, rules.Rule(kind, None, journal, where))
+        return Hold(self._rules, rules.Rule(kind, None, journal, where), self._waits)
 
     def delay(
         self,
@@ -143,7 +141,7 @@ class BrokerControl:
         where: Where | None = None,
     ) -> RuleHandle:
         """Let each request wait for a number of seconds of the broker's clock."""
-        return self._add(RuleHandle, rules.Rule(kind, rules.pause(seconds), journal, where))
+        return RuleHandle(self._rules, rules.Rule(kind, rules.pause(seconds), journal, where))
 
     def cut(
         self,
@@ -183,7 +181,7 @@ class BrokerControl:
         )
         if times is not None and times < 1:
             raise ValueError(f"a rule is for one or more requests (not {times})")
-        return self._add(RuleHandle, rules.Rule(kind, action, journal, where, times=times))
+        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where, times=times))
 
     # Stores and time
 
@@ -198,7 +196,7 @@ class BrokerControl:
             ValidationError: If the URL isn't valid.
         """
         pb.parse_fragment_store(url)
-        failure = StoreFailure(self, url, error)
+        failure = StoreFailure(url, error, self._restore)
         self._failures.append(failure)
         self._show(url)
         return failure
@@ -211,61 +209,37 @@ class BrokerControl:
 
         Cancellation: safe.
         """
-        if self._runtime is not None:
-            await self._runtime.scheduler.settled()
+        if self._scheduler is not None:
+            await self._scheduler.settled()
 
     def clear(self) -> None:
         """Remove all rules, and all failures of stores; requests which are held go on."""
-        for handle in list(self._handles.values()):
-            handle.remove()
+        for rule in self._rules:
+            if isinstance(rule.action, RuleHandle):
+                rule.action.remove()
+            self._rules.remove(rule)
         for failure in list(self._failures):
             failure.remove()
 
-    # For handles
-
-    def has(self, rule: rules.Rule) -> bool:
-        """Return whether a rule may be applied to further requests."""
-        return rule in self._rules
-
-    def drop(self, rule: rules.Rule) -> None:
-        """Remove a rule."""
-        self._rules.remove(rule)
-        self._forget(rule)
-
-    def restore(self, failure: StoreFailure) -> None:
-        """Remove a failure of a store."""
-        if failure in self._failures:
-            self._failures.remove(failure)
-            self._show(failure.url)
-
-    def waiting(self) -> Waiting:
-        """Return a context manager of a future which fails when the broker stops.
-
-        Raises:
-            RpcError: On entry, if it's stopping already.
-        """
-        return Waiting(self._waiting, stopping=self._stopping)
-
     # For the broker
 
-    def attach(self, runtime: Runtime) -> None:
+    def attach(self, scheduler: Scheduler, stores: StoreRegistry) -> None:
         """Take control of a broker which is about to start."""
-        self._runtime = runtime
-        self._stopping = False
+        self._scheduler = scheduler
+        self._stores = stores
+        self._waits.begin()
         for url in {failure.url for failure in self._failures}:
             self._show(url)
 
     def detach(self) -> None:
         """Fail requests which wait, and will, as the broker stops."""
-        self._stopping = True
-        self._runtime = None
-        for future in list(self._waiting):
-            resolve(future, rules.Failure("UNAVAILABLE", STOPPING))
+        self._scheduler = self._stores = None
+        self._waits.end()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the broker is stopping, or has."""
-        return self._stopping
+        """Whether the broker is stopping, or has stopped."""
+        return self._waits.stopping
 
     async def admit(self, kind: Kind, request: Message) -> Verdict:
         """Apply rules to a request; return what becomes of it.
@@ -279,36 +253,33 @@ class BrokerControl:
         serial = 0
         while (rule := self._rules.next(kind, request, serial)) is not None:
             serial = rule.serial
-            handle = self._handles[rule]
             match rule.action:
                 case rules.Answer(respond):
                     responses = respond(request)
                     if responses is not None:
-                        self._apply(rule)
+                        self._rules.apply(rule)
                         return Verdict(responses, cut)
                 case rules.Failure(code, text):
-                    self._apply(rule)
+                    self._rules.apply(rule)
                     raise RpcError(text, code)
                 case rules.Cut() as found:
                     if cut is None:
                         cut = found
-                        self._apply(rule)
+                        self._rules.apply(rule)
                 case rules.Pause(seconds):
-                    self._apply(rule)
+                    self._rules.apply(rule)
                     await self._pause(seconds)
-                case _ if isinstance(handle, Hold):
-                    self._apply(rule)
-                    await handle.wait(request)
-                case _:
-                    assert isinstance(handle, Observation)
-                    self._apply(rule)
-                    seen = type(request)()
-                    seen.CopyFrom(request)
-                    handle.add(seen)
+                case Hold() as hold:
+                    self._rules.apply(rule)
+                    await hold.wait(request)
+                case action:
+                    assert isinstance(action, Observation)
+                    self._rules.apply(rule)
+                    action.add(request)
         return Verdict(None, cut)
 
     async def _pause(self, seconds: float) -> None:
-        with self.waiting() as future:
+        with self._waits.future() as future:
             timer = self.clock.call_at(
                 self.clock.monotonic() + seconds, lambda: resolve(future, None)
             )
@@ -317,22 +288,12 @@ class BrokerControl:
             finally:
                 timer.cancel()
 
-    def _add(self, make: Callable[[BrokerControl, rules.Rule], H], rule: rules.Rule) -> H:
-        self._rules.add(rule)
-        handle = self._handles[rule] = make(self, rule)
-        self.kinds = self._rules.kinds
-        return handle
-
-    def _apply(self, rule: rules.Rule) -> None:
-        self._rules.apply(rule)
-        if rule not in self._rules:
-            self._forget(rule)
-
-    def _forget(self, rule: rules.Rule) -> None:
-        self._handles.pop(rule, None)
-        self.kinds = self._rules.kinds
+    def _restore(self, failure: StoreFailure) -> None:
+        if failure in self._failures:
+            self._failures.remove(failure)
+            self._show(failure.url)
 
     def _show(self, url: str) -> None:
-        if self._runtime is not None:
+        if self._stores is not None:
             newest = next((made for made in reversed(self._failures) if made.url == url), None)
-            self._runtime.stores.get(url).replace(newest.store if newest else None)
+            self._stores.get(url).replace(newest.store if newest else None)

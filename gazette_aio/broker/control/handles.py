@@ -1,26 +1,66 @@
-"""What control of a broker hands out for each of its rules."""
+"""Handles of the rules and failures which tests have made, and the waits of held requests."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.control import rules
-from gazette_aio.broker.stores.failing import FailingStore
+from gazette_aio.broker.stores.failing import FailingFragmentStore
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
     from types import TracebackType
 
     from google.protobuf.message import Message
 
-    from gazette_aio.broker.control.control import BrokerControl
     from gazette_aio.broker.control.rules import FailWith
 
 
 STOPPING = "broker is stopping"
+
+
+class Waits:
+    """Requests which wait, until the broker stops at the latest."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        """Whether the broker is stopping, or has stopped: nothing may wait."""
+        self._futures: set[asyncio.Future[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    @contextlib.contextmanager
+    def future(self) -> Generator[asyncio.Future[None]]:
+        """Yield a future to wait for, which fails when the broker stops.
+
+        Raises:
+            RpcError: If the broker is stopping already.
+        """
+        if self.stopping:
+            raise RpcError(STOPPING, "UNAVAILABLE")
+        future = asyncio.get_running_loop().create_future()
+        self._futures.add(future)
+        try:
+            yield future
+        finally:
+            self._futures.discard(future)
+
+    def begin(self) -> None:
+        """Allow waits, as the broker starts."""
+        self.stopping = False
+
+    def end(self) -> None:
+        """Fail all waits, now and later, as the broker stops."""
+        self.stopping = True
+        for future in list(self._futures):
+            resolve(future, rules.Failure("UNAVAILABLE", STOPPING))
 
 
 class _Removable(ABC):
@@ -45,9 +85,10 @@ class _Removable(ABC):
 class RuleHandle(_Removable):
     """A rule of a `BrokerControl`; a context manager which removes it."""
 
-    def __init__(self, control: BrokerControl, rule: rules.Rule) -> None:
-        self._control = control
+    def __init__(self, book: rules.RuleBook, rule: rules.Rule) -> None:
+        self._book = book
         self._rule = rule
+        book.add(rule)
 
     def __repr__(self) -> str:
         state = "active" if self.is_active else "over"
@@ -61,11 +102,11 @@ class RuleHandle(_Removable):
     @property
     def is_active(self) -> bool:
         """Whether the rule may be applied to further requests."""
-        return self._control.has(self._rule)
+        return self._rule in self._book
 
     def remove(self) -> None:
         """Let further requests pass. Idempotent."""
-        self._control.drop(self._rule)
+        self._book.remove(self._rule)
 
 
 class Observation(RuleHandle):
@@ -74,12 +115,13 @@ class Observation(RuleHandle):
     What's seen is what arrived, whether it's valid or not. Of an append it's the first message.
     """
 
-    def __init__(self, control: BrokerControl, rule: rules.Rule) -> None:
-        super().__init__(control, rule)
+    def __init__(self, book: rules.RuleBook, rule: rules.Rule) -> None:
+        super().__init__(book, rule)
+        rule.action = self
         self.requests: list[Any] = []
         """All requests seen so far, in order."""
         self._taken = 0
-        self._changed = _Signal()
+        self._changed = Signal()
 
     def __aiter__(self) -> Self:
         return self
@@ -115,18 +157,22 @@ class Observation(RuleHandle):
         self._changed.set()
 
     def add(self, request: Message) -> None:
-        """Take a request."""
-        self.requests.append(request)
+        """Take a copy of a request."""
+        seen = type(request)()
+        seen.CopyFrom(request)
+        self.requests.append(seen)
         self._changed.set()
 
 
 class Hold(RuleHandle):
     """Requests which wait until they're released, or failed."""
 
-    def __init__(self, control: BrokerControl, rule: rules.Rule) -> None:
-        super().__init__(control, rule)
+    def __init__(self, book: rules.RuleBook, rule: rules.Rule, waits: Waits) -> None:
+        super().__init__(book, rule)
+        rule.action = self
+        self._waits = waits
         self._waiting: dict[asyncio.Future[None], Message] = {}
-        self._changed = _Signal()
+        self._changed = Signal()
 
     @property
     def requests(self) -> list[Message]:
@@ -188,7 +234,7 @@ class Hold(RuleHandle):
 
         Cancellation: safe.
         """
-        with self._control.waiting() as future:
+        with self._waits.future() as future:
             self._waiting[future] = request
             self._changed.set()
             try:
@@ -201,65 +247,28 @@ class Hold(RuleHandle):
 class StoreFailure(_Removable):
     """A store which fails; a context manager which lets it work again."""
 
-    def __init__(self, control: BrokerControl, url: str, error: str | OSError) -> None:
+    def __init__(
+        self, url: str, error: str | OSError, restore: Callable[[StoreFailure], None]
+    ) -> None:
         self.url = url
         self.hits = 0
         """How many operations have failed."""
-        self.store = FailingStore(url, self._next)
-        self._control = control
+        self.store = FailingFragmentStore(url, self._next)
         self._error = error
+        self._restore = restore
 
     def __repr__(self) -> str:
         return f"<StoreFailure {self.url} hits={self.hits}>"
 
     def remove(self) -> None:
         """Let the store work again; its health is checked when it's used next. Idempotent."""
-        self._control.restore(self)
+        self._restore(self)
 
     def _next(self) -> Exception:
         self.hits += 1
         if isinstance(self._error, OSError):
             return type(self._error)(*self._error.args)
         return pb.StoreError(self._error)
-
-
-class Waiting:
-    """A future, known to the control for as long as somebody awaits it."""
-
-    def __init__(self, known: set[asyncio.Future[None]], *, stopping: bool) -> None:
-        self._known = known
-        self._stopping = stopping
-        self._future: asyncio.Future[None] | None = None
-
-    def __enter__(self) -> asyncio.Future[None]:
-        if self._stopping:
-            raise RpcError(STOPPING, "UNAVAILABLE")
-        future = self._future = asyncio.get_running_loop().create_future()
-        self._known.add(future)
-        return future
-
-    def __exit__(self, *_: object) -> None:
-        assert self._future is not None
-        self._known.discard(self._future)
-
-
-class _Signal:
-    """Wakes all who wait now."""
-
-    def __init__(self) -> None:
-        self._event: asyncio.Event | None = None
-
-    def set(self) -> None:
-        event, self._event = self._event, None
-        if event is not None:
-            event.set()
-
-    async def wait(self) -> None:
-        # Made here: an event belongs to the loop in which it's first awaited.
-        event = self._event
-        if event is None:
-            event = self._event = asyncio.Event()
-        await event.wait()
 
 
 def resolve(future: asyncio.Future[None], failure: rules.Failure | None) -> None:

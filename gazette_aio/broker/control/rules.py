@@ -7,7 +7,7 @@ observed, delayed or held by each, until one answers it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -217,6 +217,7 @@ class Rule:
 
     kind: Kind
     action: object
+    """What it does with a request; None lets the request pass."""
     journal: JournalRule | None = None
     """Journals whose requests it's for; None is for all."""
     where: Callable[[Any], bool] | None = None
@@ -243,6 +244,8 @@ class RuleBook:
     """Rules in their order."""
 
     def __init__(self) -> None:
+        self.kinds: frozenset[Kind] = frozenset()
+        """Kinds of requests which there are rules for."""
         self._rules: dict[int, Rule] = {}
         self._serial = 0
 
@@ -252,10 +255,9 @@ class RuleBook:
     def __contains__(self, rule: Rule) -> bool:
         return self._rules.get(rule.serial) is rule
 
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        """Kinds of requests which there are rules for."""
-        return frozenset(rule.kind for rule in self._rules.values())
+    def __iter__(self) -> Iterator[Rule]:
+        """Iterate the rules as of now."""
+        return iter(list(self._rules.values()))
 
     def add(self, rule: Rule) -> None:
         """Add a rule, behind all others.
@@ -268,15 +270,17 @@ class RuleBook:
         self._serial += 1
         rule.serial = self._serial
         self._rules[rule.serial] = rule
+        self.kinds = self.kinds.union((rule.kind,))
 
     def remove(self, rule: Rule) -> None:
         """Remove a rule, if it's still there."""
         if rule in self:
             del self._rules[rule.serial]
+            self.kinds = frozenset(rule.kind for rule in self)
 
     def next(self, kind: Kind, request: Message, after: int) -> Rule | None:
         """Return the first rule for a request behind the one of serial number `after`."""
-        for rule in list(self._rules.values()):
+        for rule in self:
             # A predicate may remove rules, its own among them.
             is_next = rule.serial > after and rule in self and rule.matches(kind, request)
             if is_next and rule in self:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.runtime import Runtime
-    from gazette_aio.broker.stores import Store
+    from gazette_aio.broker.stores import FragmentStore
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +48,9 @@ async def _refresh(runtime: Runtime, space: KeySpace, replica: Replica) -> None:
     listed = FragmentCover(replica.name)
     try:
         for url in urls:
-            health = runtime.stores.get(url)
-            if health.store is None:
-                raise pb.StoreError(await health.check())
+            handle = runtime.stores.get(url)
             # The set is made in the thread as well: a journal may have very many fragments.
-            workers = health.workers
-            count = await workers.run(_list, health.store, replica.name, nested, listed, workers)
+            count = await handle.run(_list, replica.name, nested, listed, handle.workers)
             runtime.metrics.store_list_items += count
     except (OSError, pb.GazetteError) as error:
         text = os_error_text(error) if isinstance(error, OSError) else str(error)
@@ -75,7 +72,7 @@ def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]
 
 
 def _list(
-    store: Store,
+    store: FragmentStore,
     journal: str,
     nested: list[JournalItem],
     listed: FragmentCover,

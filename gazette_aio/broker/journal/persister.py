@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.runtime import Runtime
-    from gazette_aio.broker.stores import Store
+    from gazette_aio.broker.stores import FragmentStore
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,7 @@ class Persister:
                 await self._persist(replica, replica.complete[0], url)
 
     async def _persist(self, replica: Replica, local: LocalFragment, url: str) -> None:
-        health = self._runtime.stores.get(url)
-        if health.store is None:
-            raise pb.StoreError(await health.check())
+        handle = self._runtime.stores.get(url)
         fragment = pb.Fragment()
         fragment.CopyFrom(local.fragment)
         spec = replica.item.spec
@@ -102,9 +100,7 @@ class Persister:
         # it any more, and must not read from another file which the number was given to.
         files = self._runtime.files
         own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
-        mod_time, written = await health.workers.run(
-            _write, health.store, path, own, health.workers
-        )
+        mod_time, written = await handle.run(_write, path, own, handle.workers)
         if url not in replica.item.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are marked in order, each before it counts as persisted. A restart
@@ -136,7 +132,9 @@ def _check_postfix(postfix: str) -> None:
         raise pb.StoreError(f"rendered path postfix leads out of the journal ({postfix})")
 
 
-def _write(store: Store, path: str, local: LocalFragment, workers: Workers) -> tuple[int, int]:
+def _write(
+    store: FragmentStore, path: str, local: LocalFragment, workers: Workers
+) -> tuple[int, int]:
     # Names hold the sum of the content: a file which exists already has it.
     written = 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.stores import Store, StoredFile
+    from gazette_aio.broker.stores import FragmentStore, StoredFile
 
 _INPUT_BYTES = 256 << 10
 _SKIPPED_PIECES = 8
@@ -24,7 +24,7 @@ class StoredContent:
         end: Offset behind the last byte to read.
     """
 
-    def __init__(self, store: Store, fragment: pb.Fragment, begin: int, end: int) -> None:
+    def __init__(self, store: FragmentStore, fragment: pb.Fragment, begin: int, end: int) -> None:
         self._store = store
         self._fragment = fragment
         self._skip = begin - fragment.begin

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Adopt = Callable[[Transaction, list[JournalItem]], None]
 
 
-class SpaceStore:
+class KeySpaceStore:
     """Applies transactions one after the other, each durable before it's seen.
 
     Args:
@@ -45,7 +45,7 @@ class SpaceStore:
         self.stopping = False
 
     def __repr__(self) -> str:
-        return f"<SpaceStore {self.space!r} {self._log!r}>"
+        return f"<KeySpaceStore {self.space!r} {self._log!r}>"
 
     async def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> bool:
         """Apply valid changes, all or none; return whether they were applied.

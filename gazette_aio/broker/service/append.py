@@ -132,7 +132,7 @@ class _Append:
                 return resolved
             assert resolved.item is not None
             offset = resolved.item.spec.suspend.offset
-            await self._core.store.suspend(resolved.item, _NONE, offset)
+            await self._core.space_store.suspend(resolved.item, _NONE, offset)
 
     def _refusal(self, resolved: Resolution) -> pb.AppendResponse | None:
         status = resolved.status
@@ -175,7 +175,7 @@ class _Append:
                     await self._roll(replica, decision.offset)
                 case ChangeSuspension():
                     replica.roll_pending = replica.roll_pending or decision.roll
-                    await core.store.suspend(replica.item, decision.level, decision.offset)
+                    await core.space_store.suspend(replica.item, decision.level, decision.offset)
                 case Stream():
                     return await self._stream(replica, decision, resolved.header)
 
@@ -198,11 +198,11 @@ class _Append:
         stores = replica.item.spec.fragment.stores
         if not stores:
             return None
-        health = self._core.runtime.stores.get(stores[0])
+        handle = self._core.runtime.stores.get(stores[0])
         wait = self._core.runtime.options.store_wait
-        if health.is_remote:
+        if handle.is_remote:
             wait = max(0.0, min(wait, give_up - self._time()))
-        problem = await health.wait_healthy(wait)
+        problem = await handle.wait_healthy(wait)
         if not problem and not replica.listed:
             await self._core.replicas.refresh(replica)
             problem = replica.listing_error

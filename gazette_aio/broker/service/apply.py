@@ -43,7 +43,7 @@ async def serve_apply(
     if (until := core.token_end(claims)) is not None and until.has_passed:
         raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
     try:
-        applied = await core.store.apply(request.changes)
+        applied = await core.space_store.apply(request.changes)
     except TransactionError as error:
         raise RpcError(str(error)) from None
     status = pb.Status.OK if applied else pb.Status.ETCD_TRANSACTION_FAILED

@@ -8,7 +8,14 @@ import gazette_aio.protocol as pb
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.message import Message
+
+    from gazette_aio.broker.core import BrokerCore
+
+URL_SECONDS = 60.0
+"""How long clients may take to fetch a fragment by the URL of a read."""
 
 
 def validated(request: Message) -> None:
@@ -21,3 +28,28 @@ def validated(request: Message) -> None:
         pb.validate(request)
     except pb.ValidationError as error:
         raise RpcError(str(error)) from None
+
+
+async def signed_urls(
+    core: BrokerCore, fragments: Sequence[pb.Fragment], seconds: float = URL_SECONDS
+) -> list[str]:
+    """Return URLs by which clients can fetch persisted fragments, empty where there's none.
+
+    Raises:
+        RpcError: If one can't be signed.
+
+    Cancellation: safe.
+    """
+    urls = [""] * len(fragments)
+    by_store: dict[str, list[int]] = {}
+    for position, fragment in enumerate(fragments):
+        by_store.setdefault(fragment.backing_store, []).append(position)
+    for store, positions in by_store.items():
+        stored = [fragments[position] for position in positions]
+        try:
+            signed = await core.runtime.stores.get(store).sign_gets(stored, seconds)
+        except pb.StoreError as error:
+            raise RpcError(str(error)) from None
+        for position, url in zip(positions, signed, strict=True):
+            urls[position] = url
+    return urls

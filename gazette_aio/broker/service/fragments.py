@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.service.common import signed_urls, validated
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -69,7 +69,7 @@ async def serve_fragments(
 
 async def _sign(core: BrokerCore, response: pb.FragmentsResponse, seconds: float) -> None:
     persisted = [fragment for fragment in response.fragments if fragment.spec.backing_store]
-    urls = await core.sign_gets([fragment.spec for fragment in persisted], seconds)
+    urls = await signed_urls(core, [fragment.spec for fragment in persisted], seconds)
     for fragment, url in zip(persisted, urls, strict=True):
         fragment.signed_url = url
 

@@ -22,10 +22,10 @@ async def serve_health(
     Cancellation: safe.
     """
     validated(request)
-    health = core.runtime.stores.visit(request.fragment_store)
-    problem = await health.check()
+    handle = core.runtime.stores.visit(request.fragment_store)
+    problem = await handle.check()
     if not problem and request.check_delete:
-        problem = await health.probe_delete(request.check_delete_prefix)
+        problem = await handle.probe_delete(request.check_delete_prefix)
     status = pb.Status.FRAGMENT_STORE_UNHEALTHY if problem else pb.Status.OK
     return pb.FragmentStoreHealthResponse(
         status=status, header=core.headers.unrouted(), store_health_error=problem

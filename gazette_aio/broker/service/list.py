@@ -50,8 +50,8 @@ async def serve_list(
     until = core.token_end(claims)
     runtime = core.runtime
     delay = runtime.options.watch_delay
-    while await core.store.wait_merged(revision, delay, runtime.clock, until):
-        space = core.store.space
+    while await core.space_store.wait_merged(revision, delay, runtime.clock, until):
+        space = core.space
         revision = space.revision + 1
         header = core.headers.unrouted()
         items, newest = await _select(space.prefixed(prefix), predicate)

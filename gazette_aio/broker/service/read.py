@@ -12,7 +12,7 @@ from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.workers import wait_until
 from gazette_aio.broker.journal.cover_index import Hit, query
 from gazette_aio.broker.journal.stored_content import StoredContent
-from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.service.common import signed_urls, validated
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -156,7 +156,7 @@ async def _metadata(
     response.fragment.sum.SetInParent()
     # Race: only what's persisted already awaits anything here; local files may be removed.
     if fragment.backing_store and fragment.mod_time:
-        response.fragment_url = await core.sign_get(fragment)
+        (response.fragment_url,) = await signed_urls(core, [fragment])
     return response
 
 
@@ -223,12 +223,10 @@ async def _local_batches(
 async def _stored_batches(
     core: BrokerCore, entry: IndexEntry, offset: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    health = core.runtime.stores.get(entry.fragment.backing_store)
-    if health.store is None:
-        raise RpcError(await health.check())
-    stored = StoredContent(health.store, entry.fragment, offset, end)
-    workers = health.workers
+    handle = core.runtime.stores.get(entry.fragment.backing_store)
+    workers = handle.workers
     try:
+        stored = StoredContent(handle.require(), entry.fragment, offset, end)
         try:
             skips = await workers.run(stored.open)
             while skips:

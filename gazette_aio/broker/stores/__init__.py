@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from gazette_aio.broker.stores.base import Listed, Store, StoredFile
-from gazette_aio.broker.stores.file_store import FileStore
-from gazette_aio.broker.stores.health import StoreHealth
-from gazette_aio.broker.stores.object_store import ObjectStore
+from gazette_aio.broker.stores.file_store import FileFragmentStore
+from gazette_aio.broker.stores.fragment_store import FragmentStore, Listed, StoredFile
+from gazette_aio.broker.stores.handle import StoreHandle
+from gazette_aio.broker.stores.object_store import ObjectFragmentStore
 from gazette_aio.broker.stores.registry import StoreRegistry
 
 __all__ = [
-    "FileStore",
+    "FileFragmentStore",
+    "FragmentStore",
     "Listed",
-    "ObjectStore",
-    "Store",
-    "StoreHealth",
+    "ObjectFragmentStore",
+    "StoreHandle",
     "StoreRegistry",
     "StoredFile",
 ]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class FailingStore:
+class FailingFragmentStore:
     """A store all of whose operations fail.
 
     Args:
@@ -21,7 +21,7 @@ class FailingStore:
         self._error = error
 
     def __repr__(self) -> str:
-        return f"<FailingStore {self._url}>"
+        return f"<FailingFragmentStore {self._url}>"
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import FileOps, os_error_text
-from gazette_aio.broker.stores.base import Listed
+from gazette_aio.broker.stores.fragment_store import Listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ class _LocalFile(io.FileIO):
     """Nobody on the way decompresses a local file."""
 
 
-class FileStore:
+class FileFragmentStore:
     """A directory below the file root of the broker.
 
     Args:
@@ -55,7 +55,7 @@ class FileStore:
             raise pb.StoreError(str(error)) from None
 
     def __repr__(self) -> str:
-        return f"<FileStore {self._parsed.path}>"
+        return f"<FileFragmentStore {self._parsed.path}>"
 
     @property
     def url(self) -> str:

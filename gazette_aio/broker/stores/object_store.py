@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.stores import object_config
-from gazette_aio.broker.stores.base import Listed
+from gazette_aio.broker.stores.fragment_store import Listed
 from gazette_aio.broker.stores.raw_listing import list_keys
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SLICE_BYTES = 4 << 20
 _LIST_CHUNK = 1000
 
 
-class ObjectStore:
+class ObjectFragmentStore:
     """A prefix of a bucket or container.
 
     Args:
@@ -51,7 +51,7 @@ class ObjectStore:
 
     def __repr__(self) -> str:
         parsed = self._parsed
-        return f"<ObjectStore {parsed.scheme}://{parsed.host}{parsed.path}>"
+        return f"<ObjectFragmentStore {parsed.scheme}://{parsed.host}{parsed.path}>"
 
     @property
     def url(self) -> str:
@@ -194,7 +194,7 @@ class ObjectStore:
 class _ObjectFile:
     """An object which is open for reading. All methods block."""
 
-    def __init__(self, store: ObjectStore, key: str) -> None:
+    def __init__(self, store: ObjectFragmentStore, key: str) -> None:
         self._store = store
         self._key = key
         self._position = 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.stores import object_config
-from gazette_aio.broker.stores.file_store import FileStore
-from gazette_aio.broker.stores.health import StoreHealth
-from gazette_aio.broker.stores.object_store import ObjectStore
+from gazette_aio.broker.stores.file_store import FileFragmentStore
+from gazette_aio.broker.stores.handle import StoreHandle
+from gazette_aio.broker.stores.object_store import ObjectFragmentStore
 from gazette_aio.broker.stores.remote_workers import RemoteWorkers
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.metrics import Metrics
     from gazette_aio.broker.host.workers import Workers
-    from gazette_aio.broker.stores.base import Store
+    from gazette_aio.broker.stores.fragment_store import FragmentStore
 
 _REMOTE_THREADS = 16
 _VISIT_THREADS = 4
@@ -75,9 +75,9 @@ class StoreRegistry:
         self._metrics = metrics
         self._clock = clock
         self._open_client = open_client
-        self._stores: dict[str, StoreHealth] = {}
+        self._stores: dict[str, StoreHandle] = {}
         self._used_at: dict[str, float] = {}
-        self._visited: OrderedDict[str, StoreHealth] = OrderedDict()
+        self._visited: OrderedDict[str, StoreHandle] = OrderedDict()
         self._sweep_at = _MANY
 
     def __repr__(self) -> str:
@@ -86,43 +86,43 @@ class StoreRegistry:
     def __len__(self) -> int:
         return len(self._stores) + len(self._visited)
 
-    def get(self, url: str) -> StoreHealth:
+    def get(self, url: str) -> StoreHandle:
         """Return the store of a valid URL, for a journal."""
-        if (health := self._stores.get(url)) is None:
+        if (handle := self._stores.get(url)) is None:
             if len(self._stores) >= self._sweep_at:
                 self._sweep()
             # Opened anew if a client has named it before: that one is checked by other threads.
             self._visited.pop(url, None)
-            health = self._stores[url] = self._open(url, self._remote)
+            handle = self._stores[url] = self._open(url, self._remote)
         self._used_at[url] = self._clock.monotonic()
-        return health
+        return handle
 
-    def visit(self, url: str) -> StoreHealth:
+    def visit(self, url: str) -> StoreHandle:
         """Return the store of a valid URL, which may be one that no journal uses."""
-        if (health := self._stores.get(url)) is not None:
-            return health
-        if (health := self._visited.get(url)) is None:
-            health = self._open(url, self._visits)
-            if health.store is None:
-                return health
+        if (handle := self._stores.get(url)) is not None:
+            return handle
+        if (handle := self._visited.get(url)) is None:
+            handle = self._open(url, self._visits)
+            if handle.store is None:
+                return handle
             if len(self._visited) >= _MAX_VISITED:
                 # One which is being checked would only be checked once more at the same time.
                 oldest = next((u for u, h in self._visited.items() if not h.is_busy), None)
                 self._visited.pop(oldest or next(iter(self._visited)))
-            self._visited[url] = health
+            self._visited[url] = handle
         self._visited.move_to_end(url)
-        return health
+        return handle
 
     def _sweep(self) -> None:
         """Drop stores which haven't been used for long; they'd be opened again."""
         until = self._clock.monotonic() - _UNUSED_SECONDS
-        for url, health in list(self._stores.items()):
-            if self._used_at[url] < until and not health.is_busy and not health.is_replaced:
+        for url, handle in list(self._stores.items()):
+            if self._used_at[url] < until and not handle.is_busy and not handle.is_replaced:
                 del self._stores[url], self._used_at[url]
         self._sweep_at = max(_MANY, 2 * len(self._stores))
 
-    def _open(self, url: str, checkers: Workers) -> StoreHealth:
-        store: Store | None = None
+    def _open(self, url: str, checkers: Workers) -> StoreHandle:
+        store: FragmentStore | None = None
         problem = ""
         is_remote = False
         try:
@@ -131,7 +131,7 @@ class StoreRegistry:
             store = self._open_remote(url, scheme) if is_remote else self._open_local(url)
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
-        return StoreHealth(
+        return StoreHandle(
             store,
             problem,
             workers=self._remote if is_remote else self._bulk,
@@ -151,9 +151,9 @@ class StoreRegistry:
         self._remote.close()
         self._visits.close()
 
-    def _open_local(self, url: str) -> Store:
-        return FileStore(self._files, self._root, url, sync=self._sync)
+    def _open_local(self, url: str) -> FragmentStore:
+        return FileFragmentStore(self._files, self._root, url, sync=self._sync)
 
-    def _open_remote(self, url: str, scheme: str) -> Store:
+    def _open_remote(self, url: str, scheme: str) -> FragmentStore:
         object_config.check_installed(scheme)
-        return ObjectStore(url, self._open_client or object_config.open_client)
+        return ObjectFragmentStore(url, self._open_client or object_config.open_client)

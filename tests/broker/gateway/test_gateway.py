@@ -555,7 +555,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     async with EmbeddedBroker(tmp_path / "data", fsync="off", auth_keys=_KEY) as broker:
         for name in ("test/journal", "test/other"):
             change = pb.ApplyRequest.Change(upsert=journal_spec(name))
-            await broker.core.store.apply([change])
+            await broker.core.space_store.apply([change])
         yield broker
 
 
@@ -600,7 +600,7 @@ async def test_tokens_may_be_left_out_on_request(keyed: EmbeddedBroker) -> None:
 
 
 async def test_write_heads_are_shown_to_those_who_may_list(keyed: EmbeddedBroker) -> None:
-    for item in keyed.core.store.space:
+    for item in keyed.core.space:
         await keyed.core.replica(item)
     token = _token(pb.Capability.LIST, name="test/other")
     async with serving(keyed) as site:

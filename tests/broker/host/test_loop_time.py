@@ -19,7 +19,7 @@ from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.stores import Listed
-from gazette_aio.broker.stores.failing import FailingStore
+from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
 
 # More than the 5 ms which are aimed at: processors of tests are shared.
@@ -91,7 +91,7 @@ async def test_a_listing_is_of_one_moment(broker: EmbeddedBroker) -> None:
     for start in (0, 128):
         changes = [change(f"test/{number:04}") for number in range(start, start + 128)]
         await serve_apply(core, ALL, pb.ApplyRequest(changes=changes))
-    revision = core.store.space.revision
+    revision = core.space.revision
     found: list[pb.ListResponse] = []
 
     async def send(response: pb.ListResponse) -> None:
@@ -103,10 +103,10 @@ async def test_a_listing_is_of_one_moment(broker: EmbeddedBroker) -> None:
     assert found[0].header.etcd.revision == revision
     names = [journal.spec.name for response in found for journal in response.journals]
     assert names == [f"test/{number:04}" for number in range(256)]
-    assert core.store.space.revision > revision
+    assert core.space.revision > revision
 
 
-class ManyFiles(FailingStore):
+class ManyFiles(FailingFragmentStore):
     """A store of very many fragments."""
 
     def __init__(self, count: int) -> None:

@@ -119,7 +119,7 @@ class Workload:
     async def _span(self) -> AsyncGenerator[dict[str, Expected]]:
         before, begin = copy.deepcopy(self.state), len(self._files.steps)
         yield self.state
-        self.revision = self.core.store.space.revision
+        self.revision = self.core.space.revision
         after, end = copy.deepcopy(self.state), len(self._files.steps)
         self.spans.append(Span(begin, end, before, after, self.revision))
 
@@ -202,11 +202,11 @@ class Workload:
 
 async def matches(core: BrokerCore, state: dict[str, Expected]) -> str:
     """Return how the broker differs from `state`, or an empty text."""
-    names = sorted(item.name for item in core.store.space)
+    names = sorted(item.name for item in core.space)
     if names != sorted(state):
         return f"journals are {names} and not {sorted(state)}"
     for name, expected in state.items():
-        item = core.store.space.get(name)
+        item = core.space.get(name)
         assert item is not None
         replica = await core.replica(item)
         registers = pb.value_of(replica.spool.registers, "last")
@@ -230,7 +230,7 @@ async def verify(path: Path, done: list[Span], current: Span | None) -> str:
         differences = [await matches(core, state) for state in states]
         if "" not in differences:
             return " and ".join(differences)
-        if core.store.space.revision < (done[-1].revision if done else 1):
+        if core.space.revision < (done[-1].revision if done else 1):
             return "the revision went back"
         for name in states[differences.index("")]:
             response = await send(core, b"next", journal=name)

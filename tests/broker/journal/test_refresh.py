@@ -24,7 +24,7 @@ from gazette_aio.broker.keyspace.keyspace import Transaction
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.read import ContentChunk, serve_read
-from gazette_aio.broker.stores import FileStore, Listed
+from gazette_aio.broker.stores import FileFragmentStore, Listed
 from gazette_aio.broker.stores.remote_workers import RemoteWorkers
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
@@ -130,7 +130,7 @@ async def test_fragments_of_stores_which_were_removed_are_dropped(tmp_path: Path
         assert [fragment.end for fragment in await caller.fragments()] == [5]
 
 
-class HeldStore(FileStore):
+class HeldStore(FileFragmentStore):
     """A local store which holds an operation until it's let go."""
 
     def __init__(self, root: Path, held: str) -> None:
@@ -236,12 +236,12 @@ async def test_a_journal_is_suspended_as_it_is_about_to_open(tmp_path: Path) -> 
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
         await caller.create(journal_spec(stores=["file:///"]))
         core = broker.core
-        item = core.store.space.get(NAME)
+        item = core.space.get(NAME)
         assert item is not None
         opening = asyncio.ensure_future(core.replicas.get(item))
         await asyncio.sleep(0)  # It has begun, and its task hasn't.
         suspended = journal_spec(stores=["file:///"], suspend=FULL)
-        core.replicas.adopt(Transaction(core.store.space.revision, (suspended,)), [])
+        core.replicas.adopt(Transaction(core.space.revision, (suspended,)), [])
         async with asyncio.timeout(30):
             await opening
             assert await caller.commit(b"content") == 0
@@ -285,7 +285,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
         await flushing
         await caller.create(specs[-1])
         assert await caller.commit(b"anew", names[-1]) == 0
-        item = broker.core.store.space.get(names[-1])
+        item = broker.core.space.get(names[-1])
         (replica,) = [r for r in broker.core.replicas if r.name == names[-1]]
         assert item is not None
         assert replica.directory.name.startswith(f"{item.create_revision}-")
@@ -505,7 +505,7 @@ def test_links_which_lead_nowhere_are_not_listed(tmp_path: Path) -> None:
     (directory / "file").touch()
     (directory / "through").symlink_to("file/below")
     (directory / "long").symlink_to("x" * 300)
-    store = FileStore(FileOps(), tmp_path, "file:///", sync=False)
+    store = FileFragmentStore(FileOps(), tmp_path, "file:///", sync=False)
     assert [listed.path for listed in store.list("a/")] == ["file"]
 
 

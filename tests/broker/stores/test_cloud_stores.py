@@ -28,7 +28,7 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
-from gazette_aio.broker.stores import ObjectStore, object_config, raw_listing
+from gazette_aio.broker.stores import ObjectFragmentStore, object_config, raw_listing
 from gazette_aio.broker.stores.raw_listing import parse_page
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
@@ -324,7 +324,7 @@ async def test_pages_of_keys_follow_each_other(
     names = ["in/0", "in/1//x", "in/a b+c%20", "in/é", "in/z"]
     for name in names:
         await asyncio.to_thread(bucket.put_raw, quote(name))
-    store = ObjectStore(bucket.url(), object_config.open_client)
+    store = ObjectFragmentStore(bucket.url(), object_config.open_client)
     listed = await asyncio.to_thread(lambda: list(store.list("in/")))
     assert [file.path for file in listed] == [name[3:] for name in sorted(names)]
     assert all(abs(file.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60 for file in listed)
@@ -681,7 +681,7 @@ async def test_other_schemes(tmp_path: Path, url: str, prefix: str) -> None:
 
 
 def test_keys_do_not_leave_their_prefix() -> None:
-    store = ObjectStore("gs://bucket/prefix/", lambda _: MemoryStore())
+    store = ObjectFragmentStore("gs://bucket/prefix/", lambda _: MemoryStore())
     for path in ("../other/x", "a/../../x", "/x"):
         with pytest.raises(pb.StoreError, match="leads out of its root"):
             store.put(path, [b"x"])
@@ -689,7 +689,7 @@ def test_keys_do_not_leave_their_prefix() -> None:
 
 def test_content_which_was_decompressed_on_the_way(tmp_path: Path) -> None:
     memory = MemoryStore()
-    store = ObjectStore("gs://bucket/", lambda _: memory)
+    store = ObjectFragmentStore("gs://bucket/", lambda _: memory)
     memory.put("plain", b"content")
     assert not store.open("plain").gzipped
     store.put("encoded", [gzip.compress(b"content")], gzipped=True)
@@ -702,7 +702,7 @@ def test_content_which_was_decompressed_on_the_way(tmp_path: Path) -> None:
 def test_clients_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_ACCOUNT_NAME", "myaccount")
     monkeypatch.setenv("AZURE_ACCOUNT_KEY", base64.b64encode(b"key" * 11).decode())
-    store = ObjectStore("azure://container/prefix/", object_config.open_client)
+    store = ObjectFragmentStore("azure://container/prefix/", object_config.open_client)
     url = urlsplit(store.sign_get("a/b", 60))
     assert url.hostname == "myaccount.blob.core.windows.net"
     assert url.path == "/container/prefix/a/b"
@@ -734,7 +734,9 @@ def test_clients_of_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
     parsed = pb.parse_fragment_store("gs://bucket/prefix/")
     assert isinstance(object_config.open_client(parsed), GCSStore)
-    url = urlsplit(ObjectStore("gs://bucket/prefix/", object_config.open_client).sign_get("a", 60))
+    url = urlsplit(
+        ObjectFragmentStore("gs://bucket/prefix/", object_config.open_client).sign_get("a", 60)
+    )
     assert (url.hostname, url.path) == ("storage.googleapis.com", "/bucket/prefix/a")
 
 

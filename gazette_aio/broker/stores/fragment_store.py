@@ -38,7 +38,7 @@ class StoredFile(Protocol):
         ...
 
 
-class Store(Protocol):
+class FragmentStore(Protocol):
     """A place for persisted fragments. All methods block.
 
     Paths are relative to the store, with `/` between their parts. Methods raise StoreError, with

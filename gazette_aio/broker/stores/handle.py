@@ -1,0 +1,228 @@
+"""Handle of a fragment store: whether it's there and healthy, and the threads of its operations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.signal import Signal
+from gazette_aio.broker.stores.health import check_store, probe_delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gazette_aio.broker.host.clock import ManualClock
+    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.workers import Workers
+    from gazette_aio.broker.stores.fragment_store import FragmentStore
+
+_logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_HEALTHY_SECONDS = 30 * 60.0
+_RETRY_SECONDS = (0.0, 0.1, 1.0, 1.0, 10.0, 10.0)
+_LAST_RETRY_SECONDS = 100.0
+_SLOW_TEXT = "health check takes longer than an append may wait"
+_SIGN_SLICE = 200
+
+
+def retry_seconds(failures: int) -> float:
+    """Return how long after the given number of failed checks the next one is due."""
+    index = failures - 1
+    return _RETRY_SECONDS[index] if index < len(_RETRY_SECONDS) else _LAST_RETRY_SECONDS
+
+
+class _Check(NamedTuple):
+    """A check in progress."""
+
+    store: FragmentStore
+    ended: asyncio.Event
+
+
+class StoreHandle:
+    """Store of a URL, or the reason why there's none, with its health and its threads.
+
+    A check of health is made when somebody asks, and the last one is due for renewal.
+
+    Args:
+        store: The store.
+        problem: Why there's none.
+        workers: Threads for operations on the store.
+        checkers: Threads for checks of its health.
+        metrics: Counters.
+        clock: Clock of checks.
+        is_remote: Whether operations on the store go over a network.
+    """
+
+    def __init__(
+        self,
+        store: FragmentStore | None,
+        problem: str,
+        *,
+        workers: Workers,
+        checkers: Workers,
+        metrics: Metrics,
+        clock: ManualClock,
+        is_remote: bool,
+    ) -> None:
+        self.store = store
+        self.workers = workers
+        self.is_remote = is_remote
+        self._own = (store, problem)
+        self._problem = problem
+        self._checkers = checkers
+        self._metrics = metrics
+        self._due = 0.0
+        self._failures = 0
+        self._running: _Check | None = None
+        self._clock = clock
+        self._replaced = Signal()
+
+    def __repr__(self) -> str:
+        return f"<StoreHandle {self.store} failures={self._failures} {self._problem}>"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its health is being checked."""
+        return self._running is not None
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another store is taken in place of the URL's own."""
+        return self.store is not self._own[0]
+
+    def require(self) -> FragmentStore:
+        """Return the store.
+
+        Raises:
+            StoreError: If there's none.
+        """
+        if self.store is None:
+            raise pb.StoreError(self._problem)
+        return self.store
+
+    async def run(
+        self,
+        function: Callable[Concatenate[FragmentStore, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a function of the store in one of its threads, and return its result.
+
+        Raises:
+            StoreError: If there's no store.
+
+        Cancellation: safe — a call to a remote store may go on in its thread, for nobody.
+        """
+        return await self.workers.run(function, self.require(), *args, **kwargs)
+
+    async def check(self) -> str:
+        """Return why the store is unhealthy, or an empty text; makes a check if one is due.
+
+        Cancellation: safe.
+        """
+        while (running := self._begin_check()) is not None:
+            await running.ended.wait()
+            if running.store is self.store:
+                break
+        return self._problem
+
+    def replace(self, store: FragmentStore | None) -> None:
+        """Take another store in place of the URL's own; None is the latter again."""
+        self.store, self._problem = self._own if store is None else (store, "")
+        self._due = 0.0
+        self._failures = 0
+        self._replaced.set()
+
+    async def wait_healthy(self, seconds: float) -> str:
+        """Wait for the store to be healthy; return why it still isn't, or an empty text.
+
+        Cancellation: safe.
+        """
+        clock = self._clock
+        deadline = clock.monotonic() + seconds
+        while True:
+            while (running := self._begin_check()) is not None:
+                # A check of a local store comes to its end at once.
+                if not await clock.wait(running.ended, deadline) and self.is_remote:
+                    return self._problem or _SLOW_TEXT
+                await running.ended.wait()
+                if running.store is self.store:
+                    break
+            problem = self._problem
+            now = clock.monotonic()
+            if not problem or self.store is None or now >= deadline:
+                return problem
+            await clock.wait(self._replaced.next(), min(self._due, deadline))
+            if clock.monotonic() >= deadline:
+                self._due = min(self._due, clock.monotonic())
+
+    async def probe_delete(self, prefix: str) -> str:
+        """Write and remove a file below `prefix`; return what failed, or an empty text.
+
+        Cancellation: safe — takes effect when that's done.
+        """
+        if self.store is None:
+            return self._problem
+        return await self._checkers.run(probe_delete, self.store, prefix)
+
+    async def sign_gets(self, fragments: Sequence[pb.Fragment], seconds: float) -> list[str]:
+        """Return URLs by which clients can fetch fragments for some time, empty if there are none.
+
+        Raises:
+            StoreError: If one can't be signed.
+
+        Cancellation: safe.
+        """
+        if (store := self.store) is None:
+            return [""] * len(fragments)
+        urls: list[str] = []
+        for start in range(0, len(fragments), _SIGN_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            paths = [pb.content_path(each) for each in fragments[start : start + _SIGN_SLICE]]
+            if self.is_remote:  # Its credentials may have to be asked for first.
+                urls += await self.workers.run(_sign, store, paths, seconds)
+            else:
+                urls += _sign(store, paths, seconds)
+        return urls
+
+    def _begin_check(self) -> _Check | None:
+        """Return the check in progress, if there's one, or one is due."""
+        store = self.store
+        if self._running is None and store is not None and self._clock.monotonic() >= self._due:
+            self._metrics.store_health_checks += 1
+            self._running = _Check(store, asyncio.Event())
+            # A check goes on when nobody waits for it anymore: its outcome is for all.
+            future = self._checkers.submit(check_store, store)
+            future.add_done_callback(self._end_check)
+        return self._running
+
+    def _end_check(self, future: asyncio.Future[str]) -> None:
+        running, self._running = self._running, None
+        assert running is not None, "no check in progress"
+        store, ended = running
+        ended.set()
+        if future.cancelled():
+            problem = "broker is stopping"
+        elif isinstance(error := future.exception(), pb.StoreError):
+            problem = str(error)
+        elif error is not None:
+            _logger.error("health check failed", extra={"store": repr(store)}, exc_info=error)
+            problem = f"health check failed: {type(error).__name__}"
+        else:
+            problem = future.result()
+        if store is not self.store:
+            return  # It was replaced meanwhile: the next check is due.
+        self._problem = problem
+        self._failures = self._failures + 1 if problem else 0
+        wait = retry_seconds(self._failures) if problem else _HEALTHY_SECONDS
+        self._due = self._clock.monotonic() + wait
+
+
+def _sign(store: FragmentStore, paths: Sequence[str], seconds: float) -> list[str]:
+    return [store.sign_get(path, seconds) for path in paths]
