@@ -32,3 +32,15 @@ BROKER_SCENARIOS: dict[str, str] = {
         'unless nested_journals="shared"'
     ),
 }
+
+# Playbacks of recoverylog_playback.json, by index.
+RECOVERYLOG_PLAYBACK: dict[int, str] = {
+    4: "a known field of another wire type is kept as unknown; the chain of checksums tells it"
+}
+
+# Fields of our own, by message. Others ignore them.
+PROTOBUF_FIELDS: dict[str, dict[str, str]] = {
+    "recoverylog.RecordedOp": {
+        "content_checksum": "raw content of writes is checked, which no other checksum covers"
+    }
+}

@@ -77,12 +77,15 @@ class RecordedOp(google.protobuf.message.Message):
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
     LAST_OFFSET_FIELD_NUMBER: builtins.int
     LOG_FIELD_NUMBER: builtins.int
+    CONTENT_CHECKSUM_FIELD_NUMBER: builtins.int
     seq_no: builtins.int
     checksum: builtins.int
     author: builtins.int
     first_offset: builtins.int
     last_offset: builtins.int
     log: builtins.str
+    content_checksum: builtins.int
+    """CRC-32C of the raw bytes of a write. Other implementations ignore it."""
     @property
     def create(self) -> global___RecordedOp.Create: ...
     @property
@@ -107,9 +110,10 @@ class RecordedOp(google.protobuf.message.Message):
         first_offset: builtins.int = ...,
         last_offset: builtins.int = ...,
         log: builtins.str = ...,
+        content_checksum: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create", b"create", "link", b"link", "property", b"property", "unlink", b"unlink", "write", b"write"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["author", b"author", "checksum", b"checksum", "create", b"create", "first_offset", b"first_offset", "last_offset", b"last_offset", "link", b"link", "log", b"log", "property", b"property", "seq_no", b"seq_no", "unlink", b"unlink", "write", b"write"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["author", b"author", "checksum", b"checksum", "content_checksum", b"content_checksum", "create", b"create", "first_offset", b"first_offset", "last_offset", b"last_offset", "link", b"link", "log", b"log", "property", b"property", "seq_no", b"seq_no", "unlink", b"unlink", "write", b"write"]) -> None: ...
 
 global___RecordedOp = RecordedOp
 

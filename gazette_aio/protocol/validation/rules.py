@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol._generated import recoverylog_pb2 as recoverylog_pb
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_fragment
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
@@ -22,7 +23,7 @@ from gazette_aio.protocol.labels import validate_label, validate_label_set, valu
 from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.protocol.store import parse_fragment_store
 from gazette_aio.protocol.url import parse_url, redacted
-from gazette_aio.protocol.validation import specs
+from gazette_aio.protocol.validation import recoverylog, specs
 from gazette_aio.protocol.validation.specs import enum_name
 from gazette_aio.protocol.well_known import META_PREFIX
 
@@ -38,7 +39,7 @@ MAX_PAGE_LIMIT: Final = 10_000
 
 
 def validate(message: Message, *, strict: bool = True, expect_header: bool = False) -> None:
-    """Check a message of the broker protocol.
+    """Check a message of the broker protocol, or hints of a recovery log.
 
     Args:
         message: The message.
@@ -392,6 +393,8 @@ _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
     pb.JournalSpec: specs.validate_journal_spec,
     pb.JournalSpec.Fragment: specs.validate_fragment_spec,
     pb.JournalSpec.Suspend: specs.validate_suspend,
+    recoverylog_pb.FSMHints: recoverylog.validate_hints,
+    recoverylog_pb.Segment: recoverylog.validate_segment,
     pb.Label: validate_label,
     pb.LabelSelector: validate_label_selector,
     pb.LabelSet: validate_label_set,

@@ -1,0 +1,44 @@
+"""Recovery logs: journals that record every change of a store's files, and play it back elsewhere.
+
+Imports `message.framing` and `protocol`. All modules here are pure.
+
+A file is an *fnode*: a number that never changes while its paths do. Each operation carries a
+sequence number, the checksum of all operations before it, and its author, so that a reader accepts
+an operation only if it extends exactly the history that it has read. *Hints* name the live fnodes
+and the segments of the log that hold their operations.
+"""
+
+from __future__ import annotations
+
+from gazette_aio.consumer.recoverylog.author import MAX_AUTHOR, Author
+from gazette_aio.consumer.recoverylog.decoder import (
+    Content,
+    Junk,
+    LogDecoder,
+    Operation,
+)
+from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, LiveNode, Outcome
+from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
+from gazette_aio.consumer.recoverylog.operations import encode_operation, next_checksum
+from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, SegmentSet
+
+__all__ = [
+    "FSM",
+    "MAX_AUTHOR",
+    "Author",
+    "Content",
+    "FSMError",
+    "Junk",
+    "LiveNode",
+    "LogDecoder",
+    "Operation",
+    "Outcome",
+    "Segment",
+    "SegmentError",
+    "SegmentSet",
+    "decode_hints",
+    "encode_hints",
+    "encode_operation",
+    "live_log_segments",
+    "next_checksum",
+]

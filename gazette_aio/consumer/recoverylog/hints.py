@@ -1,0 +1,102 @@
+"""Hints of a recovery log: their form as JSON, and the segments that they name.
+
+Hints are stored in Etcd as JSON that is neither protobuf's JSON form nor its text: names are those
+of the fields, all integers are numbers, empty scalars are left out, and lists never are.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from gazette_aio.consumer.recoverylog.segments import Segment, SegmentSet
+from gazette_aio.protocol.errors import RecoveryError, ValidationError
+from gazette_aio.protocol.recoverylog import FSMHints
+
+# The encoder of other implementations escapes these.
+_ESCAPES: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+
+def encode_hints(hints: FSMHints) -> bytes:
+    """Return hints in the form in which Etcd stores them."""
+    text = json.dumps(_to_json(hints), ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_ESCAPES).encode()
+
+
+def decode_hints(data: bytes) -> FSMHints:
+    """Decode hints as Etcd stores them: JSON, or protobuf as of early releases.
+
+    Raises:
+        ValidationError: They are neither.
+    """
+    if not data:
+        raise ValidationError("hints are empty")
+    try:
+        if data[:1] != b"{":
+            return FSMHints.FromString(data)
+        hints = FSMHints()
+        _from_json(json.loads(data), hints)
+    except (DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise ValidationError(f"decoding hints: {error}") from error
+    return hints
+
+
+def live_log_segments(hints: FSMHints) -> tuple[list[int], SegmentSet]:
+    """Return the live fnodes of hints, and the segments of their operations.
+
+    Raises:
+        ValidationError: A segment is invalid.
+        RecoveryError: Fnodes are out of order, or the segments can't be of one history.
+    """
+    fnodes: list[int] = []
+    segments = SegmentSet()
+    for node in hints.live_nodes:
+        if not node.segments or node.segments[0].first_seq_no != node.fnode:
+            described = [Segment.from_proto(segment, "") for segment in node.segments]
+            raise RecoveryError(
+                f"expected Fnode to match Segment FirstSeqNo: {node.fnode} {described}"
+            )
+        if fnodes and node.fnode <= fnodes[-1]:
+            raise RecoveryError(f"expected monotonic Fnode ordering: {fnodes[-1]} vs {node.fnode}")
+        fnodes.append(node.fnode)
+        for segment in node.segments:
+            segments.add(Segment.from_proto(segment, hints.log))
+    logs = [segment.log for segment in segments]
+    if logs and logs[-1] != hints.log:
+        raise RecoveryError(
+            f"expected hints.Log {hints.log} to equal the last Segment Log {logs[-1]}"
+        )
+    return fnodes, segments
+
+
+def _to_json(message: Message) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            members[field.name] = [_to_json(item) for item in value] or None
+        elif value:
+            members[field.name] = value
+    return members
+
+
+def _from_json(document: Any, message: Message) -> None:
+    if type(document) is not dict:
+        raise TypeError(f"expected an object, not {document!r:.100}")
+    members = cast("dict[str, Any]", document)
+    for field in message.DESCRIPTOR.fields:
+        value = members.get(field.name)
+        if value is None:
+            continue
+        is_text = field.cpp_type == field.CPPTYPE_STRING
+        expected = list if field.is_repeated else str if is_text else int
+        if type(value) is not expected:
+            raise TypeError(f"{field.name}: expected {expected.__name__}, not {value!r:.100}")
+        if not field.is_repeated:
+            setattr(message, field.name, value)
+            continue
+        items = getattr(message, field.name)
+        for item in cast("list[Any]", value):
+            _from_json(item, items.add())

@@ -1,0 +1,69 @@
+"""Encoding of recorded operations, and the checksum that chains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf.message import DecodeError
+
+try:
+    import google_crc32c
+except ImportError as error:
+    raise ImportError(
+        "recovery logs need google-crc32c: pip install 'gazette-aio[consumer]'"
+    ) from error
+
+from gazette_aio.message.framing import FixedFraming
+from gazette_aio.protocol.errors import RecoveryError
+from gazette_aio.protocol.recoverylog import RecordedOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_PAYLOAD_BYTES: Final = 64 << 20
+"""Greatest length of an operation's payload that is read. Greater ones aren't frames."""
+
+_KINDS: Final = ("create", "link", "unlink", "write", "property")
+
+_extend: Callable[[int, bytes], int] = getattr(google_crc32c, "extend")  # noqa: B009 - untyped.
+
+
+def next_checksum(checksum: int, payload: bytes) -> int:
+    """Return the checksum of a history that `payload` extends.
+
+    Args:
+        checksum: Checksum of the history before, 0 of an empty one.
+        payload: The operation, encoded without its frame's header.
+
+    Source: CRC-32C as of RFC 3720, appendix B.4.
+    """
+    return _extend(checksum, payload)
+
+
+def encode_operation(op: RecordedOp) -> tuple[bytes, bytes]:
+    """Return the payload of an operation, and the frame around it.
+
+    Raises:
+        ValueError: A field is set that only readers of a log set.
+    """
+    if op.first_offset or op.last_offset or op.log:
+        raise ValueError("an operation is recorded without first_offset, last_offset and log")
+    payload = op.SerializeToString(deterministic=True)
+    return payload, FixedFraming().encode(payload)
+
+
+def decode_operation(payload: bytes) -> RecordedOp:
+    """Decode the payload of an operation.
+
+    Raises:
+        RecoveryError: The payload isn't a sound operation. Among others, a path isn't UTF-8.
+    """
+    try:
+        op: Any = RecordedOp.FromString(payload)
+    except DecodeError as error:
+        raise RecoveryError(f"decoding an operation: {error}") from error
+    if sum(op.HasField(kind) for kind in _KINDS) > 1:
+        raise RecoveryError("decoding an operation: it is of more than one kind")
+    if op.HasField("write") and (op.write.length < 0 or op.write.offset < 0):
+        raise RecoveryError("decoding an operation: a write of negative offset or length")
+    return cast("RecordedOp", op)

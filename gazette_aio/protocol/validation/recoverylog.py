@@ -1,0 +1,49 @@
+"""Validation rules of hints of recovery logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_aio.protocol.errors import ValidationError, within
+from gazette_aio.protocol.journal import validate_journal
+
+if TYPE_CHECKING:
+    from gazette_aio.protocol._generated import recoverylog_pb2 as pb
+
+
+def validate_segment(segment: pb.Segment) -> None:
+    """Check a segment of a recovery log.
+
+    Raises:
+        ValidationError: The segment is invalid.
+    """
+    _validate_range(segment)
+    within("Log", validate_journal, segment.log)
+
+
+def _validate_range(segment: pb.Segment) -> None:
+    if not segment.author:
+        raise ValidationError("Author is zero")
+    if segment.first_seq_no <= 0:
+        raise ValidationError("FirstSeqNo <= 0")
+    if segment.first_offset < 0:
+        raise ValidationError("FirstOffset < 0")
+    if segment.last_seq_no < segment.first_seq_no:
+        raise ValidationError("LastSeqNo < segment.FirstSeqNo")
+    if segment.last_offset and segment.last_offset <= segment.first_offset:
+        raise ValidationError("LastOffset <= segment.FirstOffset")
+
+
+def validate_hints(hints: pb.FSMHints) -> None:
+    """Check each segment of hints. Whether they are one history isn't looked at.
+
+    Raises:
+        ValidationError: A segment is invalid.
+    """
+    for node in hints.live_nodes:
+        for segment in node.segments:
+            if segment.log and segment.log == hints.log:
+                raise ValidationError("contained segment.Log duplicates FSMHints.Log")
+            within("Segment", _validate_range, segment)
+            with_log = segment.log or hints.log
+            within("Segment", within, "Log", validate_journal, with_log)
