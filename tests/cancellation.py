@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -80,3 +80,44 @@ async def cancel_at_every_await(
         if not was_cancelled:
             return number
     raise AssertionError("unreachable")
+
+
+class Closeable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+async def close_at_every_await(
+    opened: Callable[[], Awaitable[Closeable]],
+    check: Callable[[], object] = lambda: None,
+) -> int:
+    """Open something anew for each suspension of its `aclose()`, cancel that there, and call again.
+
+    When the last call returns, no task which began since may be left.
+
+    Args:
+        opened: Returns what's to be closed, with as much under way as it may have.
+        check: Checks, right after the last call, what else must not be left.
+
+    Returns:
+        How many suspensions were hit.
+    """
+    for run in itertools.count():
+        number, again = divmod(run, 2)
+        before = asyncio.all_tasks()
+        thing = await opened()
+        was_cancelled = await cancel_at(thing.aclose(), number)
+        if again:
+            await cancel_at(thing.aclose(), 0)
+        await thing.aclose()
+        left = {task for task in asyncio.all_tasks() - before if _is_of_the_package(task)}
+        assert not left, f"left after a cancellation at suspension {number}: {left}"
+        check()
+        await thing.aclose()
+        if again and not was_cancelled:
+            return number
+    raise AssertionError("unreachable")
+
+
+def _is_of_the_package(task: asyncio.Task[Any]) -> bool:
+    # Those of grpcio, which serve RPCs of brokers in this process, have no names.
+    return "gazette" in task.get_name() and not task.done()

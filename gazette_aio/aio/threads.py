@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from gazette_aio.aio.finish import finish
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,15 +21,4 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     caller. What it returned is dropped.
     """
     loop = asyncio.get_running_loop()
-    call = loop.run_in_executor(None, lambda: function(*args, **kwargs))
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        while not call.done():
-            try:
-                await asyncio.wait((call,))
-            except asyncio.CancelledError:
-                continue  # The first one is raised below.
-        if not call.cancelled():
-            call.exception()  # Retrieved: the caller sees the cancellation instead.
-        raise
+    return await finish(loop.run_in_executor(None, lambda: function(*args, **kwargs)))

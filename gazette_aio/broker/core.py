@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
@@ -302,9 +303,11 @@ class BrokerCore:
 
         Cancellation: safe — takes effect when that's done.
         """
-        if self._closed:
-            return
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            await finish(self._close())
+
+    async def _close(self) -> None:
         runtime = self.runtime
         runtime.bulk.stopping.set()
         runtime.stores.begin_close()

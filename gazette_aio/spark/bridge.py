@@ -134,14 +134,20 @@ async def client_of(key: K, factory: Callable[[K], C]) -> C:
 async def close_clients() -> None:
     """Close all clients of the running loop. Idempotent.
 
-    Cancellation: poisons — remaining clients are closed by garbage collection.
+    Cancellation: safe — call again.
     """
-    clients = _clients.pop(asyncio.get_running_loop(), {})
-    for client in clients.values():
+    loop = asyncio.get_running_loop()
+    # Race: who asks for a client meanwhile gets a new one.
+    closing = _closing.setdefault(loop, [])
+    closing.extend(_clients.pop(loop, {}).values())
+    while closing:
+        client = closing[-1]
         try:
             await client.aclose()
         except Exception as error:  # noqa: BLE001 - The other clients must be closed too.
             _logger.warning("closing a client failed: %s", error)
+        if client in closing:
+            closing.remove(client)
 
 
 def close() -> None:
@@ -342,6 +348,10 @@ _locks: Final[dict[int, contextlib.AbstractContextManager[bool]]] = {}
 """Locks by process: a fork may copy a lock whose thread doesn't exist in the child."""
 
 _clients: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Closable]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+_closing: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Closable]]] = (
     weakref.WeakKeyDictionary()
 )
 

@@ -9,6 +9,7 @@ import struct
 import warnings
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.testing.fault_schedule import LASTING, Direction, Fault, FaultKind, Faults
 
@@ -68,7 +69,7 @@ class _Link:
         self.client: _Streams | None = None
         self.server: _Streams | None = None
         self.ended: set[Direction] = set()
-        self.task: asyncio.Task[None] | None = None
+        self.task = OwnedTask()
 
     def abort(self, *, reset: bool) -> None:
         """End both connections at once."""
@@ -278,7 +279,7 @@ class FaultProxy:
     async def aclose(self) -> None:
         """Stop listening, and reset all connections. Idempotent.
 
-        Cancellation: safe — they end anyway.
+        Cancellation: safe — they end anyway; call again to wait for that.
         """
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -301,8 +302,11 @@ class FaultProxy:
             accepted.setblocking(False)  # noqa: FBT003
             link = _Link(accepted)
             self._links.add(link)
-            link.task = asyncio.create_task(self._serve(link, self.upstream))
-            link.task.add_done_callback(lambda _: self._links.discard(link))
+            link.task.start(
+                self._serve(link, self.upstream),
+                "gazette fault proxy",
+                on_end=lambda: self._links.discard(link),
+            )
 
     async def _serve(self, link: _Link, upstream: str) -> None:
         """Pass on what comes, until both sides have ended, or either one breaks."""
@@ -348,19 +352,17 @@ class FaultProxy:
                 await way.be_passable()
         link.end(direction)
 
-    def _break_links(self, *, reset: bool) -> list[asyncio.Task[None]]:
-        """End all connections, and return the tasks which see to that."""
-        tasks: list[asyncio.Task[None]] = []
-        for link in self._links:
+    def _break_links(self, *, reset: bool) -> tuple[_Link, ...]:
+        """End all connections, and return them."""
+        links = tuple(self._links)
+        for link in links:
             link.abort(reset=reset)
-            if link.task is not None:
-                link.task.cancel()
-                tasks.append(link.task)
-        return tasks
+            link.task.cancel()
+        return links
 
     async def _end_links(self, *, reset: bool) -> None:
-        if tasks := self._break_links(reset=reset):
-            await asyncio.wait(tasks)
+        for link in self._break_links(reset=reset):
+            await link.task.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()

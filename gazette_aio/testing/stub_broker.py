@@ -16,6 +16,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.protocol.service import SERVICE_NAME
 
 if TYPE_CHECKING:
@@ -199,11 +200,12 @@ class StubBroker:
     async def stop(self, grace: float | None = None) -> None:
         """Stop listening, and cut RPCs off after `grace` seconds. Idempotent.
 
-        Cancellation: safe.
+        Cancellation: safe — takes effect when it's done.
         """
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(grace)
+            # Invariant: grpcio doesn't continue a stop which was broken off.
+            await finish(server.stop(grace))
 
     async def aclose(self) -> None:
         """Stop, and check that nothing of the script is left.

@@ -102,10 +102,14 @@ class Background:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
-        """Cancel all tasks, and wait until they're done. Idempotent."""
-        self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        """Cancel all tasks, and wait until they're done. Idempotent.
+
+        Cancellation: safe — they end anyway; call again to wait for that.
+        """
+        if not self._closed:
+            self._closed = True
+            for task in self._tasks:
+                task.cancel()
         await self.join()
 
     def _finish(self, task: asyncio.Task[None]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -40,6 +41,8 @@ class AppendSettings:
     claims: pb.Claims | None
     cutoff_bytes: int
     spool_directory: str | None
+    spools: weakref.WeakSet[Spool] = dataclasses.field(default_factory=weakref.WeakSet[Spool])
+    """Temporary files, also those which a thread still works on after the end of their batch."""
 
 
 class JournalAppends:
@@ -172,6 +175,7 @@ class JournalAppends:
         spool = self.spools.get(batch)
         if spool is None:
             spool = self.spools[batch] = Spool(batch.buffer, self._settings.spool_directory)
+            self._settings.spools.add(spool)
         return spool
 
     async def _work(self) -> None:

@@ -349,6 +349,8 @@ class AppendService(Owner):
                 )
                 self.cancel()
                 await asyncio.wait(workers)
+        for spool in tuple(self._settings.spools):
+            await spool.settle()
 
     def _forget_if_idle(self, appends: JournalAppends) -> None:
         """Drop the state of a journal which has nothing pending."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, urljoin
@@ -90,6 +91,7 @@ class HTTPFragmentFetcher:
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
         self._connect_timeout = connect_timeout
         self._session: aiohttp.ClientSession | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
 
     async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
@@ -142,11 +144,17 @@ class HTTPFragmentFetcher:
         raise failure
 
     async def aclose(self) -> None:
-        """Close idle connections. Idempotent."""
+        """Close idle connections. Idempotent.
+
+        Cancellation: safe — call again.
+        """
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if self._session is not None:
+            # Invariant: aiohttp doesn't continue a close which was broken off.
+            if self._closing is None:
+                self._closing = asyncio.create_task(self._session.close())
+            await asyncio.shield(self._closing)
+            self._session = None
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ready" if self._session is None else "open"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.listing.calls import list_request
 from gazette_aio.client.listing.feed import Changes, ListFeed, Updates
 from gazette_aio.client.listing.follower import FollowerOptions, PollFollower, WatchFollower
 from gazette_aio.client.status import WatchStatus
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable
 
     from gazette_aio.client.context import HasContext
@@ -71,7 +72,7 @@ class WatchedList(Owner):
         self._selector = pb.format_label_selector(request.selector)
         self._client = client
         self._feed = ListFeed(changed)
-        self._task: asyncio.Task[None] | None = None
+        self._task = OwnedTask()
         options = FollowerOptions(
             client, request, on_error, poll_interval, retry_policy or client.context.retry_policy
         )
@@ -123,7 +124,7 @@ class WatchedList(Owner):
     @property
     def is_live(self) -> bool:
         """Whether it's entered and not closed."""
-        return self._task is not None and self._feed.state != "closed"
+        return self._task.has_begun and self._feed.state != "closed"
 
     def status(self) -> WatchStatus:
         """Return how it gets on."""
@@ -139,26 +140,22 @@ class WatchedList(Owner):
     async def aclose(self) -> None:
         """End the watch. What was listed remains. Idempotent.
 
-        Cancellation: safe — the watch ends anyway.
+        Cancellation: safe — the watch ends anyway; call again to wait for that.
         """
         self._feed.close()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await self._task.aclose()
 
     async def __aenter__(self) -> Self:
         self._feed.begin()
         self._client.context.watches.add(self)
-        name = f"gazette watch {self._selector}"
-        self._task = asyncio.create_task(self._run(), name=name)
+        self._task.start(self._run(), f"gazette watch {self._selector}")
         return self
 
     def __del__(self) -> None:
         task = getattr(self, "_task", None)
-        if task is None or task.done() or task.get_loop().is_closed():
-            return
-        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
-        task.get_loop().call_soon_threadsafe(task.cancel)
+        if task is not None and task.running and not task.is_orphaned:
+            task.cancel_from_anywhere()
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         listing = self.list()

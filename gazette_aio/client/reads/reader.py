@@ -99,7 +99,8 @@ class Reader(JournalReader):
         state, stream = self._state, self._stream
         if not limit:
             return b""  # Not even a response is taken, as its content may remain.
-        if self._fragment is not None:
+        # Invariant: once it's given up, a fragment is only there to be closed.
+        if self._fragment is not None and self._referral is not None:
             data = self._fragment.read_nowait(state.position.bounded(limit))
             return None if data is None else self._taken(data)
         while not (data := state.take(limit)):
@@ -235,10 +236,10 @@ class Reader(JournalReader):
                 fragment = await self._context.fragments.open(
                     referral.fragment, self.offset, referral.fragment_url, verify=self._verify
                 )
-                if self._referral is None:
-                    await fragment.aclose()
-                    return b""  # It was closed meanwhile.
                 self._fragment = fragment
+                if self._referral is None:
+                    await self._end()  # Race: it was closed meanwhile.
+                    return b""
             data = await fragment.read(state.position.bounded(limit))
         except pb.GazetteError as error:
             await self._end(error)
@@ -276,16 +277,15 @@ class Reader(JournalReader):
         """End the RPC without waiting for its end."""
         self._ended = True
         self._referral = None
-        fragment, self._fragment = self._fragment, None
-        if fragment is not None:
-            fragment.abandon()
+        if self._fragment is not None:
+            self._fragment.abandon()
         if self._stream is not None:
             self._stream.abandon()
 
     async def aclose(self) -> None:
         """End the RPC, or reading its fragment's file. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — it ends anyway; call again to wait for that.
         """
         await self._end()
 
@@ -293,9 +293,9 @@ class Reader(JournalReader):
         self._error = self._error or error
         self._ended = True
         self._referral = None
-        fragment, self._fragment = self._fragment, None
-        if fragment is not None:
-            await fragment.aclose()
+        if self._fragment is not None:
+            await self._fragment.aclose()
+            self._fragment = None
         if self._stream is not None:
             await self._stream.aclose()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from typing import Protocol
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.closing import Closing
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.context import HasContext
 from gazette_aio.client.reads.journal_reader import JournalReader
@@ -80,7 +82,9 @@ class RetryReader(JournalReader):
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
         self._interrupted = False
-        self._closed = False
+        self._closed = asyncio.Event()
+        self._reader: Reader | None = None
+        self._dropped = Closing()
         self._begin(request)
 
     def _begin(self, request: pb.ReadRequest) -> None:
@@ -91,7 +95,7 @@ class RetryReader(JournalReader):
         self._attempts = Attempts(Operation.READ, self._policy, self._request)
         self._response = pb.ReadResponse()
         self._position = ReadPosition(request.offset, request.end_offset)
-        self._reader: Reader | None = self._fresh_reader()
+        self._reader = self._fresh_reader()
 
     @property
     def request(self) -> pb.ReadRequest:
@@ -132,9 +136,7 @@ class RetryReader(JournalReader):
         self._enter()
         try:
             while limit:
-                if self._closed:
-                    # Race: the one who closes it needn't be the one who reads.
-                    raise RuntimeError(f"{self!r} is closed")
+                self._check_open()  # Race: the one who closes it needn't be the one who reads.
                 error: pb.GazetteError | None = None
                 if self._reader is None:
                     self._reader = self._fresh_reader()
@@ -159,7 +161,7 @@ class RetryReader(JournalReader):
                         return data
                     if self._position.is_at_end:
                         return b""
-                if not self._closed:
+                if not self._closed.is_set():
                     await self._restart_after(error)
         except asyncio.CancelledError:
             self._interrupted_by_cancel()
@@ -210,18 +212,19 @@ class RetryReader(JournalReader):
             ValidationError: The request is invalid.
         """
         self._check(request)
-        before, self._reader = self._reader, None
+        if self._reader is not None:
+            self._dropped.add(self._reader)
         self._begin(request)
-        self._cancelled = self._closed = False
-        if before is not None:
-            await before.aclose()
+        self._cancelled = False
+        self._closed.clear()
+        await self._dropped.aclose()
 
     async def aclose(self) -> None:
-        """End the present RPC. Idempotent.
+        """End the present RPC, and a pause before the next one. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — the RPC ends anyway; call again to wait for that.
         """
-        self._closed = True
+        self._closed.set()
         await self._drop_reader()
 
     def _check(self, request: pb.ReadRequest) -> None:
@@ -229,9 +232,12 @@ class RetryReader(JournalReader):
         if request.metadata_only:
             raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
 
-    def _enter(self) -> None:
-        if self._closed:
+    def _check_open(self) -> None:
+        if self._closed.is_set():
             raise RuntimeError(f"{self!r} is closed")
+
+    def _enter(self) -> None:
+        self._check_open()
         if self._cancelled:
             raise asyncio.CancelledError("the reader was cancelled")
         assert self._task is None, "two tasks use one reader"
@@ -267,10 +273,14 @@ class RetryReader(JournalReader):
         await self._drop_reader()
         self._attempts.request = self.request  # Whose offset is by now another one.
         try:
-            await self._attempts.pause(error)
+            delay = self._attempts.failed(error)
         except pb.GazetteError:
             self._attempts.succeeded()  # The caller may go on, which begins anew.
             raise
+        if delay > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closed.wait()
 
     def _fresh_reader(self) -> Reader:
         self._began = time.monotonic()
@@ -280,13 +290,15 @@ class RetryReader(JournalReader):
         return reader
 
     async def _drop_reader(self) -> None:
-        before, self._reader = self._reader, None
-        if before is not None:
-            self._response = before.response
-            await before.aclose()
+        # Invariant: a reader which is being closed is known until it is, and not read from again.
+        if self._reader is not None:
+            self._response = self._reader.response
+            self._dropped.add(self._reader)
+            self._reader = None
+        await self._dropped.aclose()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "cancelled" if self._cancelled else "open"
+        state = "closed" if self._closed.is_set() else "cancelled" if self._cancelled else "open"
         return (
             f"<RetryReader of {self.journal!r} at {self.offset}, {state}, "
             f"{self._attempts.count} failures in a row>"

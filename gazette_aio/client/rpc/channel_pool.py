@@ -166,15 +166,14 @@ class ChannelPool:
     async def aclose(self) -> None:
         """Close all connections, which ends their RPCs. Idempotent.
 
-        Cancellation: poisons — those left are closed when they're collected.
+        Cancellation: safe — call again.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        connections = tuple(self.connections.values())
-        self.connections.clear()
-        for connection in connections:
+        for endpoint, connection in tuple(self.connections.items()):
             await connection.channel.close()
+            self.connections.pop(endpoint, None)
         if self._closing:
             await asyncio.wait(tuple(self._closing))
 

@@ -291,21 +291,22 @@ class Dispatcher:
     async def aclose(self) -> None:
         """Close all connections, which ends their RPCs. Idempotent.
 
-        Cancellation: poisons — connections which are left are closed when they're collected.
+        Cancellation: safe — call again.
         """
         self._closed = True
-        default, self._default = self._default, None
-        if default is None:
+        if (default := self._default) is None:
             return
         if self._process != os.getpid():
             # Invariant: letting go of the last channel would wait for a thread of the parent.
             _of_parents.append((default, self._pool))
+            self._default = None
             return
-        _connected[self._process] -= 1
-        try:
-            await self._pool.aclose()
-        finally:
-            await default.channel.close()
+        await self._pool.aclose()
+        await default.channel.close()
+        # Race: another task may have closed it too.
+        if self._default is default:
+            self._default = None
+            _connected[self._process] -= 1
 
     def __repr__(self) -> str:
         return (

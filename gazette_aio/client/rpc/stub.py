@@ -184,8 +184,14 @@ class JournalStub:
         return transport_error(error, endpoint=endpoint, journal=journal)
 
     async def aclose(self) -> None:
-        """End all streams. Idempotent."""
-        for stream in tuple(self.streams):
+        """End all streams. Idempotent.
+
+        Cancellation: safe — they end anyway; call again to wait for that.
+        """
+        streams = tuple(self.streams)
+        for stream in streams:
+            stream.abandon()
+        for stream in streams:
             await stream.aclose()
 
     async def _journal_rpc(

@@ -8,6 +8,7 @@ import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
+from gazette_aio.aio.closing import Closing
 from gazette_aio.message.columnar.documents.base import DocumentDecoder
 from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordOptions
@@ -133,7 +134,7 @@ class ArrowBatches:
         )
         self._current: JournalInput[JournalRecords] | None = None
         self._reader: RetryReader | None = None  # Of a replay.
-        self._retired: list[RetryReader] = []  # Of replays which ended, to be closed.
+        self._retired = Closing()  # Readers of replays which ended.
         self._threads: ThreadPoolExecutor | None = None
         self._work: Future[bool] | None = None
         self._closed = False
@@ -168,7 +169,7 @@ class ArrowBatches:
         """
         while not self._closed:
             if self._retired:
-                await self._close_retired()
+                await self._retired.aclose()
             current = self._current
             if current is None:
                 await self._next_content()
@@ -311,14 +312,8 @@ class ArrowBatches:
 
     def _retire(self) -> None:
         if self._reader is not None:
-            self._retired.append(self._reader)
+            self._retired.add(self._reader)
             self._reader = None
-
-    async def _close_retired(self) -> None:
-        # Race: a reader stays listed until it's closed, should that be cancelled.
-        while self._retired:
-            await self._retired[-1].aclose()
-            self._retired.pop()
 
     async def aclose(self) -> None:
         """End reading. Idempotent.
@@ -328,7 +323,7 @@ class ArrowBatches:
         self._closed = True
         await self._inputs.aclose()
         self._retire()
-        await self._close_retired()
+        await self._retired.aclose()
         if self._work is not None:
             await _done(self._work)
             self._work = None

@@ -8,6 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.closing import Closing
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.budget import FIFOBudget
 from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
 from gazette_aio.message.reading.sources import (
@@ -32,7 +34,7 @@ from gazette_aio.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gazette_aio.client import RetryReader, WatchedList
+    from gazette_aio.client import WatchedList
     from gazette_aio.client.listing.changes import ListChanges
     from gazette_aio.message.framing import Framing
 
@@ -94,18 +96,18 @@ class Inputs(Generic[S]):
         self._pumps: dict[str, JournalPump[S]] = {}
         self._stopped: set[JournalPump[S]] = set()
         self._successors: dict[str, pb.JournalSpec] = {}  # Join once who had their name has left.
-        self._void: list[RetryReader] = []  # Of replays which are to end.
+        self._void = Closing()  # Readers of replays which are to end.
         self._ready: deque[JournalPump[S]] = deque()
         self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
         self._failed: JournalPump[S] | None = None
         self._wakeup: asyncio.Event | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following = OwnedTask()
         self._entered: WatchedList | None = None
 
     @property
     def running(self) -> bool:
         """Whether tasks are reading."""
-        return self._is_following() or any(pump.running for pump in self._pumps.values())
+        return self._following.running or any(pump.running for pump in self._pumps.values())
 
     @property
     def open(self) -> int:
@@ -146,7 +148,7 @@ class Inputs(Generic[S]):
                 pump.is_queued = False
                 if pump.arrivals:
                     return self._hand_out(pump)
-            elif self._pumps or self._is_following():
+            elif self._pumps or self._following.running:
                 self._wakeup = asyncio.Event()
                 await self._wakeup.wait()
             else:
@@ -190,9 +192,7 @@ class Inputs(Generic[S]):
         """
         self._closed = True
         self._wake()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait((self._following,))
+        await self._following.aclose()
         pumps = [*self._pumps.values(), *self._stopped]
         await _for_each(pumps, lambda pump: pump.cancel())
         for pump in pumps:
@@ -322,9 +322,7 @@ class Inputs(Generic[S]):
             self._entered = selection
             await selection.__aenter__()
         if source.block:
-            self._following = asyncio.create_task(
-                self._follow(selection), name=f"gazette-read-list {source}"
-            )
+            self._following.start(self._follow(selection), f"gazette-read-list {source}")
         else:
             listing = await selection.ready()
             await _for_each(listing.journals, self._join)
@@ -335,9 +333,6 @@ class Inputs(Generic[S]):
         if self._entered is not None:
             await self._entered.aclose()
             self._entered = None
-
-    def _is_following(self) -> bool:
-        return self._following is not None and not self._following.done()
 
     async def _follow(self, watched: WatchedList) -> None:
         try:
@@ -362,9 +357,8 @@ class Inputs(Generic[S]):
             gone.difference_update(journal.spec.name for journal in changes.added)
         await _for_each(gone, self._leave)
         await _for_each(changes.added, self._join)
-        while self._void:
-            # Race: it may wait for content which the journal of that name won't have for long.
-            await self._void.pop().aclose()
+        # Race: one may wait for content which the journal of that name won't have for long.
+        await self._void.aclose()
         for change in changes.changed:
             pump = self._pumps.get(change.after.spec.name)
             if pump is None:
@@ -397,7 +391,7 @@ class Inputs(Generic[S]):
             if recreated:
                 pump.source.is_void = True
                 if pump.source.replaying is not None:
-                    self._void.append(pump.source.replaying)
+                    self._void.add(pump.source.replaying)
                 self._stop(pump)
             else:
                 pump.stay()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from gazette_aio.aio.closing import Closing
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.base import DEFAULT_BUFFER_BYTES, MessageIterator
 from gazette_aio.message.reading.replay import Replay
@@ -216,7 +217,7 @@ class ReadCommittedIter(MessageIterator[T]):
         self._decoded = self._settled = 0
         self._replay: Replay | None = None
         self._replay_failure: ReplayError | None = None
-        self._replayed: list[RetryReader] = []  # Of replays which ended, to be closed.
+        self._replayed = Closing()  # Readers of replays which ended.
         self._check_start()
 
     def _check_start(self) -> None:
@@ -365,7 +366,7 @@ class ReadCommittedIter(MessageIterator[T]):
 
     async def _next_replay_content(self) -> None:
         await asyncio.sleep(0)
-        await self._close_replayed()
+        await self._replayed.aclose()
         failure, self._replay_failure = self._replay_failure, None
         if failure is not None:
             raise failure
@@ -382,18 +383,12 @@ class ReadCommittedIter(MessageIterator[T]):
         elif not await self._replay.receive():
             self.sequencer.finish_replay()
             self._end_replay()
-            await self._close_replayed()
+            await self._replayed.aclose()
 
     def _end_replay(self) -> None:
         replay, self._replay = self._replay, None
         if replay is not None:
-            self._replayed.append(replay.reader)
-
-    async def _close_replayed(self) -> None:
-        # Race: a reader stays listed until it's closed, should that be cancelled.
-        while self._replayed:
-            await self._replayed[-1].aclose()
-            self._replayed.pop()
+            self._replayed.add(replay.reader)
 
     async def aclose(self) -> None:
         """End reading, of a reader which was handed in, too. Idempotent.
@@ -402,4 +397,4 @@ class ReadCommittedIter(MessageIterator[T]):
         """
         await super().aclose()
         self._end_replay()
-        await self._close_replayed()
+        await self._replayed.aclose()

@@ -23,6 +23,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Generic
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.sources import Arrival, ArrivalKind, JournalInput, S
 from gazette_aio.protocol.errors import (
     JournalNotFoundError,
@@ -102,7 +103,7 @@ class JournalPump(Generic[S]):
         self._selected = selected
         self._is_behind = True  # The write head, as far as is known.
         self._refused = False  # Whether the broker said that the journal isn't to be read.
-        self._task: asyncio.Task[None] | None = None
+        self._task = OwnedTask()
         self._scope: asyncio.Timeout | None = None  # Of the wait for content.
         self._leaves_at = 0.0
         self._listed = asyncio.Event()
@@ -110,13 +111,12 @@ class JournalPump(Generic[S]):
     @property
     def running(self) -> bool:
         """Whether the task is reading."""
-        return self._task is not None and not self._task.done()
+        return self._task.running
 
     def start(self) -> None:
         """Begin to read, or go on behind an error."""
         if not self.running and not self._is_stopped:
-            name = f"gazette-read-{self.source.journal}"
-            self._task = asyncio.create_task(self._run(), name=name)
+            self._task.start(self._run(), f"gazette-read-{self.source.journal}")
 
     def leave(self) -> None:
         """Read no more than what comes at once."""
@@ -164,17 +164,14 @@ class JournalPump(Generic[S]):
 
     def cancel(self) -> None:
         """End reading, without waiting for it."""
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()
 
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
         Cancellation: safe — call again.
         """
-        self.cancel()
-        if self._task is not None:
-            await asyncio.wait((self._task,))
+        await self._task.aclose()
         await self.source.close_reader()
 
     def _limit_wait(self, when: float) -> None:

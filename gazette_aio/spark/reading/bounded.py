@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client import Reader, RetryReader, iter_fragments
 from gazette_aio.client.attempts import Attempts
@@ -111,6 +112,7 @@ class BoundedReader(Owner):
         self._deadline: float | None = None
         self._error: pb.GazetteError | None = None
         self._reader = self._reader_of(direct=direct)
+        self._dropped = Closing()
 
     def _reader_of(self, *, direct: bool) -> RetryReader:
         policy = self._policy
@@ -212,12 +214,13 @@ class BoundedReader(Owner):
 
     async def _turn_to_broker(self) -> None:
         """Have all of the rest come through a broker."""
-        before, told = self._reader, self._on_missing_file
+        told = self._on_missing_file
         assert told is not None
         self._on_missing_file = None
+        self._dropped.add(self._reader)
         self._reader = self._reader_of(direct=False)
         told()
-        await before.aclose()
+        await self._dropped.aclose()
 
     async def _skip(self, begin: int) -> None:
         """Lose what the broker skipped, unless it may be about to appear."""
@@ -281,8 +284,9 @@ class BoundedReader(Owner):
     async def aclose(self) -> None:
         """End the present RPC. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — it ends anyway; call again to wait for that.
         """
+        await self._dropped.aclose()
         await self._reader.aclose()
 
     def __repr__(self) -> str:

@@ -144,18 +144,17 @@ class RangeContent(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — it ends anyway; call again to wait for that.
         """
-        self.is_closed = True
-        ahead, self._ahead = self._ahead, None
-        try:
-            if ahead is not None:
+        if (ahead := self._ahead) is not None:
+            if not self.is_closed:
                 ahead.cancel()
-                await asyncio.wait((ahead,))
-                if not ahead.cancelled():
-                    ahead.exception()  # Nobody asked for it.
-        finally:
-            await self._reader.aclose()
+            self.is_closed = True
+            await asyncio.wait((ahead,))
+            if not ahead.cancelled():
+                ahead.exception()  # Nobody asked for it.
+        self.is_closed = True
+        await self._reader.aclose()
 
     def __del__(self) -> None:
         if getattr(self, "_ahead", None) is not None and not self.is_closed:

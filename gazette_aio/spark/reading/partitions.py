@@ -209,7 +209,7 @@ class TaskReader(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — call again.
         """
         if (skipped := self._decoder.skipped) and not self._content.is_closed:
             extra = {"journal": self._task.journal, "records": skipped}

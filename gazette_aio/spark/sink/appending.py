@@ -66,6 +66,7 @@ class JournalAppends(Owner):
         self._kept_bytes = 0
         self._error: BaseException | None = None
         self._is_flushing = False
+        self._is_closed = False
 
     async def put(self, journal: str, content: bytes) -> None:
         """Have content appended, as a whole and behind what was put before.
@@ -153,13 +154,15 @@ class JournalAppends(Owner):
     async def aclose(self) -> None:
         """End appends which are under way, and drop the rest. Idempotent.
 
-        Cancellation: safe — it ends anyway.
+        Cancellation: safe — they end anyway; call again to wait for that.
         """
         self._error = self._error or RuntimeError("it's closed")
-        running = list(self._running.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if not self._is_closed:
+            self._is_closed = True
+            for task in self._running.values():
+                task.cancel()
+        while self._running:
+            await asyncio.wait(self._running.values())
         self._parts.clear()
         self._sizes.clear()
         self._kept_bytes = 0

@@ -11,13 +11,13 @@ while the tasks of the batch run.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names
@@ -97,17 +97,14 @@ class StreamPlanner:
         self._seen: dict[str, int] = {}
         self._lost: set[str] = set()  # Journals which are gone, and of which that was told.
         self._planned: _Planned | None = None
-        self._ahead: asyncio.Task[None] | None = None
+        self._ahead = OwnedTask()
 
     async def aclose(self) -> None:
         """End what's read ahead. Idempotent: it may be used again.
 
-        Cancellation: safe.
+        Cancellation: safe — call again.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait([ahead])
+        await self._ahead.aclose()
 
     async def initial(self) -> Offsets:
         """Return where the query begins: always the same.
@@ -232,7 +229,7 @@ class StreamPlanner:
         found = self._check(ranges, journals)
         self._listing.note_read(ranges)
         if following := self._following(found):
-            self._ahead = asyncio.create_task(self._read_ahead(following), name="spark-read-ahead")
+            self._ahead.start(self._read_ahead(following), "spark-read-ahead")
         return self._pack(found, ranges)
 
     def latest(self) -> dict[str, Any] | None:

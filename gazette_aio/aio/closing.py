@@ -1,0 +1,44 @@
+"""Owned things which are to be closed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Closeable(Protocol):
+    """An object with an idempotent `aclose()`."""
+
+    async def aclose(self) -> None:
+        """Release what the object owns."""
+        ...
+
+
+class Closing:
+    """Things to close. Each is forgotten only after its close has ended.
+
+    A close which is cancelled is thus repeated by the next one, rather than lost.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: list[Closeable] = []
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def add(self, thing: Closeable) -> None:
+        """Have the next `aclose()` close `thing`."""
+        self._left.append(thing)
+
+    async def aclose(self) -> None:
+        """Close all things, the latest first. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        while self._left:
+            thing = self._left[-1]
+            await thing.aclose()
+            # Race: another task may have closed it too, or have added more.
+            if thing in self._left:
+                self._left.remove(thing)
