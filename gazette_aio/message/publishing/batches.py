@@ -1,20 +1,18 @@
-"""Batches of encoded messages on their way to their journals."""
+"""Writer of batches of encoded messages, journal by journal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.message.adapters.base import SplitMessages
-from gazette_aio.message.uuid import MASK_64, OUTSIDE_TXN
+from gazette_aio.message.publishing.uncommitted import missing
+from gazette_aio.message.uuid import OUTSIDE_TXN
 from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AppendService, AsyncAppend
-    from gazette_aio.client.appends.errors import ClearedError
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.encoding import Encoded
     from gazette_aio.message.publishing.pace import Pace
-    from gazette_aio.message.publishing.routes import Route, Routes
+    from gazette_aio.message.publishing.routes import Encoded, Route, Routes
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
 _CROWD_BYTES: Final = 1 << 20
@@ -128,23 +126,8 @@ class BatchWriter:
                 clock.update()
             # Invariant: clocks are taken while the journal is locked, so that the order of bytes
             # is the order of clocks.
-            part = parts[number]
-            begin = (clock.value + clock.step) & MASK_64
-            data = route.stamp(part, begin, clock.step, self._flags)
-            count = len(part.rests if isinstance(part, SplitMessages) else part)
-            clock.value = (clock.value + count * clock.step) & MASK_64
+            begin, data = route.stamp(parts[number], clock, self._flags)
             first = first or begin
             written += append.write(data)
             crowd += len(data)
         return first, len(parts)
-
-
-def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
-    """Return the error of messages which may be missing, as an error was cleared."""
-    assert cleared is not None, "an error which was cleared is never forgotten"
-    error = DependencyError(
-        f"messages to {journal} may be missing, as an error of its appends was cleared: "
-        f"{cleared.error}"
-    )
-    error.__cause__ = cleared.error
-    return error

@@ -1,4 +1,4 @@
-"""Batches of messages: their validation, mapping and encoding, before anything is published."""
+"""Validation, mapping and encoding of batches, before anything is published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
-from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
+from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
 from gazette_aio.message.publishing.pace import Slices
 from gazette_aio.protocol.errors import ValidationError
 
@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.pace import Pace
-    from gazette_aio.message.publishing.routes import Route
+    from gazette_aio.message.publishing.routes import Encoded, Route
     from gazette_aio.message.uuid import Flags
 
 T = TypeVar("T")
 
-Encoded = SplitMessages | list[Any]
-"""Some messages of a batch: encoded, or as they are if their adapter can't split them."""
-
 _TAKEN_AT_ONCE: Final = 4096
 _YIELDED_AT_ONCE: Final = 32
-_ANY_CLOCK: Final = 1 << 60
 
 
 class Rows(Protocol):
@@ -253,8 +249,5 @@ async def _first_error(  # noqa: PLR0917
 
 def _encode(rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags) -> Encoded:
     encoded = rows.encode(indices)
-    if not (route.framing_is_trusted and isinstance(encoded, SplitMessages)):
-        # Whatever an adapter or a framing of others may refuse has to be known before anything is
-        # published.
-        route.stamp(encoded, _ANY_CLOCK, 0, flags)
+    route.check(encoded, flags)
     return encoded

@@ -1,31 +1,51 @@
-"""The gate of a Publisher: closed while a transaction is acknowledged."""
+"""Gate of a Publisher, which holds publishing back while a transaction commits."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+_TURN_BYTES: Final = 1 << 19
+"""Bytes which are published without suspension: some two milliseconds' worth."""
+
 
 class Gate:
-    """Lets publishing through, or has it wait.
+    """Lets publishing through, or makes it wait.
 
-    As a context manager it counts who is inside: who has passed, and suspends before it's done.
+    As a context manager it counts publishers inside, which passed and suspend before they're done.
     """
 
-    __slots__ = ("_closed", "_idle", "_inside")
+    __slots__ = ("_closed", "_idle", "_inside", "_is_reserved", "turn_bytes")
 
     def __init__(self) -> None:
+        self.turn_bytes = _TURN_BYTES
+        """Bytes to publish before the event loop has a turn; none while the gate is closed."""
+        self._is_reserved = False
         self._closed: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
         self._inside = 0
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether publishing has to wait."""
-        return self._closed is not None
+    async def give_turn(self) -> None:
+        """Let others, and the writers of appends, have turns, also if no caller ever waits.
+
+        Cancellation: safe.
+        """
+        if self._closed is None:
+            self.turn_bytes = _TURN_BYTES
+            await asyncio.sleep(0)
+
+    def reserve(self) -> None:
+        """Reserve the gate for one transaction.
+
+        Raises:
+            RuntimeError: Another transaction has it.
+        """
+        if self._is_reserved:
+            raise RuntimeError("a transaction of this Publisher is open already")
+        self._is_reserved = True
 
     async def passed(self) -> None:
         """Wait until the gate is open.
@@ -36,10 +56,11 @@ class Gate:
             await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        """Have publishing wait from now on, and wait until nobody is inside.
+        """Make publishing wait from now on, and wait until nobody is inside.
 
         Cancellation: aborts — the gate stays closed.
         """
+        self.turn_bytes = 0
         loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
         if self._inside:
@@ -49,8 +70,10 @@ class Gate:
             finally:
                 self._idle = None
 
-    def open(self) -> None:
-        """Let publishing through. Idempotent."""
+    def release(self) -> None:
+        """Let publishing through, and another transaction reserve the gate. Idempotent."""
+        self.turn_bytes = _TURN_BYTES
+        self._is_reserved = False
         closed, self._closed = self._closed, None
         if closed is not None and not closed.done():
             closed.set_result(None)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
-import logging
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.publishing.batches import BatchWriter, missing
+from gazette_aio.message.publishing.batches import BatchWriter
 from gazette_aio.message.publishing.encoding import (
-    Encoded,
     MessageRows,
     Rows,
     encode_rows,
@@ -26,6 +23,7 @@ from gazette_aio.message.publishing.pace import Pace
 from gazette_aio.message.publishing.routes import Routes
 from gazette_aio.message.publishing.tables import rows_of_table
 from gazette_aio.message.publishing.transaction import Transaction
+from gazette_aio.message.publishing.uncommitted import Uncommitted
 from gazette_aio.message.uuid import (
     CONTINUE_TXN,
     MASK_64,
@@ -46,13 +44,10 @@ if TYPE_CHECKING:
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.intents import IntentLog
-    from gazette_aio.message.publishing.routes import Route
+    from gazette_aio.message.publishing.routes import Encoded, Route
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
 
-_TURN_BYTES: Final = 1 << 19
-"""Bytes which are published without suspension: some two milliseconds' worth."""
 _MESSAGE_BYTES: Final = 300
 """What a message counts on top of its length: as many bytes take as long."""
 
@@ -94,11 +89,8 @@ class Publisher(Generic[T]):
         self._routes: Routes[T] = Routes(adapter, own, allow_mixed=allow_mixed)
         self._open_routes = self._routes.open
         self._plain: set[type] = set()  # Types of messages which have no validation.
-        self._transaction: Transaction | None = None
-        # Publishing waits while a transaction is being acknowledged.
+        self._uncommitted = Uncommitted(appends, self._routes, self.clock)
         self._gate = Gate()
-        # Bytes left to publish before the event loop has a turn; none while the gate is closed.
-        self._turn_bytes = _TURN_BYTES
 
     @property
     def producer_id(self) -> ProducerID:
@@ -149,7 +141,8 @@ class Publisher(Generic[T]):
             Exception: What the message's validation or encoding raises. Nothing is published.
         """
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
-        turn_bytes = self._turn_bytes
+        gate = self._gate
+        turn_bytes = gate.turn_bytes
         if turn_bytes > 0:
             if type(message) not in self._plain:
                 self._validate(message)
@@ -167,7 +160,7 @@ class Publisher(Generic[T]):
                 data = route.encode_continue(message, tick)
                 append = self._try_append(route.journal, data)
                 if append is not None:
-                    self._turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
+                    gate.turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
                     route.last = append
                     return append
                 clock.value = before
@@ -175,10 +168,8 @@ class Publisher(Generic[T]):
         return await self._publish(mapping, message, CONTINUE_TXN)
 
     async def _publish(self, mapping: Mapping[T], message: T, flags: Flags) -> AsyncAppend:
-        if self._turn_bytes <= 0 and not self._gate.is_closed:
-            # A caller who never has to wait still lets others, and what writes appends, have turns.
-            self._turn_bytes = _TURN_BYTES
-            await asyncio.sleep(0)
+        if self._gate.turn_bytes <= 0:
+            await self._gate.give_turn()
         if type(message) not in self._plain:
             self._validate(message)
         return await self._publish_mapped(mapping(message), message, flags)
@@ -197,7 +188,7 @@ class Publisher(Generic[T]):
         before = self.clock.value
         clock = self.clock.tick()
         data = route.encode(message, clock, flags)
-        self._turn_bytes -= _MESSAGE_BYTES + len(data)
+        self._gate.turn_bytes -= _MESSAGE_BYTES + len(data)
         append = self._try_append(route.journal, data)
         if append is None:
             self.clock.value = before
@@ -354,7 +345,7 @@ class Publisher(Generic[T]):
         Raises:
             Exception: What the adapter raises. Nothing was forgotten then.
         """
-        return self._routes.acknowledge(self.clock)
+        return self._uncommitted.acknowledge()
 
     def transaction(self, *, intents: IntentLog | None = None) -> Transaction:
         """Return an async context manager which commits what's published within it, or nothing.
@@ -365,7 +356,7 @@ class Publisher(Generic[T]):
             intents: Where acknowledgements are stored before they're appended. Without it, a crash
                 while they're appended may commit some journals and not others.
         """
-        return Transaction(self, intents)
+        return Transaction(self._uncommitted, self._gate, intents)
 
     def abandon(self) -> None:
         """Give up uncommitted messages: no later acknowledgement commits them.
@@ -374,39 +365,7 @@ class Publisher(Generic[T]):
         publishes from now on. Where an append is possible at once, they're also rolled back
         explicitly, which spares readers from keeping them.
         """
-        # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
-        for route, clock in self._routes.abandon():
-            if clock <= 0:
-                continue  # There's no such acknowledgement: a zero clock is always committed.
-            try:
-                self._try_append(route.journal, self._routes.acknowledgement(route, clock))
-            except Exception as error:  # noqa: BLE001 - it's a service to readers, and no more.
-                extra = {"journal": route.journal, "producer": route.producer.hex()}
-                _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
-
-    def enter_transaction(self, transaction: Transaction) -> None:
-        """Register the transaction which is open.
-
-        Raises:
-            RuntimeError: If there's another.
-        """
-        if self._transaction is not None:
-            raise RuntimeError("a transaction of this Publisher is open already")
-        self._transaction = transaction
-
-    def leave_transaction(self) -> None:
-        """Let another transaction open, and others publish."""
-        self._transaction = None
-        self._turn_bytes = _TURN_BYTES
-        self._gate.open()
-
-    async def hold_publishing(self) -> None:
-        """Make publishing wait from now on, and wait for what is being published.
-
-        Cancellation: aborts — publishing waits until `leave_transaction()`.
-        """
-        self._turn_bytes = 0
-        await self._gate.close()
+        self._uncommitted.abandon()
 
     async def flush(self) -> None:
         """Wait until all uncommitted messages which await acknowledgement are written.
@@ -416,14 +375,7 @@ class Publisher(Generic[T]):
         Raises:
             GazetteError: If an append failed, or may have failed whose error was cleared.
         """
-        for route in list(self._routes.pending):
-            # Invariant: appends of one journal complete in order, and fail all later ones, until
-            # somebody clears the error.
-            if route.last is not None:
-                await route.last
-            cleared = self.appends.cleared_error(route.journal)
-            if cleared is not route.cleared_error:
-                raise missing(route.journal, cleared)
+        await self._uncommitted.flush()
 
 
 def _check_journals(targets: Iterable[Target]) -> None:

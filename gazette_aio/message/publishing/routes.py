@@ -1,8 +1,8 @@
-"""Routes: the journals which a Publisher publishes to, and what it has pending there."""
+"""Routes of a Publisher: the journals which it publishes to, and what is pending there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, StampingAdapter
 from gazette_aio.message.framing import framing_by_content_type
@@ -11,6 +11,7 @@ from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
+    MASK_64,
     OUTSIDE_TXN,
     Clock,
     Flags,
@@ -29,9 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Encoded = SplitMessages | list[Any]
+"""Some messages of a batch: encoded, or as they are if their adapter can't split them."""
+
+_ANY_CLOCK: Final = 1 << 60
+
 
 class Route(Generic[T]):
-    """A journal which is published to, by its content type.
+    """A journal which is published to, and its encoders.
 
     Args:
         target: The journal and its content type.
@@ -43,13 +49,13 @@ class Route(Generic[T]):
     """
 
     __slots__ = (
+        "_is_trusted",
         "cleared_error",
         "encode_continue",
         "encode_outside",
         "first_clock",
         "frame",
         "framing",
-        "framing_is_trusted",
         "journal",
         "last",
         "pending",
@@ -63,7 +69,7 @@ class Route(Generic[T]):
     def __init__(self, target: Target, adapter: Adapter[T], producer: ProducerID) -> None:
         self.target = target
         self.journal, content_type = target
-        self.framing = framing = framing_by_content_type(content_type)
+        self.framing = framing = framing_by_content_type(content_type, journal=self.journal)
         self.producer = producer
         self.frame = framing.encode
         self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
@@ -71,8 +77,7 @@ class Route(Generic[T]):
         has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
         self.suffix: bytes = framing.suffix if has_suffix else b""
         """All that framing adds to a message, or empty if it does more."""
-        self.framing_is_trusted = bool(self.suffix) or framing.encodes_any
-        """Whether framing a message never fails."""
+        self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
         self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)
         self.pending = False
@@ -91,16 +96,29 @@ class Route(Generic[T]):
         encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
         return encode(message, clock)
 
-    def stamp(
-        self, messages: SplitMessages | list[T], first: int, step: int, flags: Flags
-    ) -> bytes:
-        """Return the stamped frames of messages, whose clocks are `step` apart from `first` on."""
+    def stamp(self, messages: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
+        """Return the first clock and the stamped frames of messages, for which `clock` advances."""
+        count = len(messages.rests if isinstance(messages, SplitMessages) else messages)
+        first = (clock.value + clock.step) & MASK_64
+        data = self._frames(messages, Ticks(self.producer, flags, first, clock.step, count))
+        clock.value = (clock.value + count * clock.step) & MASK_64
+        return first, data
+
+    def check(self, messages: Encoded, flags: Flags) -> None:
+        """Raise what stamping and framing of messages would raise.
+
+        It has to be known before any message is published.
+        """
+        if not (self._is_trusted and isinstance(messages, SplitMessages)):
+            self.stamp(messages, Clock(_ANY_CLOCK, tick=0), flags)
+
+    def _frames(self, messages: Encoded, ticks: Ticks) -> bytes:
         if isinstance(messages, SplitMessages):
-            ticks = Ticks(self.producer, flags, first, step, len(messages.rests))
             frame = None if self.suffix else self.frame
             return stamp(messages, ticks, text=self.uuid_is_text, suffix=self.suffix, frame=frame)
+        encode = self.encode_outside if ticks.flags == OUTSIDE_TXN else self.encode_continue
         return b"".join(
-            [self.encode(message, first + n * step, flags) for n, message in enumerate(messages)]
+            [encode(message, ticks.first + n * ticks.step) for n, message in enumerate(messages)]
         )
 
     def _encoder(self, adapter: Adapter[T], flags: Flags) -> Callable[[T, int], bytes]:

@@ -23,7 +23,7 @@ from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gazette_aio.message.publishing.encoding import Encoded
+    from gazette_aio.message.publishing.routes import Encoded
 
 pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
 pc: Any = pyarrow.compute

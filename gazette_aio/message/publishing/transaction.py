@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from gazette_aio.message.publishing.intents import append_intents
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.intent_record import State
     from gazette_aio.message.publishing.intents import IntentLog
-    from gazette_aio.message.publishing.publisher import Publisher
+    from gazette_aio.message.publishing.uncommitted import Uncommitted
 
 
 class Transaction:
@@ -39,8 +40,9 @@ class Transaction:
     Messages which were published uncommitted before the block, or by other tasks, take part.
     """
 
-    def __init__(self, publisher: Publisher[Any], intents: IntentLog | None) -> None:
-        self._publisher = publisher
+    def __init__(self, uncommitted: Uncommitted, gate: Gate, intents: IntentLog | None) -> None:
+        self._uncommitted = uncommitted
+        self._gate = gate
         self._intents = intents
         self.state: State = None
         """State to store with the intents, from the start of the block that of the record before.
@@ -58,7 +60,7 @@ class Transaction:
         log = self._intents
         if log is not None:
             await log.require_settled()
-        self._publisher.enter_transaction(self)
+        self._gate.reserve()
         if log is not None:
             self.state = log.state
         return self
@@ -73,36 +75,35 @@ class Transaction:
 
         Cancellation: aborts — until the record is stored; then it's up to `recover()`.
         """
-        publisher = self._publisher
         try:
             if exc_type is not None:
-                publisher.abandon()
+                self._uncommitted.abandon()
                 return
             await self._commit()
         finally:
-            publisher.leave_transaction()
+            self._gate.release()
 
     async def _commit(self) -> None:
-        publisher, log = self._publisher, self._intents
+        uncommitted, log = self._uncommitted, self._intents
         try:
-            await publisher.hold_publishing()
-            await publisher.flush()
-            intents = publisher.build_ack_intents()
+            await self._gate.close()
+            await uncommitted.flush()
+            intents = uncommitted.acknowledge()
         except BaseException:
-            publisher.abandon()
+            uncommitted.abandon()
             raise
         persisted = log is not None and (bool(intents) or self.state != log.state)
         try:
             if log is not None and persisted:
                 await log.persist(intents, self.state)
-            await append_intents(publisher.appends, intents)
+            await append_intents(uncommitted.appends, intents)
             if log is not None and persisted:
                 await log.mark_written()
         except BaseException:
             # Invariant: the producer of messages in doubt publishes nothing any more. Otherwise
             # an acknowledgement of its own would commit them, or recovery roll back its later ones.
-            publisher.abandon()
+            uncommitted.abandon()
             raise
 
     def __repr__(self) -> str:
-        return f"<Transaction of {self._publisher!r}>"
+        return f"<Transaction of {self._uncommitted!r}>"

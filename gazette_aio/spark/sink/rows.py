@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from gazette_aio.message.adapters import (
-    SplitMessages,
     csv_adapter,
     json_adapter,
     protobuf_adapter,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.adapters import Adapter, JSONAdapter, ProtobufAdapter
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.encoding import Encoded
+    from gazette_aio.message.publishing.routes import Encoded
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
     from gazette_aio.spark.options import SinkOptions
 
@@ -52,7 +51,6 @@ PROTOBUF: Final = "application/x-protobuf-fixed"
 
 _VALUE: Final = "_value"
 _SLICE_ROWS: Final = 4096
-_ANY_CLOCK: Final = 1 << 60
 
 
 class SinkColumns(NamedTuple):
@@ -191,9 +189,7 @@ class RowEncoder:
                 some = indices[begin : begin + _SLICE_ROWS]
                 try:
                     part = rows.encode(some)
-                    if not (route.framing_is_trusted and isinstance(part, SplitMessages)):
-                        # What a framing refuses has to be known before anything is published.
-                        route.stamp(part, _ANY_CLOCK, 0, OUTSIDE_TXN)
+                    route.check(part, OUTSIDE_TXN)
                 except GazetteError:
                     raise
                 except Exception as error:
@@ -206,13 +202,8 @@ class RowEncoder:
 
     def stamp(self, target: Target, part: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
         """Return the first clock and the frames of encoded rows, for which the clock advances."""
-        route = self._routes[target]
         clock.update()
-        count = len(part.rests if isinstance(part, SplitMessages) else part)
-        first = clock.value + clock.step
-        data = route.stamp(part, first, clock.step, flags)
-        clock.value += count * clock.step
-        return first, data
+        return self._routes[target].stamp(part, clock, flags)
 
     def template(self, content_type: str) -> AckTemplate:
         """Return the form of acknowledgements of journals which rows were encoded for."""

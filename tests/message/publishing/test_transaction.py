@@ -250,14 +250,12 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(broken, 
         async with publisher.transaction():
             await publisher.publish_uncommitted(to("J1"), {"v": 1})
             if broken == "append":
-                publisher._try_append, whole = fail, publisher._try_append
+                appends.try_append = fail
             else:
                 adapter.acknowledgement, whole = fail, adapter.acknowledgement
             raise KeyError
     assert "can't roll back" in caplog.text
-    if broken == "append":
-        publisher._try_append = whole
-    else:
+    if broken == "acknowledgement":
         adapter.acknowledgement = whole
     async with publisher.transaction():
         await publisher.publish_uncommitted(to("J1"), {"v": 2})
