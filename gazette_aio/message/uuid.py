@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import struct
 import time
-from binascii import hexlify, unhexlify
+from binascii import unhexlify
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NewType
 from uuid import UUID
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ProducerID = NewType("ProducerID", bytes)
 """Six bytes which identify a publisher."""
 
+RAW_LENGTH, TEXT_LENGTH = 16, 36
+"""Lengths of a UUID: its bytes, and its canonical text."""
 MASK_64 = (1 << 64) - 1
 UNIX_EPOCH_TICKS = 122192928000000000
 """Ticks of 100 ns between 1582-10-15 and 1970-01-01."""
@@ -229,7 +231,7 @@ def parse_uuid(text: str | bytes) -> UUID:
         raw = raw[1:37]
     elif size == 32:
         return UUID(int=_hex_int(raw))
-    elif size != 36:
+    elif size != TEXT_LENGTH:
         raise ValidationError(f"invalid UUID length: {size}")
     if raw[8] != 45 or raw[13] != 45 or raw[18] != 45 or raw[23] != 45:
         raise ValidationError("invalid UUID format")
@@ -242,7 +244,7 @@ def uuid_from_bytes(raw: bytes) -> UUID:
     Raises:
         ValidationError: If `raw` has another length.
     """
-    if len(raw) != 16:
+    if len(raw) != RAW_LENGTH:
         raise ValidationError(f"invalid UUID (got {len(raw)} bytes)")
     return UUID(int=int.from_bytes(raw, "big"))
 
@@ -274,26 +276,11 @@ def clock_span(producer: bytes, flags: int, clock: int) -> tuple[int, UUID]:
     return base, build_uuid(producer, base, flags)
 
 
-def text_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
-    """Return a function of a clock, which returns the text of its UUID as ASCII bytes.
+def raw_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
+    """Return a function of a clock, which returns the 16 bytes of its UUID.
 
     It's for paths which can't afford UUID objects.
     """
-    base, tail = NO_SPAN, b""
-
-    def write(clock: int) -> bytes:
-        nonlocal base, tail
-        delta = clock - base
-        if delta & BEYOND_SPAN:
-            base, uuid = clock_span(producer, flags, clock)
-            delta, tail = clock - base, str(uuid)[8:].encode()
-        return hexlify(_pack_low(delta >> 4)) + tail
-
-    return write
-
-
-def raw_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
-    """Return a function of a clock, which returns the 16 bytes of its UUID."""
     base, tail = NO_SPAN, b""
 
     def write(clock: int) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from gazette_aio.message.uuid import RAW_LENGTH, TEXT_LENGTH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
@@ -101,6 +103,11 @@ class UUIDPlace(NamedTuple):
     """What follows the UUID; may be empty."""
     text: bool
     """Whether the UUID is text, or else 16 bytes."""
+
+    @property
+    def uuid_end(self) -> int:
+        """Length of the prefix and the UUID."""
+        return len(self.prefix) + (TEXT_LENGTH if self.text else RAW_LENGTH)
 
 
 @runtime_checkable

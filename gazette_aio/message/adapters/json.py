@@ -21,7 +21,14 @@ from gazette_aio.message.adapters.members import (
     member_names,
     refuse_non_finite,
 )
-from gazette_aio.message.uuid import BEYOND_SPAN, NO_SPAN, ZERO_UUID, clock_span, parse_uuid
+from gazette_aio.message.uuid import (
+    BEYOND_SPAN,
+    NO_SPAN,
+    TEXT_LENGTH,
+    ZERO_UUID,
+    clock_span,
+    parse_uuid,
+)
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -35,7 +42,6 @@ _SPACE = b" \t\r\n"
 _BRACE, _QUOTE = frozenset(b"{"), frozenset(b'"')
 _first, _behind_first = itemgetter(0), itemgetter(slice(1, None))
 _NULL = b"null"
-_UUID_TEXT = 36
 _pack_low = Struct(">I").pack
 
 
@@ -94,7 +100,7 @@ class JSONAdapter(Generic[T]):
         self, producer: bytes, flags: int, suffix: bytes = b""
     ) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped document."""
-        # Hot: this is `encode()` for messages without a UUID of their own, and `text_writer()`.
+        # Hot: this is `encode()` for messages without a UUID of their own, without a UUID object.
         encode, has_top_member, check_floats, check_lines = (
             self._encode,
             self._has_top_member,
@@ -212,7 +218,7 @@ class JSONAdapter(Generic[T]):
                 return self._head, self._after + document[1:]
             if document == b"{}":
                 return self._head, b'"' + self._inner + b"}"
-        end = len(self._head) + _UUID_TEXT
+        end = len(self._head) + TEXT_LENGTH
         if (
             document.startswith(self._head)
             and document.find(b'"', len(self._head)) == end

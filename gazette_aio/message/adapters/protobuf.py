@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
-from gazette_aio.message.uuid import ZERO_UUID, raw_writer, uuid_from_bytes
+from gazette_aio.message.uuid import RAW_LENGTH, ZERO_UUID, raw_writer, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-_UUID_LENGTH = 16
 _LENGTH_DELIMITED = 2
 
 
@@ -45,7 +44,7 @@ class ProtobufAdapter(Generic[M]):
             else attrgetter(uuid_field)
         )
         # Wire: a field's order within a message is free, so that the UUID may come first.
-        self._tag = _varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((_UUID_LENGTH,))
+        self._tag = _varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((RAW_LENGTH,))
         self.uuid_place: UUIDPlace | None = UUIDPlace(self._tag, b"", text=False)
 
     def decode(self, frame: bytes) -> M:
@@ -103,8 +102,8 @@ class ProtobufAdapter(Generic[M]):
     def frame_uuid(self, frame: bytes) -> UUID:
         """Return the UUID of a serialized message."""
         tag = len(self._tag)
-        if frame.startswith(self._tag) and len(frame) >= tag + _UUID_LENGTH:
-            return uuid_from_bytes(frame[tag : tag + _UUID_LENGTH])
+        if frame.startswith(self._tag) and len(frame) >= tag + RAW_LENGTH:
+            return uuid_from_bytes(frame[tag : tag + RAW_LENGTH])
         return self.uuid(self._parse(frame))
 
     def acknowledgement(self, uuid: UUID) -> bytes:

@@ -15,7 +15,7 @@ from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.sequencing.plan import NO_ROWS, ReplayFilter
-from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
+from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,9 +226,8 @@ class JournalRecords:
 
     def _refuse(self, region: Region, bad: list[BadFrame]) -> None:
         places = zip(region.payloads(), region.begins().tolist(), region.ends.tolist(), strict=True)
-        for (_, error), (frame, begin, end) in zip(bad, places, strict=True):
-            kind = "uuid" if isinstance(error, ValidationError) else "decode"
-            self._outputs.extend(self._maker.refuse(error, frame, begin, end, kind))
+        for one, (frame, begin, end) in zip(bad, places, strict=True):
+            self._outputs.extend(self._maker.refuse(one.error, frame, begin, end, one.kind))
 
     def _split(self) -> Region | None:
         """Return the next region; or None if there's no content, or outputs of what isn't one."""

@@ -20,6 +20,7 @@ from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.envelopes.stamps import BadFrame, EnvelopeBuilder
 from gazette_aio.message.framing import Frames
 from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.uuid import TEXT_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing.regions import Region
     from gazette_aio.message.sequencing.columns import Indices
 
-_TEXT_LENGTH, _RAW_LENGTH = 36, 16
 _BLOCK_ROWS = 1 << 13  # So that what's gathered of them stays in the CPU's cache.
 _FEW_ROWS = 8  # So few are read sooner one by one.
 _SCALAR_ROWS = 1024
@@ -49,7 +49,7 @@ _Words = NDArray[np.uint64]
 
 # Value of each byte of the text of a UUID: zero for a digit, one for a dash, else two.
 _KINDS = bytes(0 if chr(c) in "0123456789abcdefABCDEF" else 1 if c == 45 else 2 for c in range(256))
-_TEXT_KINDS = np.zeros(_TEXT_LENGTH, np.uint8)
+_TEXT_KINDS = np.zeros(TEXT_LENGTH, np.uint8)
 _TEXT_KINDS[8:24:5] = 1
 
 
@@ -179,8 +179,7 @@ class UuidReader:
         """Return the words of UUIDs at their usual place, and which rows have one: all if None."""
         assert self._place is not None
         prefix, suffix, is_text = self._place
-        begin = len(prefix)
-        end = begin + (_TEXT_LENGTH if is_text else _RAW_LENGTH)
+        begin, end = len(prefix), self._place.uuid_end
         size = end + len(suffix)
         # Only rows near the end of the buffer don't fit, and are too short to have a UUID.
         fit = int(np.searchsorted(block.starts, len(block.data) - size, "right"))
@@ -221,13 +220,13 @@ class UuidReader:
                 continue  # Null, where an object would be.
             except Exception:  # noqa: BLE001 - found again, and handed on, as rows are read singly.
                 break
-            if type(text) is str and len(text) == _TEXT_LENGTH:
+            if type(text) is str and len(text) == TEXT_LENGTH:
                 texts.append(text)
                 read.append(row)
         joined = "".join(texts).encode("utf-8", "surrogatepass")
-        if len(joined) != _TEXT_LENGTH * len(texts):
+        if len(joined) != TEXT_LENGTH * len(texts):
             return rows  # Not ASCII.
-        words, parsed = _parse(np.frombuffer(joined, np.uint8).reshape(-1, _TEXT_LENGTH))
+        words, parsed = _parse(np.frombuffer(joined, np.uint8).reshape(-1, TEXT_LENGTH))
         good = np.array(read, np.int64)
         if parsed is not None:
             good = good[parsed]
@@ -266,7 +265,7 @@ def _parse(texts: _Bytes) -> tuple[_Words, Indices | None]:
     parsed = None
     if not bool((texts[:, 8:24:5] == _DASH).all()) or (raw := _unhex(texts)) is None:
         kinds = np.frombuffer(texts.tobytes().translate(_KINDS), np.uint8)
-        is_uuid = (kinds.reshape(-1, _TEXT_LENGTH) == _TEXT_KINDS).all(axis=1)
+        is_uuid = (kinds.reshape(-1, TEXT_LENGTH) == _TEXT_KINDS).all(axis=1)
         parsed = np.flatnonzero(is_uuid)
         raw = _unhex(texts[parsed])
         assert raw is not None

@@ -1,24 +1,22 @@
-"""From chunks of a journal to runs of envelopes."""
+"""Splitter of a journal's content into runs of envelopes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio.message.framing import Decoder, Frames
-from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError, ValidationError
+from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
 if TYPE_CHECKING:
     from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+    from gazette_aio.message.framing import Decoder, Frames
 
 RUN_LIMIT = 1024
 """Largest number of messages which are handled without a pause."""
 
 
 class JournalSplitter:
-    """Splits the content of one journal into envelopes, and says what's wrong with which bytes.
-
-    It's pure, and continues behind errors.
+    """Splits the content of one journal into envelopes, and continues behind errors.
 
     Args:
         decoder: Decoder of the journal's framing.
@@ -49,10 +47,8 @@ class JournalSplitter:
         """Offset of the next message."""
         if self._rest is not None:
             return self._rest.begin
-        frames, cut_off = self._frames, self._cut_off
-        if frames is not None:
-            return frames.ends[cut_off - 1] if cut_off else frames.begin
-        return self._decoder.offset
+        frames = self._frames
+        return self._decoder.offset if frames is None else frames.begin_of(self._cut_off)
 
     def feed(self, chunk: bytes, begin: int) -> int:
         """Take the next content, which begins at offset `begin`.
@@ -93,12 +89,12 @@ class JournalSplitter:
             return []
         envelopes, bad = self._builder.build(frames)
         if bad is not None:
-            self._rest = self._skip(frames, bad.position + 1)
-            begin = frames.ends[bad.position - 1] if bad.position else frames.begin
-            kind = "uuid" if isinstance(bad.error, ValidationError) else "decode"
-            end = frames.ends[bad.position]
-            failed = self._wrap(FramingError, bad.error, begin, end, kind)
-            failed.__cause__ = bad.error
+            position, error = bad
+            behind = position + 1
+            self._rest = frames.slice(behind) if behind < len(frames.ends) else None
+            begin, end = frames.begin_of(position), frames.ends[position]
+            failed = framing_error(error, self.journal, begin, end, bad.kind)
+            failed.__cause__ = error
             if not envelopes:
                 raise failed
             self._failed = failed
@@ -106,36 +102,25 @@ class JournalSplitter:
 
     def _cut_run(self) -> Frames | None:
         """Return no more frames of those at hand than are handled without a pause."""
-        frames, begin = self._frames, self._cut_off
+        frames, start = self._frames, self._cut_off
         if frames is None:
             try:
                 frames = self._decoder.frames()
             except FramingError as error:
-                raise self._wrap(type(error), error, error.begin, error.end, error.kind) from error
+                begin, end, cls = error.begin, error.end, type(error)
+                raise framing_error(error, self.journal, begin, end, error.kind, cls) from error
             except UnexpectedEOFError as error:
                 offset = self._decoder.offset
                 kind = "unexpected_eof"
-                raise self._wrap(FramingError, error, offset, offset, kind) from error
+                raise framing_error(error, self.journal, offset, offset, kind) from error
             if frames is None or len(frames.ends) <= RUN_LIMIT:
                 return frames
-        end = begin + RUN_LIMIT
-        if end < len(frames.ends):
-            self._frames, self._cut_off = frames, end
+        stop = start + RUN_LIMIT
+        if stop < len(frames.ends):
+            self._frames, self._cut_off = frames, stop
         else:
             self._frames, self._cut_off = None, 0
-        first = frames.ends[begin - 1] if begin else frames.begin
-        return Frames(first, frames.payloads[begin:end], frames.ends[begin:end])
-
-    @staticmethod
-    def _skip(frames: Frames, count: int) -> Frames | None:
-        if count == len(frames.ends):
-            return None
-        return Frames(frames.ends[count - 1], frames.payloads[count:], frames.ends[count:])
-
-    def _wrap(
-        self, cls: type[FramingError], error: Exception, begin: int, end: int, kind: str
-    ) -> FramingError:
-        return framing_error(error, self.journal, begin, end, kind, cls)
+        return frames.slice(start, stop)
 
 
 def framing_error(  # noqa: PLR0917
@@ -146,6 +131,6 @@ def framing_error(  # noqa: PLR0917
     kind: str,
     cls: type[FramingError] = FramingError,
 ) -> FramingError:
-    """Return `error` as that of the bytes `[begin, end)` of `journal`."""
-    text = f"framing.Unmarshal(offset {begin}): {error}"
+    """Return the error of the bytes `[begin, end)` of `journal`, which `error` is the reason of."""
+    text = f"{journal} at offset {begin}: {error}"
     return cls(text, journal=journal, begin=begin, end=end, kind=kind)

@@ -1,4 +1,4 @@
-"""From frames to envelopes: the UUID of each message, read from its bytes."""
+"""Builder of envelopes of frames, which reads the UUID of each message from its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.framing import Frames
 
-TEXT_LENGTH, RAW_LENGTH = 36, 16
 _MAX_TAILS = 4096
 
 _Tail = tuple[int, Flags, ProducerID]
@@ -34,10 +33,15 @@ _unpack_low = struct.Struct(">I").unpack
 
 
 class BadFrame(NamedTuple):
-    """A frame whose UUID couldn't be read."""
+    """A frame whose UUID, or message, can't be read."""
 
     position: int
     error: Exception
+
+    @property
+    def kind(self) -> str:
+        """Kind of the FramingError to raise, if the UUID can't be read."""
+        return "uuid" if isinstance(self.error, ValidationError) else "decode"
 
 
 class EnvelopeBuilder:
@@ -68,77 +72,39 @@ class EnvelopeBuilder:
             else None
         )
         self._tails: dict[bytes, _Tail] = {}
+        # Of the place: where the low 32 bits of the timestamp begin, and the tail behind them.
+        # Without a place there are no tails, so that none is found.
+        place = self._place or UUIDPlace(b"", b"", text=False)
+        self._prefix = place.prefix
+        self._low_at = len(place.prefix)
+        self._tail_at = self._low_at + (8 if place.text else 4)
+        self._tail_end = place.uuid_end + len(place.suffix)
+        self._is_text = place.text
 
     def build(self, frames: Frames) -> tuple[list[Envelope[Any]], BadFrame | None]:
         """Return the envelopes of frames, up to the first whose UUID can't be read."""
-        place = self._place
-        if place is None:
-            return self._build_slowly(frames)
-        if place.text:
-            return self._build_text(frames, place)
-        return self._build_raw(frames, place)
-
-    def _build_text(
-        self, frames: Frames, place: UUIDPlace
-    ) -> tuple[list[Envelope[Any]], BadFrame | None]:
         envelopes: list[Envelope[Any]] = []
         add = envelopes.append
-        journal, prefix, find_tail = self.journal, place.prefix, self._tails.get
-        low_at = len(prefix)
-        tail_at = low_at + 8
-        tail_end = low_at + TEXT_LENGTH + len(place.suffix)
+        journal, prefix, find_tail = self.journal, self._prefix, self._tails.get
+        low_at, tail_at, tail_end = self._low_at, self._tail_at, self._tail_end
+        is_text = self._is_text
         begin = frames.begin
         for payload, end in zip(frames.payloads, frames.ends, strict=True):
             tail = find_tail(payload[tail_at:tail_end])
             if tail is not None and payload.startswith(prefix):
+                low_digits = payload[low_at:tail_at]
                 try:
-                    # Not int(…, 16), which accepts more than digits.
-                    low = _unpack_low(unhexlify(payload[low_at:tail_at]))[0]
+                    # Not int(…, 16) of text, which accepts more than digits.
+                    low = _unpack_low(unhexlify(low_digits) if is_text else low_digits)[0]
                 except ValueError:
-                    tail = None
+                    pass
                 else:
                     high, flags, producer = tail
                     add(Envelope(journal, begin, end, low << 4 | high, flags, producer, payload))
-            else:
-                tail = None
-            if tail is None:
-                try:
-                    add(self._build_one(payload, begin, end))
-                except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
-                    return envelopes, BadFrame(len(envelopes), error)
-            begin = end
-        return envelopes, None
-
-    def _build_raw(
-        self, frames: Frames, place: UUIDPlace
-    ) -> tuple[list[Envelope[Any]], BadFrame | None]:
-        envelopes: list[Envelope[Any]] = []
-        add = envelopes.append
-        journal, prefix, find_tail = self.journal, place.prefix, self._tails.get
-        low_at = len(prefix)
-        tail_at = low_at + 4
-        tail_end = low_at + RAW_LENGTH
-        begin = frames.begin
-        for payload, end in zip(frames.payloads, frames.ends, strict=True):
-            tail = find_tail(payload[tail_at:tail_end])
-            if tail is not None and payload.startswith(prefix):
-                high, flags, producer = tail
-                low = _unpack_low(payload[low_at:tail_at])[0]
-                add(Envelope(journal, begin, end, low << 4 | high, flags, producer, payload))
-            else:
-                try:
-                    add(self._build_one(payload, begin, end))
-                except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
-                    return envelopes, BadFrame(len(envelopes), error)
-            begin = end
-        return envelopes, None
-
-    def _build_slowly(self, frames: Frames) -> tuple[list[Envelope[Any]], BadFrame | None]:
-        envelopes: list[Envelope[Any]] = []
-        begin = frames.begin
-        for payload, end in zip(frames.payloads, frames.ends, strict=True):
+                    begin = end
+                    continue
             try:
-                envelopes.append(self._build_one(payload, begin, end))
+                add(self._build_one(payload, begin, end))
             except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
                 return envelopes, BadFrame(len(envelopes), error)
             begin = end
@@ -172,8 +138,7 @@ class EnvelopeBuilder:
         place = self._place
         if place is None or not payload.startswith(place.prefix):
             return None
-        begin = len(place.prefix)
-        end = begin + (TEXT_LENGTH if place.text else RAW_LENGTH)
+        begin, end = self._low_at, place.uuid_end
         if len(payload) < end or not payload.startswith(place.suffix, end):
             return None
         try:
@@ -186,7 +151,6 @@ class EnvelopeBuilder:
                 self._tails.clear()
             clock = get_clock(uuid)
             high = clock & ~(0xFFFFFFFF << 4)
-            tail_at = begin + (8 if place.text else 4)
-            tail = payload[tail_at : end + len(place.suffix)]
+            tail = payload[self._tail_at : self._tail_end]
             self._tails[tail] = high, get_flags(uuid), get_producer_id(uuid)
         return uuid

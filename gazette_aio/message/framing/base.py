@@ -38,6 +38,14 @@ class Frames(NamedTuple):
     ends: list[int]
     """Offset behind each frame."""
 
+    def begin_of(self, index: int) -> int:
+        """Return the offset of the frame at `index`."""
+        return self.ends[index - 1] if index else self.begin
+
+    def slice(self, start: int, stop: int | None = None) -> Frames:
+        """Return the frames from `start` up to `stop`, copied."""
+        return Frames(self.begin_of(start), self.payloads[start:stop], self.ends[start:stop])
+
 
 class Framing(abc.ABC):
     """Base of framings, which delimit the messages of a content type.
@@ -163,7 +171,7 @@ class QueueingDecoder:
         """Offset of the next frame."""
         for queued in self._ready:
             if isinstance(queued, Frames):
-                return queued.ends[self._index - 1] if self._index else queued.begin
+                return queued.begin_of(self._index)
             begin: int = getattr(queued, "begin", -1)
             return begin
         return self._tail_offset
@@ -174,13 +182,12 @@ class QueueingDecoder:
         if run is None:
             return None
         index = self._index
-        begin = run.ends[index - 1] if index else run.begin
         if index + 1 == len(run.ends):
             self._ready.popleft()
             self._index = 0
         else:
             self._index = index + 1
-        return Frame(begin, run.ends[index], run.payloads[index])
+        return Frame(run.begin_of(index), run.ends[index], run.payloads[index])
 
     def frames(self) -> Frames | None:
         """Return all frames at hand, up to the next error, or None if there are none."""
@@ -189,9 +196,7 @@ class QueueingDecoder:
             return None
         self._ready.popleft()
         index, self._index = self._index, 0
-        if index:
-            run = Frames(run.ends[index - 1], run.payloads[index:], run.ends[index:])
-        return run
+        return run.slice(index) if index else run
 
     def end(self) -> None:
         """Declare the end of content."""

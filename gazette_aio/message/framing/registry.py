@@ -29,15 +29,20 @@ def find_framing(content_type: str) -> Framing | None:
     return _framings.get(content_type)
 
 
-def framing_by_content_type(content_type: str) -> Framing:
+def framing_by_content_type(content_type: str, *, journal: str = "") -> Framing:
     """Return the framing of `content_type`.
+
+    Args:
+        content_type: Content type of a journal.
+        journal: Name of the journal, for errors.
 
     Raises:
         UnrecognizedContentTypeError: If none is registered.
     """
     framing = find_framing(content_type)
     if framing is None:
-        raise UnrecognizedContentTypeError(f"unrecognized content-type ({content_type})")
+        text = f"unrecognized content-type ({content_type})"
+        raise UnrecognizedContentTypeError(text, journal=journal)
     return framing
 
 

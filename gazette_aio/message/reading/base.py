@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
-from gazette_aio.message.envelopes.stamps import RAW_LENGTH, TEXT_LENGTH, EnvelopeBuilder
+from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
 from gazette_aio.message.reading.batches import EnvelopeBatch
 from gazette_aio.message.reading.inputs import Inputs
 from gazette_aio.message.reading.sources import (
@@ -105,8 +105,7 @@ class MessageIterator(ABC, Generic[T]):
         self._uuid_place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
         self._behind_uuid = 0
         if self._uuid_place is not None:
-            length = TEXT_LENGTH if self._uuid_place.text else RAW_LENGTH
-            self._behind_uuid = len(self._uuid_place.prefix) + length
+            self._behind_uuid = self._uuid_place.uuid_end
         # What's behind the UUID of acknowledgements which can't be decoded.
         self._undecodable: set[bytes] = set()
         self._make_splitter = splitter_factory(

@@ -105,7 +105,7 @@ async def test_readers_and_end_offsets():
     for _ in range(2):
         with pytest.raises(FramingError) as raised:
             await collect(iterator)
-        assert str(raised.value) == f"framing.Unmarshal(offset {begin}): unexpected EOF"
+        assert str(raised.value) == f"a/j at offset {begin}: unexpected EOF"
         assert isinstance(raised.value.__cause__, UnexpectedEOFError)
     async with iterator:
         pass
@@ -193,10 +193,7 @@ async def test_bad_frames_are_passed_over():
             for i in (1, 2, 3, 4, 5, 7)
         ]
         prefix = "reading uncommitted message: " if cls is ReadCommittedIter else ""
-        assert (
-            str(errors[1])
-            == f"{prefix}framing.Unmarshal(offset {errors[1].begin}): invalid UUID length: 4"
-        )
+        assert str(errors[1]) == f"{prefix}a/j at offset {errors[1].begin}: invalid UUID length: 4"
         assert [e.kind for e in errors[:3]] == ["decode", "uuid", "uuid"]
         lenient = cls("a/j", ADAPTER, client=client, on_error="skip")
         assert await collect(lenient) == got
@@ -349,7 +346,7 @@ async def test_read_errors_are_wrapped_and_reading_goes_on():
     iterator = ReadCommittedIter(reader, ADAPTER)
     with pytest.raises(FramingError) as raised:
         await anext(iterator)
-    assert str(raised.value) == "reading uncommitted message: framing.Unmarshal(offset 0): broken"
+    assert str(raised.value) == "reading uncommitted message: a/j at offset 0: broken"
     assert isinstance(raised.value.__cause__, FragmentError)
     assert name(await anext(iterator)) == "A1o"
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from gazette_aio.message.columnar.payloads import Lines
 from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.uuid import TEXT_LENGTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_UUID_TEXT = 36
 _DASH, _LAST_DIGIT, _BACKSLASH, _OPEN = b"-"[0], b"f"[0], b"\\"[0], b"{"[0]
 
 
@@ -28,8 +28,8 @@ class StampStripper:
         self._prefix = np.frombuffer(prefix, np.uint8)
         # A member has to follow: a comma without one isn't a document, and mustn't become one.
         self._suffix = np.frombuffer(suffix + b'"', np.uint8)
-        self._cut = len(prefix) + _UUID_TEXT + len(suffix) - 1
-        self._size = len(prefix) + _UUID_TEXT + len(self._suffix)
+        self._cut = len(prefix) + TEXT_LENGTH + len(suffix) - 1
+        self._size = len(prefix) + TEXT_LENGTH + len(self._suffix)
 
     def strip(self, lines: Lines) -> Lines:
         """Return lines without the members at their front which hold nothing but a UUID."""
@@ -61,7 +61,7 @@ class StampStripper:
             return None
         overlapping = np.ndarray((last + 1,), f"V{size}", data, strides=(1,))
         windows = overlapping[starts[:fit]].view(np.uint8).reshape(fit, size)
-        end = len(self._prefix) + _UUID_TEXT
+        end = len(self._prefix) + TEXT_LENGTH
         text = windows[:, len(self._prefix) : end]
         found = [
             windows[:, : len(self._prefix)] == self._prefix,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.uuid import TEXT_LENGTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +20,6 @@ _48, _52, _58 = (np.uint64(bits) for bits in (48, 52, 58))
 _COUNTER, _MIDDLE = np.uint64(0xF), np.uint64(0xFFFF)
 _VERSION, _VARIANT = np.uint64(0x1000), np.uint64(1 << 63)
 _DASH = b"-"[0]
-_TEXT_LENGTH = 36
 _DIGITS = 16  # Of a word.
 _PRODUCER_DIGITS = 12
 
@@ -42,7 +42,7 @@ def uuid_texts(columns: UuidColumns, validity: Any = None) -> Any:
     words = np.empty((columns.rows, 2), ">u8")
     words[:, 0], words[:, 1] = high, low
     digits = np.frombuffer(hexlify(words.tobytes()), np.uint8).reshape(-1, 2 * _DIGITS)
-    texts = np.empty((columns.rows, _TEXT_LENGTH), np.uint8)
+    texts = np.empty((columns.rows, TEXT_LENGTH), np.uint8)
     begin = 0
     for group, size in enumerate((8, 4, 4, 4, 12)):
         texts[:, begin + group : begin + group + size] = digits[:, begin : begin + size]
