@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.retry import Failure, Operation, RetryPolicy, decide
+from gazette_aio.client.retry import Failure, Operation, RetryPolicy
+from gazette_aio.client.retry_rules import decide
 
 _logger = logging.getLogger(__name__)
 

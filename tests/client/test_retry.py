@@ -1,244 +1,177 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import Failure, Operation, RetryPolicy, backoff
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.retry import RULES, Course, decide, matching_rule
+from gazette_aio.client.retry_rules import decide
 from gazette_aio.protocol.errors import status_error
 
-READ = pb.ReadRequest(journal="a/journal")
-BLOCKING = pb.ReadRequest(journal="a/journal", block=True)
-APPEND = pb.AppendRequest(journal="a/journal")
-REGISTERS = pb.AppendRequest(
-    journal="a/journal", check_registers=pb.LabelSelector(include=pb.label_set("a-label", ""))
-)
+READ, APPEND, SERVICE = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
+CONTROL, WATCH, POLL = Operation.CONTROL, Operation.WATCH, Operation.POLL
 STATUS = pb.Status
+STATUSES = [status for status in STATUS.values() if status != STATUS.OK]
+NOT_PRIMARY = STATUS.NOT_JOURNAL_PRIMARY_BROKER
+PERMANENT = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "INVALID_ARGUMENT")
+PASSING = ("UNAVAILABLE", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 MASKED = pb.TransportError("INTERNAL", "Internal error from Core")
+OURS = (pb.AuthorizationError("no key"), pb.ConfigurationError("no file"))
+
+JOURNAL = "a/journal"
+REQUESTS: dict[Operation, Any] = {
+    READ: pb.ReadRequest(journal=JOURNAL),
+    APPEND: pb.AppendRequest(journal=JOURNAL),
+    SERVICE: pb.AppendRequest(journal=JOURNAL),
+    CONTROL: pb.ListRequest(),
+    WATCH: pb.ListRequest(watch=True),
+    POLL: pb.ListRequest(),
+}
+MANY = 1000
 
 
-def fail(
-    operation: Operation,
-    error: object,
-    attempt: int = 0,
-    request: object = READ,
-    *,
-    established: bool = False,
-) -> Failure:
-    if isinstance(error, int):
-        error = status_error(error)
-    elif isinstance(error, str):
-        error = pb.TransportError(error, "text")
-    return Failure(operation, error, attempt, request, established=established)  # type: ignore[arg-type]
+def coded(code: str) -> pb.TransportError:
+    return pb.TransportError(code, "text", retryable=code in PASSING)
 
 
-def test_the_schedule() -> None:
-    assert [backoff(attempt) for attempt in range(-2, 9)] == [
-        0.0, 0.0, 0.05, 0.05, 0.1, 0.1, 1.0, 1.0, 5.0, 5.0, 5.0,
-    ]  # fmt: skip
-    assert backoff(10**6) == 5.0
+def fetched(status: int, *, retryable: bool = True) -> pb.TransportError:
+    return pb.TransportError("", "text", http_status=status, retryable=retryable)
 
 
-def apply_request(*revisions: int) -> pb.ApplyRequest:
-    return pb.ApplyRequest(
-        changes=[pb.ApplyRequest.Change(expect_mod_revision=revision) for revision in revisions]
-    )
-
-
-R, A, S = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
-C = Operation.CONTROL
-W, P = Operation.WATCH, Operation.POLL
-LIST = pb.ListRequest()
-RAISE, RETRY = Course.RAISE, Course.RETRY
-QUIET, SILENT = Course.RETRY_QUIET_AT_FIRST, Course.RETRY_SILENT
-
-
-def behind_head() -> pb.BrokerStatusError:
-    response = pb.ReadResponse(offset=10, write_head=20)
+def not_yet(offset: int, write_head: int) -> pb.BrokerStatusError:
+    response = pb.ReadResponse(offset=offset, write_head=write_head)
     return status_error(STATUS.OFFSET_NOT_YET_AVAILABLE, response=response)
 
 
-CASES = [
-    (fail(R, None), SILENT),
-    (fail(R, STATUS.OFFSET_NOT_YET_AVAILABLE), RAISE),
-    (fail(R, STATUS.OFFSET_NOT_YET_AVAILABLE, request=BLOCKING), SILENT),
-    (fail(R, STATUS.INSUFFICIENT_JOURNAL_BROKERS), QUIET),
-    (fail(R, STATUS.NOT_JOURNAL_BROKER), QUIET),
-    (fail(R, STATUS.JOURNAL_NOT_FOUND, 3), QUIET),
-    (fail(R, STATUS.JOURNAL_NOT_FOUND, 4), RAISE),
-    (fail(R, STATUS.SUSPENDED), RAISE),
-    (fail(R, STATUS.NOT_ALLOWED), RAISE),
-    (fail(R, 99), RETRY),
-    (fail(R, "UNAVAILABLE"), RETRY),
-    (fail(R, "CANCELLED"), RETRY),
-    (fail(R, "UNKNOWN", 1000), RETRY),
-    (fail(R, "UNAUTHENTICATED", 1), QUIET),
-    (fail(R, "UNAUTHENTICATED", 2), RAISE),
-    (fail(A, "UNAUTHENTICATED", 1, APPEND), QUIET),
-    (fail(A, "UNAUTHENTICATED", 2, APPEND), RAISE),
-    (fail(C, "UNAUTHENTICATED", 1, pb.ListRequest()), QUIET),
-    (fail(C, "UNAUTHENTICATED", 2, pb.ListRequest()), RAISE),
-    (fail(R, "PERMISSION_DENIED"), RAISE),
-    (fail(R, "UNIMPLEMENTED"), RAISE),
-    (fail(R, "INVALID_ARGUMENT"), RAISE),
-    (fail(R, pb.AuthorizationError("no")), RAISE),
-    (fail(R, pb.ConfigurationError("no")), RAISE),
-    (fail(R, pb.ValidationError("a response")), RETRY),
-    (fail(A, "UNAVAILABLE", 1000, APPEND), RETRY),
-    (fail(A, "UNKNOWN", 0, APPEND), RAISE),
-    (fail(A, "CANCELLED", 0, APPEND), RAISE),
-    (fail(A, MASKED, 3, APPEND), RETRY),
-    (fail(A, MASKED, 4, APPEND), RAISE),
-    (fail(A, STATUS.NOT_JOURNAL_PRIMARY_BROKER, 0, APPEND), QUIET),
-    (fail(A, STATUS.NO_JOURNAL_PRIMARY_BROKER, 0, APPEND), QUIET),
-    (fail(A, STATUS.INSUFFICIENT_JOURNAL_BROKERS, 0, APPEND), QUIET),
-    (fail(A, STATUS.JOURNAL_NOT_FOUND, 0, APPEND), RAISE),
-    (fail(A, STATUS.WRONG_APPEND_OFFSET, 0, APPEND), RAISE),
-    (fail(A, STATUS.REGISTER_MISMATCH, 0, REGISTERS), RAISE),
-    (fail(S, "UNKNOWN", 1000, APPEND), QUIET),
-    (fail(S, STATUS.FRAGMENT_STORE_UNHEALTHY, 0, APPEND), RAISE),
-    (fail(S, STATUS.INDEX_HAS_GREATER_OFFSET, 0, APPEND), RAISE),
-    (fail(S, STATUS.JOURNAL_NOT_FOUND, 0, APPEND), RAISE),
-    (fail(S, STATUS.NOT_ALLOWED, 0, APPEND), RAISE),
-    (fail(S, STATUS.REGISTER_MISMATCH, 0, REGISTERS), RAISE),
-    (fail(S, STATUS.WRONG_APPEND_OFFSET, 0, APPEND), RAISE),
-    (fail(S, STATUS.SUSPENDED, 0, APPEND), QUIET),
-    (fail(S, "UNAUTHENTICATED", 2, APPEND), QUIET),
-    (fail(S, "UNAUTHENTICATED", 3, APPEND), RAISE),
-    (fail(S, pb.AuthorizationError("no"), 0, APPEND), RAISE),
-    (fail(S, pb.ValidationError("a response"), 2, APPEND), QUIET),
-    (fail(S, pb.ValidationError("a response"), 3, APPEND), RAISE),
-    (fail(S, MASKED, 1000, APPEND), QUIET),
-    (fail(C, "UNAVAILABLE", 5, pb.ListRequest()), QUIET),
-    (fail(C, "UNAVAILABLE", 6, pb.ListRequest()), RAISE),
-    (fail(C, "UNAVAILABLE", 0, pb.ApplyRequest()), QUIET),
-    (fail(C, "UNAVAILABLE", 0, apply_request(-1, -1)), QUIET),
-    (fail(C, "UNAVAILABLE", 0, apply_request(-1, 0)), RAISE),
-    (fail(C, "UNAVAILABLE", 0, apply_request(7)), RAISE),
-    (fail(C, "UNKNOWN", 0, pb.ListRequest()), RAISE),
-    (fail(C, STATUS.ETCD_TRANSACTION_FAILED, 0, apply_request(-1)), RAISE),
-    (fail(R, behind_head(), 3), SILENT),
-    (fail(R, behind_head(), 4), RAISE),
-    (fail(R, pb.FragmentError("damaged"), 2), RETRY),
-    (fail(R, pb.FragmentError("damaged"), 3), RAISE),
-    (fail(R, pb.TransportError("", "no such file", http_status=404), 2), QUIET),
-    (fail(R, pb.TransportError("", "no such file", http_status=404), 3), RAISE),
-    (fail(C, STATUS.NOT_JOURNAL_BROKER, 0, LIST), RAISE),
-    (fail(W, None, 0, LIST), SILENT),
-    (fail(W, None, 1000, LIST, established=True), SILENT),
-    (fail(W, "UNAUTHENTICATED", 1, LIST), QUIET),
-    (fail(W, "UNAUTHENTICATED", 2, LIST), RAISE),
-    (fail(W, "PERMISSION_DENIED", 0, LIST), RAISE),
-    (fail(W, "UNIMPLEMENTED", 0, LIST), RAISE),
-    (fail(W, "UNAUTHENTICATED", 1000, LIST, established=True), QUIET),
-    (fail(W, "UNAVAILABLE", 1000, LIST), QUIET),
-    (fail(W, "UNKNOWN", 0, LIST), QUIET),
-    (fail(W, pb.AuthorizationError("no"), 0, LIST), RAISE),
-    (fail(W, pb.ConfigurationError("no"), 0, LIST), RAISE),
-    (fail(W, pb.AuthorizationError("no"), 0, LIST, established=True), QUIET),
-    (fail(W, pb.ValidationError("a response"), 0, LIST), QUIET),
-    (fail(W, STATUS.WRONG_ROUTE, 0, LIST), QUIET),
-    (fail(P, "UNAVAILABLE", 0, LIST), RAISE),
-    (fail(P, "UNAVAILABLE", 1000, LIST, established=True), RETRY),
-    (fail(P, pb.AuthorizationError("no"), 0, LIST, established=True), RETRY),
-]
+def refusal(*members: str, status: int = STATUS.NOT_JOURNAL_BROKER) -> pb.BrokerStatusError:
+    """A refusal which names other brokers."""
+    header = pb.Header(
+        route=pb.Route(members=[pb.ProcessSpec.ID(zone="a", suffix=name) for name in members])
+    )
+    return status_error(status, header=header)
 
 
-@pytest.mark.parametrize(("failure", "course"), CASES)
-def test_the_table(failure: Failure, course: Course) -> None:
-    assert matching_rule(failure, RetryPolicy()).course is course
-    assert decide(failure, RetryPolicy()).retry is (course is not RAISE)
+def fail(operation: Operation, error: pb.GazetteError | None, attempt: int = 0) -> Failure:
+    return Failure(operation, error, attempt, REQUESTS[operation])
 
 
-def test_options_of_rows() -> None:
-    not_found = fail(A, STATUS.JOURNAL_NOT_FOUND, 3, APPEND)
-    assert decide(not_found, RetryPolicy(retry_not_found=True)).retry
-    assert not decide(not_found._replace(attempt=4), RetryPolicy(retry_not_found=True)).retry
-
-    holding_on = RetryPolicy(retry_check_registers=True)
-    mismatch = fail(S, STATUS.REGISTER_MISMATCH, 99, REGISTERS)
-    assert decide(mismatch, holding_on).retry
-    assert not decide(mismatch._replace(request=APPEND), holding_on).retry
-
-    assert not decide(fail(S, "UNIMPLEMENTED", 0, APPEND), RetryPolicy(permanent_attempts=1)).retry
+def retries(failure: Failure, **options: Any) -> bool:
+    return decide(failure, RetryPolicy(**options)).retry
 
 
-@pytest.mark.parametrize("status", [s for s in STATUS.values() if s != STATUS.OK])
-@pytest.mark.parametrize("operation", Operation)
-def test_every_status_has_a_row(operation: Operation, status: int) -> None:
-    request = READ if operation is R else APPEND
-    for attempt in (0, 3, 4, 100):
-        assert matching_rule(fail(operation, status, attempt, request), RetryPolicy()) in RULES
+def attempts_of(failure: Failure, **options: Any) -> int:
+    """Attempts which a failure takes that repeats itself, or MANY if it never ends."""
+    return next(
+        (n + 1 for n in range(MANY) if not retries(failure._replace(attempt=n), **options)), MANY
+    )
 
 
-def test_each_row_is_of_use() -> None:
-    cases = [
-        *((failure, RetryPolicy()) for failure, _ in CASES),
-        *((fail(*case[:2], 0, case[2]), RetryPolicy()) for case in FOLLOWED),
-        (
-            fail(A, STATUS.JOURNAL_NOT_FOUND, 0, APPEND),
-            RetryPolicy(retry_not_found=True),
-        ),
-        (
-            fail(S, STATUS.REGISTER_MISMATCH, 0, REGISTERS),
-            RetryPolicy(retry_check_registers=True),
-        ),
-    ]
-    reached = {id(matching_rule(failure, policy)) for failure, policy in cases}
-    assert [rule.what for rule in RULES if id(rule) not in reached] == []
-
-
-def test_rows_are_told_apart_and_explained() -> None:
-    assert len({(rule.operation, rule.what) for rule in RULES}) == len(RULES)
-    assert all(rule.why.endswith(".") for rule in RULES)
-
-
-def test_logging_levels() -> None:
-    policy = RetryPolicy()
-    assert decide(fail(R, None, 5), policy).log_level == 0
-    assert decide(fail(R, STATUS.NOT_JOURNAL_BROKER), policy).log_level == 0
-    assert decide(fail(R, STATUS.NOT_JOURNAL_BROKER, 1), policy).log_level == logging.WARNING
-    assert decide(fail(R, "UNKNOWN"), policy).log_level == logging.WARNING
-
-
-def test_delays() -> None:
-    policy = RetryPolicy()
-    assert [decide(fail(R, None, attempt), policy).delay for attempt in range(4)] == [
-        0.0, 0.05, 0.05, 0.1,
-    ]  # fmt: skip
-    assert [decide(fail(R, "UNKNOWN", attempt), policy).delay for attempt in range(3)] == [
-        0.05, 0.05, 0.1,
-    ]  # fmt: skip
-
-
-def test_bounds() -> None:
-    error = fail(R, "UNAVAILABLE", 2)
-    assert decide(error, RetryPolicy(max_attempts=4)).retry
-    assert not decide(error, RetryPolicy(max_attempts=3)).retry
-    late = error._replace(elapsed=10.0)
-    assert decide(late, RetryPolicy(max_elapsed=10.5)).retry
-    assert not decide(late, RetryPolicy(max_elapsed=10.0)).retry
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "retried"),
+errors = st.sampled_from(
     [
-        (None, "UNAVAILABLE", True),
-        (False, "UNAVAILABLE", False),
-        (True, "PERMISSION_DENIED", True),
-        (None, "PERMISSION_DENIED", False),
-    ],
+        *(status_error(status) for status in [*STATUSES, 99]),
+        *(coded(code) for code in (*PERMANENT, *PASSING)),
+        *(fetched(status, retryable=again) for status in (404, 418) for again in (False, True)),
+        MASKED,
+        *OURS,
+        pb.ValidationError("a response"),
+        pb.FragmentError("damaged"),
+        pb.UnexpectedEOFError("cut short"),
+        not_yet(10, 20),
+        refusal("one"),
+        refusal("one", status=NOT_PRIMARY),
+    ]
 )
-def test_the_user_has_the_last_word(answer: bool | None, error: str, retried: bool) -> None:
-    assert decide(fail(R, error), RetryPolicy(on_error=lambda _: answer)).retry is retried
-    # Bounds hold nevertheless.
-    bounded = RetryPolicy(on_error=lambda _: answer, max_attempts=1)
-    assert not decide(fail(R, error), bounded).retry
+failures = st.builds(
+    lambda operation, error, attempt, hops, established, direct: Failure(
+        operation, error, attempt, request_of(operation, direct=direct), 0.0, hops, established
+    ),
+    st.sampled_from(Operation),
+    st.none() | errors,
+    st.integers(0, 20),
+    st.integers(0, 4),
+    st.booleans(),
+    st.booleans(),
+)
+policies = st.builds(
+    RetryPolicy,
+    max_attempts=st.none() | st.integers(1, 30),
+    permanent_attempts=st.integers(1, 10),
+    retry_not_found=st.booleans(),
+    retry_check_registers=st.booleans(),
+)
+
+
+def request_of(operation: Operation, *, direct: bool) -> Any:
+    request = type(REQUESTS[operation])()
+    request.CopyFrom(REQUESTS[operation])
+    if direct and operation in (READ, APPEND, SERVICE):
+        request.do_not_proxy = True
+    return request
+
+
+# Delays and bounds.
+
+
+def test_delays_grow_from_none_to_seconds() -> None:
+    delays = [backoff(attempt) for attempt in range(-2, 50)]
+    assert delays == sorted(delays)
+    assert delays[:2] == [0.0, 0.0]
+    assert all(0 < delay <= 0.1 for delay in delays[2:6])
+    assert max(delays) == backoff(10**9) == 5.0
+
+
+@given(failure=failures, policy=policies)
+def test_every_failure_is_decided_within_the_bounds(failure: Failure, policy: RetryPolicy) -> None:
+    decision = decide(failure, policy)
+    if decision.hop:
+        assert (decision.retry, decision.delay, decision.log_level) == (True, 0.0, 0)
+        return
+    assert decision.delay in (0.0, *(policy.backoff(n) for n in range(failure.attempt + 1)))
+    if not decision.retry:
+        return
+    assert policy.max_attempts is None or failure.attempt + 1 < policy.max_attempts
+    assert not decide(
+        failure._replace(elapsed=7.0), dataclasses.replace(policy, max_elapsed=7.0)
+    ).retry
+    assert decide(failure._replace(elapsed=6.9), dataclasses.replace(policy, max_elapsed=7.0)).retry
+
+
+@given(failure=failures, policy=policies)
+def test_what_is_given_up_stays_so(failure: Failure, policy: RetryPolicy) -> None:
+    if not decide(failure, policy).retry:
+        assert not decide(failure._replace(attempt=failure.attempt + 1), policy).retry
+
+
+@given(failure=failures, policy=policies, answer=st.sampled_from([None, True, False]))
+def test_users_have_the_last_word_within_the_bounds(
+    failure: Failure, policy: RetryPolicy, answer: bool | None
+) -> None:
+    decision = decide(failure, dataclasses.replace(policy, on_error=lambda _: answer))
+    if answer is None:
+        assert decision == decide(failure, policy)
+    elif not answer:
+        assert not decision.retry
+    else:
+        is_within = policy.max_attempts is None or failure.attempt + 1 < policy.max_attempts
+        assert decision.retry is (decision.hop or is_within)
+
+
+@given(failure=failures)
+def test_first_failures_are_logged_less_than_further_ones(failure: Failure) -> None:
+    first = decide(failure._replace(attempt=0), RetryPolicy())
+    later = decide(failure._replace(attempt=1), RetryPolicy())
+    assert {first.log_level, later.log_level} <= {0, logging.WARNING}
+    if first.retry and later.retry:
+        assert first.log_level <= later.log_level
+    if failure.error is None and failure.operation in (READ, WATCH):
+        assert later.log_level == 0
 
 
 def test_policies_are_checked_and_pickle() -> None:
@@ -255,59 +188,196 @@ def test_policies_are_checked_and_pickle() -> None:
     assert pickle.loads(pickle.dumps(policy)) == policy
 
 
+# Operations, by the failures which end them.
+
+
+def ending(operation: Operation, attempt: int) -> set[str]:
+    """Names of the statuses which end an operation at the failed attempt `attempt`."""
+    return {
+        STATUS.Name(status)
+        for status in STATUSES
+        if not retries(fail(operation, status_error(status), attempt))
+    }
+
+
+NEVER_READABLE = {"OFFSET_NOT_YET_AVAILABLE", "SUSPENDED", "NOT_ALLOWED"}
+NEVER_APPENDED = {
+    "FRAGMENT_STORE_UNHEALTHY",
+    "INDEX_HAS_GREATER_OFFSET",
+    "JOURNAL_NOT_FOUND",
+    "NOT_ALLOWED",
+    "REGISTER_MISMATCH",
+    "WRONG_APPEND_OFFSET",
+}
+CHANGING = {
+    "NOT_JOURNAL_PRIMARY_BROKER",
+    "NO_JOURNAL_PRIMARY_BROKER",
+    "INSUFFICIENT_JOURNAL_BROKERS",
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "at_first", "at_last"),
+    [
+        (READ, NEVER_READABLE, NEVER_READABLE | {"JOURNAL_NOT_FOUND"}),
+        (APPEND, *([{STATUS.Name(status) for status in STATUSES} - CHANGING] * 2)),
+        (SERVICE, NEVER_APPENDED, NEVER_APPENDED),
+        (CONTROL, *([{STATUS.Name(status) for status in STATUSES}] * 2)),
+        (WATCH, set(), set()),
+        (POLL, *([{STATUS.Name(status) for status in STATUSES}] * 2)),
+    ],
+)
+def test_statuses_which_end_an_operation(
+    operation: Operation, at_first: set[str], at_last: set[str]
+) -> None:
+    assert ending(operation, 0) == at_first
+    assert ending(operation, MANY) == at_last
+    # A status of another release is retried where nothing can be lost by it.
+    assert retries(fail(operation, status_error(99))) is (operation in (READ, SERVICE, WATCH))
+
+
+@pytest.mark.parametrize(
+    ("operation", "codes"),
+    [
+        (READ, set(PASSING)),
+        # Others may have committed the append, and a second one would repeat it.
+        (APPEND, {"UNAVAILABLE"}),
+        (SERVICE, set(PASSING)),
+        (CONTROL, set()),
+        (WATCH, set(PASSING)),
+        (POLL, set()),
+    ],
+)
+def test_codes_which_are_retried_for_ever(operation: Operation, codes: set[str]) -> None:
+    found = {code for code in PASSING if attempts_of(fail(operation, coded(code))) == MANY}
+    assert found == codes
+    assert not any(attempts_of(fail(operation, coded(code))) == MANY for code in PERMANENT)
+
+
+@pytest.mark.parametrize("code", PERMANENT)
+def test_permanent_codes_end_all_but_what_has_worked(code: str) -> None:
+    # The token of the first attempt may have expired.
+    expected = 3 if code == "UNAUTHENTICATED" else 1
+    for operation in (READ, APPEND, CONTROL, WATCH):
+        assert attempts_of(fail(operation, coded(code))) == expected
+    # Appends of a service end all later ones of their journal.
+    assert attempts_of(fail(SERVICE, coded(code))) == 4
+    assert attempts_of(fail(SERVICE, coded(code)), permanent_attempts=1) == 1
+    for operation in (WATCH, POLL):
+        established = fail(operation, coded(code))._replace(established=True)
+        assert attempts_of(established) == MANY
+
+
+@pytest.mark.parametrize("error", OURS)
+def test_failures_of_our_own_end_all_but_what_has_worked(error: pb.GazetteError) -> None:
+    for operation in Operation:
+        assert not retries(fail(operation, error))
+        established = fail(operation, error)._replace(established=True)
+        assert retries(established) is (operation in (WATCH, POLL))
+
+
+@given(error=st.none() | errors)
+def test_established_lists_never_fail(error: pb.GazetteError | None) -> None:
+    for operation in (WATCH, POLL):
+        if operation is WATCH or error is not None:
+            assert retries(fail(operation, error, MANY)._replace(established=True))
+
+
+def test_ends_of_streams_cost_a_delay_from_the_second_on() -> None:
+    for operation in (READ, WATCH):
+        delays = [decide(fail(operation, None, n), RetryPolicy()).delay for n in range(3)]
+        assert delays == [0.0, backoff(0), backoff(1)]
+
+
+def test_reads_at_the_write_head() -> None:
+    at_head = fail(READ, not_yet(20, 20))
+    assert attempts_of(at_head) == 1
+    assert attempts_of(at_head._replace(request=pb.ReadRequest(block=True))) == MANY
+    # A replica which lags behind is given some time.
+    assert 1 < attempts_of(fail(READ, not_yet(10, 20))) < 10
+
+
+def test_a_missing_journal_is_given_some_time_to_appear() -> None:
+    missing = status_error(STATUS.JOURNAL_NOT_FOUND)
+    assert 1 < attempts_of(fail(READ, missing)) < 10
+    assert attempts_of(fail(APPEND, missing)) == 1
+    assert 1 < attempts_of(fail(APPEND, missing), retry_not_found=True) < 10
+
+
+def test_fragment_files() -> None:
+    bad_certificate = pb.TransportError("UNAVAILABLE", "invalid", retryable=False)
+    damaged = pb.FragmentError("damaged")
+    for error in (damaged, bad_certificate, fetched(404), fetched(418, retryable=False)):
+        found = [attempts_of(fail(READ, error), permanent_attempts=n) for n in (1, 4)]
+        assert found == ([MANY, MANY] if error.retryable else [1, 4])
+    assert attempts_of(fail(READ, fetched(503))) == MANY
+
+
+def test_a_masked_status_is_asked_for_again() -> None:
+    assert 1 < attempts_of(fail(APPEND, MASKED)) < 10
+    assert attempts_of(fail(SERVICE, MASKED)) == MANY
+
+
+def test_an_invalid_response_may_stand_for_an_append() -> None:
+    error = pb.ValidationError("a response")
+    assert not retries(fail(APPEND, error))
+    assert attempts_of(fail(SERVICE, error)) == 4
+    assert attempts_of(fail(READ, error)) == MANY
+
+
+def test_a_service_which_waits_to_be_fenced_off() -> None:
+    mismatch = fail(SERVICE, status_error(STATUS.REGISTER_MISMATCH))
+    selector = pb.LabelSelector(include=pb.label_set("a-label", ""))
+    fencing = mismatch._replace(request=pb.AppendRequest(journal=JOURNAL, check_registers=selector))
+    assert not retries(mismatch, retry_check_registers=True)
+    assert not retries(fencing)
+    assert attempts_of(fencing, retry_check_registers=True) == MANY
+
+
+@pytest.mark.parametrize(
+    ("revisions", "is_repeated"), [((), True), ((-1, -1), True), ((-1, 0), False), ((7,), False)]
+)
+def test_an_apply_is_repeated_if_that_makes_no_difference(
+    revisions: tuple[int, ...], is_repeated: bool
+) -> None:
+    changes = [pb.ApplyRequest.Change(expect_mod_revision=revision) for revision in revisions]
+    failure = fail(CONTROL, coded("UNAVAILABLE"))._replace(request=pb.ApplyRequest(changes=changes))
+    assert retries(failure) is is_repeated
+    assert attempts_of(failure) < 10
+
+
 # Refusals which name another broker.
 
-
-def refusal(*members: str, status: int = STATUS.NOT_JOURNAL_BROKER) -> pb.BrokerStatusError:
-    header = pb.Header(
-        route=pb.Route(members=[pb.ProcessSpec.ID(zone="a", suffix=name) for name in members])
-    )
-    return status_error(status, header=header)
-
-
-NOT_PRIMARY = STATUS.NOT_JOURNAL_PRIMARY_BROKER
-DIRECT_READ = pb.ReadRequest(journal="a/journal", do_not_proxy=True)
-DIRECT_APPEND = pb.AppendRequest(journal="a/journal", do_not_proxy=True)
-DIRECT_FRAGMENTS = pb.FragmentsRequest(journal="a/journal", do_not_proxy=True)
+DIRECT = {
+    READ: pb.ReadRequest(journal=JOURNAL, do_not_proxy=True),
+    APPEND: pb.AppendRequest(journal=JOURNAL, do_not_proxy=True),
+    SERVICE: pb.AppendRequest(journal=JOURNAL, do_not_proxy=True),
+    CONTROL: pb.FragmentsRequest(journal=JOURNAL, do_not_proxy=True),
+}
 
 
-FOLLOWED = [
-    (R, refusal("one"), DIRECT_READ, Course.HOP),
-    (A, refusal("one", status=NOT_PRIMARY), DIRECT_APPEND, Course.HOP),
-    (S, refusal("one", status=NOT_PRIMARY), DIRECT_APPEND, Course.HOP),
-    (C, refusal("one"), DIRECT_FRAGMENTS, Course.HOP),
-    # Who may proxy, or tells of nobody, is to try again himself.
-    (R, refusal("one"), READ, QUIET),
-    (R, refusal(), DIRECT_READ, QUIET),
-    (R, status_error(STATUS.NOT_JOURNAL_BROKER), DIRECT_READ, QUIET),
-    (A, refusal("one", status=NOT_PRIMARY), APPEND, QUIET),
-    (C, refusal("one"), pb.FragmentsRequest(journal="a/journal"), RAISE),
-    (R, refusal("one", status=STATUS.JOURNAL_NOT_FOUND), DIRECT_READ, QUIET),
-]
-
-
-@pytest.mark.parametrize(("operation", "error", "request_", "course"), FOLLOWED)
-def test_refusals_are_followed(
-    operation: Operation, error: pb.GazetteError, request_: object, course: Course
+@pytest.mark.parametrize("operation", DIRECT)
+@pytest.mark.parametrize("status", [STATUS.NOT_JOURNAL_BROKER, NOT_PRIMARY])
+def test_refusals_are_followed_if_the_request_forbids_to_proxy(
+    operation: Operation, status: int
 ) -> None:
-    assert matching_rule(fail(operation, error, 0, request_), RetryPolicy()).course is course
-
-
-def test_hops_cost_nothing_and_are_bounded() -> None:
-    failure = fail(R, refusal("one"), 0, DIRECT_READ)
-    strict = RetryPolicy(max_attempts=1)
-    assert decide(failure, strict) == (True, 0.0, 0, True)
-    assert decide(failure._replace(hops=2), strict).hop
-    assert not decide(failure._replace(hops=3), strict).retry
-    later = decide(failure._replace(hops=3), RetryPolicy())
-    assert later.retry
-    assert not later.hop
-    assert not decide(failure, RetryPolicy(on_error=lambda _: False)).retry
+    direct = fail(operation, refusal("one", status=status))._replace(request=DIRECT[operation])
+    assert decide(direct, RetryPolicy(max_attempts=1)).hop
+    assert decide(direct._replace(hops=2), RetryPolicy(max_attempts=1)).hop
+    for other in (
+        direct._replace(hops=3),
+        direct._replace(request=REQUESTS[operation]),
+        direct._replace(error=refusal(status=status)),
+        direct._replace(error=status_error(status)),
+        direct._replace(error=refusal("one", status=STATUS.JOURNAL_NOT_FOUND)),
+    ):
+        assert not decide(other, RetryPolicy()).hop
+    assert not retries(direct, on_error=lambda _: False)
 
 
 def test_headers_of_refusals_are_kept_for_the_next_attempt_only() -> None:
-    request = pb.ReadRequest(journal="a/journal", do_not_proxy=True)
-    attempts = Attempts(R, RetryPolicy(backoff=lambda _: 0.5, jitter=0.0), request)
+    request = pb.ReadRequest(journal=JOURNAL, do_not_proxy=True)
+    attempts = Attempts(READ, RetryPolicy(backoff=lambda _: 0.5, jitter=0.0), request)
     error = refusal("one")
     for _ in range(3):
         assert attempts.failed(error) == 0.0
