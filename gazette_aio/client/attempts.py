@@ -115,10 +115,10 @@ class Attempts:
     async def pause(self, error: pb.GazetteError | None) -> None:
         """Note a failure, and wait until the next attempt is due.
 
-        Cancellation: safe — the failure stays counted.
-
         Raises:
             GazetteError: `error`, if it isn't to be retried.
+
+        Cancellation: safe — the failure stays counted.
         """
         delay = self.failed(error)
         if delay > 0:

@@ -36,10 +36,10 @@ class SourceAuth:
     ) -> pb.Metadata:
         """Return the metadata with the next token, whatever it claims.
 
-        Cancellation: safe, if the function is.
-
         Raises:
             ConfigurationError: It isn't a token.
+
+        Cancellation: safe, if the function is.
         """
         token: Any = self._source()
         if inspect.isawaitable(token):

@@ -92,22 +92,22 @@ class Appender:
         The first `write()`, else `close()`, does so, too. Who has to prepare content may rather
         wait without holding any.
 
-        Cancellation: poisons — the append is rolled back.
-
         Raises:
             GazetteError: As `write()`.
+
+        Cancellation: poisons — the append is rolled back.
         """
         await self._open()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send content, in messages of at most 128 KiB. Waits while the broker accepts no more.
 
-        Cancellation: poisons — the append is rolled back.
-
         Raises:
             ValidationError: The request is invalid.
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed.
+
+        Cancellation: poisons — the append is rolled back.
         """
         if not data:
             return  # Wire: an empty message means to commit.
@@ -130,12 +130,12 @@ class Appender:
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without prior writes it's an append of no bytes.
 
-        Cancellation: poisons — whether it committed is unknown.
-
         Raises:
             ValidationError: The request or the response is invalid.
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed. It may have committed nevertheless.
+
+        Cancellation: poisons — whether it committed is unknown.
         """
         call = await self._open()
         try:

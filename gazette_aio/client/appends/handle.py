@@ -96,10 +96,10 @@ class AsyncAppend(OpFuture):
     async def drain(self) -> None:
         """Move written content to the spool file if there's a lot, before writing more.
 
-        Cancellation: safe — the append is still held.
-
         Raises:
             RuntimeError: It was released.
+
+        Cancellation: safe — the append is still held.
         """
         await self._held("drain()").drain(self.batch)
 

@@ -154,14 +154,14 @@ class AppendService(Owner):
                 of its journal fail with `DependencyError`, until `clear_error()`: hand in a future
                 that fails only when what it guards is lost for good.
 
-        Cancellation: safe — nothing was started.
-
         Raises:
             ValidationError: The request is invalid.
             TypeError: A dependency isn't a future.
             ValueError: A dependency belongs to another event loop.
             TransportError: The service was cancelled.
             RuntimeError: The service is closed.
+
+        Cancellation: safe — nothing was started.
         """
         if (
             type(request) is str
@@ -222,12 +222,12 @@ class AppendService(Owner):
 
         An exception, or an error handed to `require()`, rolls back and is raised.
 
+        Cancellation: aborts — what was written is rolled back.
+
         Example:
             async with service.append("a/journal") as append:
                 append.write(b"content")
             response = await append
-
-        Cancellation: aborts — what was written is rolled back.
         """
         return AppendContext(self, request, dependencies)
 
@@ -320,10 +320,10 @@ class AppendService(Owner):
     async def flush(self) -> None:
         """Wait until all appends pending now have completed.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: One of them failed.
+
+        Cancellation: safe.
         """
         for operation in self.pending_except(""):
             await operation

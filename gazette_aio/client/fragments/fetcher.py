@@ -65,11 +65,11 @@ class FragmentFetcher(Protocol):
     async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
         """Get a URL, and return the answer, whatever its status.
 
-        Cancellation: aborts — must leave nothing open.
-
         Raises:
             TransportError, OSError: There is no answer.
             ConfigurationError: It can't fetch such URLs at all, so that others should.
+
+        Cancellation: aborts — must leave nothing open.
         """
         ...
 
@@ -97,12 +97,12 @@ class HTTPFragmentFetcher:
     async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
         """Get a URL, and return the answer.
 
-        Cancellation: aborts.
-
         Raises:
             TransportError: There is no answer, or it redirects to where we don't go.
             ConfigurationError: The URL is one which aiohttp refuses.
             RuntimeError: The fetcher is closed.
+
+        Cancellation: aborts.
         """
         target, status, why = url, 0, "redirects too often"
         for _ in range(_MAX_REDIRECTS):

@@ -45,11 +45,11 @@ class FileTransport:
     async def open(self, url: str, headers: Mapping[str, str]) -> FileBody:
         """Open the file of a URL.
 
-        Cancellation: aborts.
-
         Raises:
             ConfigurationError: The URL isn't one of a local file, or leads out of the root.
             OSError: The disk fails.
+
+        Cancellation: aborts.
         """
         opened: list[FileBody] = []
         try:

@@ -67,14 +67,14 @@ class FragmentReader(ByteReader):
         Args:
             limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
-        Cancellation: safe.
-
         Raises:
             TransportError: The store fails, or sends nothing for too long.
             UnexpectedEOFError: The file ends before the fragment does.
             DidNotReadExpectedEOFError: It holds more than the fragment, all of which was returned.
             FragmentError: It's damaged.
             RuntimeError: The reader was closed before the end.
+
+        Cancellation: safe.
         """
         if not limit:
             return b""
@@ -86,11 +86,11 @@ class FragmentReader(ByteReader):
     async def seek(self, offset: int) -> None:
         """Skip content up to `offset`.
 
-        Cancellation: safe — some of the content may have been skipped; seek again.
-
         Raises:
             SeekRequiresNewReaderError: It's behind us, or outside of the fragment.
             GazetteError: As `read()`.
+
+        Cancellation: safe — some of the content may have been skipped; seek again.
         """
         if not self._offset <= offset < self.fragment.end:
             raise pb.SeekRequiresNewReaderError(
@@ -103,10 +103,10 @@ class FragmentReader(ByteReader):
     async def skip_to(self, offset: int) -> None:
         """Skip content up to `offset`, which may be the end of the fragment.
 
-        Cancellation: safe — some of the content may have been skipped.
-
         Raises:
             GazetteError: As `read()`.
+
+        Cancellation: safe — some of the content may have been skipped.
         """
         while (left := offset - self._offset) > 0:
             if skipped := len(self._take(left)):

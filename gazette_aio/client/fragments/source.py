@@ -58,14 +58,14 @@ async def open_fragment_url(
         progress_timeout: Seconds within which an answer, and then each further byte, must arrive.
             There is no other limit on the time of a body. Local files have none.
 
-    Cancellation: aborts.
-
     Raises:
         ValidationError: The offset isn't within the fragment, or the URL is invalid.
         ConfigurationError: There is no transport for the URL, or it leads out of the file root, or
             the codec isn't supported. A broker may still be able to read the fragment.
         TransportError: The store doesn't answer, or refuses.
         ReadError: The file isn't what it should be.
+
+    Cancellation: aborts.
     """
     owned: HTTPFragmentFetcher | None = None
     if transport is None:
@@ -136,11 +136,11 @@ class FragmentSource:
     ) -> FragmentReader:
         """Open a fragment, as `open_fragment_url()`.
 
-        Cancellation: aborts.
-
         Raises:
             GazetteError: As `open_fragment_url()`.
             RuntimeError: The client is closed, or belongs to another event loop.
+
+        Cancellation: aborts.
         """
         loop = asyncio.get_running_loop()
         if self._closed:

@@ -85,11 +85,11 @@ class FragmentStream(ReadAhead):
     async def receive(self) -> bytes:
         """Return the next slice, or nothing at the end.
 
-        Cancellation: safe.
-
         Raises:
             TransportError: The body can't be had.
             ReadError: It isn't what it should be.
+
+        Cancellation: safe.
         """
         while (piece := self.receive_nowait()) is None:
             if not await self._more():

@@ -51,13 +51,13 @@ async def read_list_response(
 ) -> pb.ListResponse | None:
     """Return the next snapshot of a List stream, or None if a watch ended behind the last one.
 
-    Cancellation: safe — what was received of the snapshot is kept in `fold`.
-
     Raises:
         BrokerStatusError: The broker refused the listing.
         UnexpectedEOFError: The stream ended within a snapshot.
         ValidationError: A message is invalid.
         TransportError: The RPC failed.
+
+    Cancellation: safe — what was received of the snapshot is kept in `fold`.
     """
     while True:
         await _fold_received(fold)
@@ -83,12 +83,12 @@ async def list_all_journals(
         client: Client to use.
         request: A selector, its text, or a request. The empty text matches every journal.
 
-    Cancellation: safe.
-
     Raises:
         ValidationError: The selector or a response is invalid.
         BrokerStatusError: The broker refused the listing.
         TransportError: The RPC failed, or no broker answers.
+
+    Cancellation: safe.
     """
     request = list_request(request)
     return await list_retried(client, request, client.context.retry_policy)
@@ -99,10 +99,10 @@ async def list_retried(
 ) -> pb.ListResponse:
     """Return the listing of a request which isn't a watch, and note the routes of its journals.
 
-    Cancellation: safe.
-
     Raises:
         GazetteError: As `list_all_journals()`.
+
+    Cancellation: safe.
     """
     listing = await _retried(client, request, functools.partial(list_once, client), policy)
     await update_routes(client, listing.journals)
@@ -112,10 +112,10 @@ async def list_retried(
 async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
     """Return the listing of a request which isn't a watch, without retries.
 
-    Cancellation: safe.
-
     Raises:
         GazetteError: As `list_all_journals()`.
+
+    Cancellation: safe.
     """
     stream = await client.context.rpc.list(request)
     try:
@@ -135,10 +135,10 @@ async def iter_journals(
     close a generator which is left early, by `contextlib.aclosing()`. Failures are retried until
     the first journal was yielded.
 
-    Cancellation: aborts — the generator ends.
-
     Raises:
         GazetteError: As `list_all_journals()`.
+
+    Cancellation: aborts — the generator ends.
     """
     request = list_request(request)
     attempts = Attempts(Operation.CONTROL, client.context.retry_policy, request)
@@ -184,11 +184,11 @@ async def get_journal(client: HasContext, name: str) -> pb.ListResponse.Journal:
         client: Client to use.
         name: The journal. A metadata segment is left out of account.
 
-    Cancellation: safe.
-
     Raises:
         JournalNotFoundError: There is no such journal.
         GazetteError: As `list_all_journals()`.
+
+    Cancellation: safe.
     """
     selector = pb.LabelSelector(include=pb.label_set("name", strip_meta(name)))
     listing = await list_all_journals(client, selector)
@@ -220,13 +220,13 @@ async def apply_journals(
             all. Transactions before one that fails remain: the error has the number of their
             changes as `applied`.
 
-    Cancellation: aborts — what was applied remains.
-
     Raises:
         ValidationError: A change or a response is invalid.
         EtcdTransactionFailedError: An expected revision differs.
         BrokerStatusError: The broker refused a transaction.
         TransportError: An RPC failed, or no broker answers.
+
+    Cancellation: aborts — what was applied remains.
     """
     if batch_size < 0:
         raise pb.ConfigurationError("batch_size must not be negative")
@@ -277,12 +277,12 @@ async def list_all_fragments(
         client: Client to use.
         request: The journal, or a request with bounds.
 
-    Cancellation: safe.
-
     Raises:
         ValidationError: The request or a response is invalid.
         BrokerStatusError: The broker refused the listing.
         TransportError: The RPC failed, or no broker answers.
+
+    Cancellation: safe.
     """
     merged: pb.FragmentsResponse | None = None
     try:
@@ -306,10 +306,10 @@ async def iter_fragments(
 ) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
     """Yield the fragments of a journal, listing page by page.
 
-    Cancellation: safe.
-
     Raises:
         GazetteError: As `list_all_fragments()`.
+
+    Cancellation: safe.
     """
     async for page in _fragment_pages(client, request):
         for fragment in page.fragments:

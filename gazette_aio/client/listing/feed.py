@@ -79,11 +79,11 @@ class ListFeed:
     async def newer_than(self, version: int) -> bool:
         """Wait for a listing which is newer than `version`, and return False if none will be.
 
-        Cancellation: safe.
-
         Raises:
             Exception: What the watch failed of.
             RuntimeError: It didn't begin.
+
+        Cancellation: safe.
         """
         if self.state == _NOT_BEGUN:
             raise RuntimeError("the list of journals isn't entered: use `async with`")

@@ -42,14 +42,14 @@ class WatchedList(Owner):
         poll_interval: Seconds between listings of a broker which doesn't know watches.
         retry_policy: Which failures to retry; None for the policy of the client.
 
+    Raises:
+        ValidationError: The selector is invalid.
+        ConfigurationError: Another argument is.
+
     Example:
         async with client.watch("app.gazette.dev/message-type=Event") as partitions:
             await partitions.ready()
             mapping = random_mapping(partitions.list)
-
-    Raises:
-        ValidationError: The selector is invalid.
-        ConfigurationError: Another argument is.
     """
 
     _follower: ClassVar[type[PollFollower]] = WatchFollower
@@ -93,11 +93,11 @@ class WatchedList(Owner):
     async def ready(self) -> pb.ListResponse:
         """Wait for the first listing, and return the newest one.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: It failed, and isn't retried.
             RuntimeError: The list isn't entered, or was closed.
+
+        Cancellation: safe.
         """
         if not await self._feed.newer_than(0):
             raise RuntimeError(f"{self!r} is closed")

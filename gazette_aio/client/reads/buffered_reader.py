@@ -73,10 +73,10 @@ class BufferedRetryReader(JournalReader):
         Args:
             limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: As of `RetryReader.read()`.
+
+        Cancellation: safe.
         """
         if self._buffer or not limit:
             return self._taken(len(self._buffer) if limit < 0 else limit)
@@ -86,11 +86,11 @@ class BufferedRetryReader(JournalReader):
     async def readexactly(self, count: int) -> bytes:
         """Return the next `count` bytes.
 
-        Cancellation: safe.
-
         Raises:
             UnexpectedEOFError: There are fewer up to the end. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
+
+        Cancellation: safe.
         """
         if count < 0:
             raise ValueError(f"count must not be negative ({count})")
@@ -102,11 +102,11 @@ class BufferedRetryReader(JournalReader):
     async def readline(self) -> bytes:
         r"""Return the next line with its `\n`, which the last one may lack, or nothing at the end.
 
-        Cancellation: safe.
-
         Raises:
             FrameTooLargeError: No line ends within `limit` bytes. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
+
+        Cancellation: safe.
         """
         if (end := await self._find(b"\n")) < 0:
             end = len(self._buffer)
@@ -115,12 +115,12 @@ class BufferedRetryReader(JournalReader):
     async def readuntil(self, separator: bytes = b"\n") -> bytes:
         """Return the next bytes up to and with a separator.
 
-        Cancellation: safe.
-
         Raises:
             UnexpectedEOFError: There's none up to the end. What is there stays buffered.
             FrameTooLargeError: There's none within `limit` bytes. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
+
+        Cancellation: safe.
         """
         if not separator:
             raise ValueError("separator must not be empty")
@@ -131,10 +131,10 @@ class BufferedRetryReader(JournalReader):
     async def peek(self, count: int = 1) -> bytes:
         """Return the next `count` bytes without taking them; fewer ahead of a hole or the end.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: As of `RetryReader.read()`.
+
+        Cancellation: safe.
         """
         if not self._buffer:
             self._raise_hole()
@@ -151,12 +151,12 @@ class BufferedRetryReader(JournalReader):
             offset: The offset, or the distance from the present one.
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
-        Cancellation: safe — the offset is the new one, once it began.
-
         Raises:
             ValueError: The offset is negative, or relative to the end.
             asyncio.CancelledError: `cancel()` of the reader was called.
             RuntimeError: The reader is closed.
+
+        Cancellation: safe — the offset is the new one, once it began.
         """
         target = seek_target(offset, whence, self.offset)
         if 0 <= target - self.offset <= len(self._buffer):
@@ -173,10 +173,10 @@ class BufferedRetryReader(JournalReader):
     async def restart(self, request: pb.ReadRequest) -> None:
         """Begin anew with another request, as `restart()` of the reader.
 
-        Cancellation: safe — the new request is in place.
-
         Raises:
             ValidationError: The request is invalid.
+
+        Cancellation: safe — the new request is in place.
         """
         try:
             await self.reader.restart(request)

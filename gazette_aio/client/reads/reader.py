@@ -124,8 +124,6 @@ class Reader(JournalReader):
         Args:
             limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
-        Cancellation: safe.
-
         Raises:
             RuntimeError: It was closed by another task amid a fragment's file.
             OffsetJumpError: A hole was skipped. Reading may go on.
@@ -135,6 +133,8 @@ class Reader(JournalReader):
             FragmentError, UnexpectedEOFError, DidNotReadExpectedEOFError: The fragment's file is
                 damaged.
             ConfigurationError: This client can't open the fragment's file.
+
+        Cancellation: safe.
         """
         if not limit:
             return b""
@@ -151,10 +151,10 @@ class Reader(JournalReader):
         Content which it has is returned by the next `read()`, and so is that of a fragment's file
         at the end. What wasn't read of the response before is skipped.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: As `read()`.
+
+        Cancellation: safe.
         """
         message = await self._next()
         return message.message() if isinstance(message, ReadContent) else message
@@ -199,13 +199,13 @@ class Reader(JournalReader):
             offset: The offset, or the distance from the present one.
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
-        Cancellation: safe — the offset is within what was to be skipped.
-
         Raises:
             SeekRequiresNewReaderError: The RPC goes on, or the offset is before the present one or
                 not within the fragment. Nothing was skipped.
             ValueError: The offset is relative to the end.
             GazetteError: As `read()`.
+
+        Cancellation: safe — the offset is within what was to be skipped.
         """
         position = self.position
         target = seek_target(offset, whence, position.offset)

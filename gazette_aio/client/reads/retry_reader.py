@@ -124,14 +124,14 @@ class RetryReader(JournalReader):
         Args:
             limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
 
-        Cancellation: safe.
-
         Raises:
             OffsetJumpError: A hole was skipped. Reading may go on.
             OffsetNotYetAvailableError: The request doesn't block, and there is nothing more.
             GazetteError: Another error which isn't retried.
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
+
+        Cancellation: safe.
         """
         self._enter()
         try:
@@ -177,12 +177,12 @@ class RetryReader(JournalReader):
             offset: The offset, or the distance from the present one.
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
-        Cancellation: safe — the offset is the new one.
-
         Raises:
             ValueError: The offset is negative, or relative to the end.
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
+
+        Cancellation: safe — the offset is the new one.
         """
         target = seek_target(offset, whence, self.offset)
         self._enter()
@@ -206,10 +206,10 @@ class RetryReader(JournalReader):
     async def restart(self, request: pb.ReadRequest) -> None:
         """Begin anew with another request, also after `cancel()`.
 
-        Cancellation: safe — the new request is in place.
-
         Raises:
             ValidationError: The request is invalid.
+
+        Cancellation: safe — the new request is in place.
         """
         self._check(request)
         if self._reader is not None:

@@ -86,10 +86,10 @@ class BrokerConnection:
     async def failure(self) -> str:
         """Return why the endpoint can't be reached, or nothing if that isn't known (yet).
 
-        Cancellation: safe.
-
         Raises:
             TransportError: The channel was closed meanwhile.
+
+        Cancellation: safe.
         """
         if self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return ""

@@ -187,11 +187,11 @@ class Dispatcher:
     async def reach(self, journal: str, mode: Mode, refused_by: pb.Header | None = None) -> None:
         """Wait for a connection to the member which is meant, or until there won't be any.
 
-        Cancellation: safe.
-
         Raises:
             RuntimeError: As `default()`.
             ConfigurationError: As `default()`.
+
+        Cancellation: safe.
         """
         self.default()
         member = self._member(journal, mode, refused_by)
@@ -266,10 +266,10 @@ class Dispatcher:
     async def ready(self) -> BrokerConnection:
         """Wait for the broker at the default address to answer, and return its connection.
 
-        Cancellation: safe.
-
         Raises:
             TransportError: It didn't within the connect time-out.
+
+        Cancellation: safe.
         """
         connection = self.default()
         channel = connection.channel

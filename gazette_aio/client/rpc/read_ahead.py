@@ -36,10 +36,10 @@ class ReadAhead(ABC):
     async def _more(self) -> bool:
         """Wait until there may be more to receive; return False at the end.
 
-        Cancellation: safe.
-
         Raises:
             Exception: What reading failed with.
+
+        Cancellation: safe.
         """
         if self._error is not None:
             raise self._error.with_traceback(None)

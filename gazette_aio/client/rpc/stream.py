@@ -73,10 +73,10 @@ class ResponseStream(ReadAhead, Generic[T]):
     async def receive(self) -> T | None:
         """Return the next response, or None at the end of the stream.
 
-        Cancellation: safe.
-
         Raises:
             TransportError: The RPC failed.
+
+        Cancellation: safe.
         """
         while (response := self.receive_nowait()) is None:
             if not await self._more():
