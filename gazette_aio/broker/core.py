@@ -21,8 +21,8 @@ from gazette_aio.broker.host.files import FileOps, make_durable_directory, os_er
 from gazette_aio.broker.host.metrics import Metrics
 from gazette_aio.broker.host.scheduler import Scheduler
 from gazette_aio.broker.host.workers import Background, Workers
-from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.journal.replicas import Replicas
+from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.keyspace.space_store import KeySpaceStore
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
     from gazette_aio.broker.host.options import BrokerOptions
+    from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
 
 logger = logging.getLogger(__name__)
@@ -245,7 +246,7 @@ class BrokerCore:
             return
         for replica in await self._replicas(journal):
             try:
-                await self.replicas.flush(replica)
+                await replica.flush()
             except ReplicaFailedError as error:
                 raise pb.StoreError(f"{replica.name}: {error}") from None
 
@@ -258,7 +259,7 @@ class BrokerCore:
         Cancellation: safe.
         """
         for replica in await self._replicas(journal):
-            await self.replicas.refresh(replica)
+            await replica.listing.refresh()
 
     async def pulse(self, journal: str | None = None) -> None:
         """Complete fragments which are due, as happens every pulse interval.
@@ -269,7 +270,7 @@ class BrokerCore:
         Cancellation: safe.
         """
         for replica in await self._replicas(journal):
-            await self.replicas.pulse(replica)
+            await replica.pulse()
 
     async def _replicas(self, journal: str | None) -> Iterable[Replica]:
         if journal is None:

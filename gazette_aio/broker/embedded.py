@@ -224,7 +224,7 @@ class EmbeddedBroker:
         """Return the counters of the running broker, by their names."""
         core = self._running()
         stats = core.metrics.snapshot()
-        stats["gazette_write_head"] = {replica.name: replica.head for replica in core.replicas}
+        stats["gazette_write_head"] = {each.name: each.head.offset for each in core.replicas}
         return stats
 
     async def flush(self, journal: str | None = None) -> None:

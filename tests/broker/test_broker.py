@@ -441,7 +441,7 @@ async def test_read_only_tokens(tmp_path: Path) -> None:
             reading = asyncio.ensure_future(read.read())
 
             async def waits() -> bool:
-                return any(replica.waiters for replica in broker.core.replicas)
+                return any(replica.index.waiters for replica in broker.core.replicas)
 
             await eventually(waits)
             broker.control.clock.advance(61)
@@ -491,14 +491,14 @@ async def test_ten_thousand_journals_are_cheap(tmp_path: Path) -> None:
 
 async def test_files_of_idle_journals_are_closed(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path, fsync="off") as broker:
-        broker.core.replicas._max_open = 8
+        broker.core.replicas.max_open = 8
         async with calling(broker.endpoint) as caller:
             names = [f"test/journal-{number}" for number in range(40)]
             await caller.create(*map(journal_spec, names))
             for content in (b"one", b"two"):
                 for name in names:
                     await caller.commit(content, name)
-            spools = len([r for r in broker.core.replicas if r.spool.is_open])
+            spools = len([r for r in broker.core.replicas if r.head.spool.is_open])
             assert spools <= 8
             for name in names:
                 assert await caller.read(name) == b"onetwo"
@@ -526,7 +526,7 @@ async def test_an_append_may_stream_while_the_one_before_it_is_synced(tmp_path: 
             replica = next(iter(broker.core.replicas))
 
             async def all_written() -> bool:
-                return replica.head == 8
+                return replica.head.offset == 8
 
             await eventually(all_written)
             assert not any(append.done() for append in appends)
@@ -586,7 +586,7 @@ async def test_an_append_outlives_its_journal(tmp_path: Path, fsync: str) -> Non
             await call.write(pb.AppendRequest(content=b"content"))
 
             async def held() -> bool:
-                return any(replica.is_busy for replica in broker.core.replicas)
+                return any(replica.head.is_busy for replica in broker.core.replicas)
 
             await eventually(held)
             await caller.delete("test/journal")

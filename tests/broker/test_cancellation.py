@@ -105,12 +105,12 @@ class Site:
 
         async def is_settled() -> bool:
             for replica in self.core.replicas:
-                replica.close_files()
+                replica.head.close_files()
             tasks = {task for task in asyncio.all_tasks() - {current} if task.get_name() != ALWAYS}
             return (
                 tasks <= self._tasks
                 and self._files.open_files == self._open_files
-                and not any(r.waiters or r.is_busy for r in self.core.replicas)
+                and not any(r.index.waiters or r.head.is_busy for r in self.core.replicas)
             )
 
         await eventually(is_settled)

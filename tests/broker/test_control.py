@@ -805,7 +805,7 @@ async def test_time_refreshes_stores(tmp_path: Path) -> None:
 
 
 async def has_readers(broker: EmbeddedBroker) -> bool:
-    return any(replica.waiters for replica in broker.core.replicas)
+    return any(replica.index.waiters for replica in broker.core.replicas)
 
 
 async def test_time_ends_tokens(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ async def idle(broker: EmbeddedBroker) -> None:
 
     async def is_idle() -> bool:
         return metrics.started.total() == metrics.completed.total() and not any(
-            r.waiters or r.is_busy for r in broker.core.replicas
+            r.index.waiters or r.head.is_busy for r in broker.core.replicas
         )
 
     await eventually(is_idle)

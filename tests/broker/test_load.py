@@ -76,7 +76,7 @@ async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBrok
         reads = [asyncio.ensure_future(read(number)) for number in range(readers)]
 
         async def all_wait() -> bool:
-            return sum(replica.waiters for replica in broker.core.replicas) == readers
+            return sum(replica.index.waiters for replica in broker.core.replicas) == readers
 
         await eventually(all_wait, 60)
         ranges = await asyncio.gather(*(append(number) for number in range(appenders)))
@@ -92,7 +92,9 @@ async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBrok
 
 
 async def _are_idle(broker: EmbeddedBroker) -> bool:
-    return not any(replica.waiters or replica.is_busy for replica in broker.core.replicas)
+    return not any(
+        replica.index.waiters or replica.head.is_busy for replica in broker.core.replicas
+    )
 
 
 async def test_more_requests_at_once_than_are_begun(broker: EmbeddedBroker, caller: Caller) -> None:

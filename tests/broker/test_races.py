@@ -98,7 +98,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> No
         item = core.space.get(NAME)
         assert item is not None
         replica = await core.replica(item)
-        while replica.head < len(b"onetwolostbehind"):  # noqa: ASYNC110 - Nothing tells.
+        while replica.head.offset < len(b"onetwolostbehind"):  # noqa: ASYNC110 - Nothing tells.
             await asyncio.sleep(0)
         files.fail_once("datasync", ".spool", errno.EIO)  # As the kernel tells an error once.
         files.gate.set()
@@ -133,7 +133,7 @@ async def holding(core: BrokerCore) -> None:
     item = core.space.get(NAME)
     assert item is not None
     replica = await core.replica(item)
-    while not replica.spool.delta:  # noqa: ASYNC110 - Nothing tells.
+    while not replica.head.spool.delta:  # noqa: ASYNC110 - Nothing tells.
         await asyncio.sleep(0)
 
 
@@ -265,8 +265,8 @@ async def test_unsynced_content_of_closed_files_is_synced(tmp_path: Path) -> Non
         await apply(core, journal_spec())
         await send(core, b"content", journal=NAME)
         for replica in core.replicas:
-            replica.close_files()
-            assert not replica.spool.is_open
+            replica.head.close_files()
+            assert not replica.head.spool.is_open
         files.gate.clear()
         await reached(files)
         files.gate.set()
@@ -295,7 +295,7 @@ async def test_the_end_of_a_token_ends_what_it_allowed(tmp_path: Path) -> None:
         with pytest.raises(RpcError, match="context deadline exceeded"):
             await serve_apply(core, ended, pb.ApplyRequest(changes=[change]))
         assert core.space.revision == revision
-        assert [replica.head for replica in core.replicas] == [20]
+        assert [replica.head.offset for replica in core.replicas] == [20]
         content: list[bytes] = []
 
         async def take(response: pb.ReadResponse | ContentChunk) -> None:

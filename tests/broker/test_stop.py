@@ -98,7 +98,7 @@ async def test_appends_which_have_arrived_are_served(tmp_path: Path) -> None:
         await first.write(pb.AppendRequest(content=b"first "))
 
         async def holds() -> bool:
-            return any(replica.is_busy for replica in broker.core.replicas)
+            return any(replica.head.is_busy for replica in broker.core.replicas)
 
         await eventually(holds)
         behind = [asyncio.create_task(caller._append(_request(), b"behind ")) for _ in range(5)]
@@ -140,7 +140,7 @@ async def test_the_end_is_told_as_brokers_tell_it(broker: EmbeddedBroker, caller
     await stream.write(pb.AppendRequest(content=b"held"))
 
     async def holds() -> bool:
-        return any(replica.is_busy for replica in broker.core.replicas)
+        return any(replica.head.is_busy for replica in broker.core.replicas)
 
     await eventually(holds)
     behind = asyncio.create_task(caller._append(_request(), b"behind"))

@@ -126,7 +126,7 @@ class Routes:
         else:
             visible = visibility(claims.selector)
             stats["gazette_write_head"] = {
-                replica.name: replica.head
+                replica.name: replica.head.offset
                 for replica in self._core.replicas
                 if visible is None or visible(replica.item.labels)
             }

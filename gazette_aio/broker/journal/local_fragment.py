@@ -1,4 +1,4 @@
-"""A complete fragment whose content is in the broker's own files."""
+"""Complete fragment whose content is in the broker's own files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class LocalFragment:
     first_append_seconds: float
 
     @classmethod
-    def of_spool(cls, spool: Spool, fragment: pb.Fragment) -> LocalFragment:
+    def of_spool(cls, spool: Spool) -> LocalFragment:
         """Return the fragment of a spool which was just completed."""
         return cls(
-            fragment,
+            spool.fragment,
             spool.content,
             spool.log_path,
             spool.registers,

@@ -1,91 +1,130 @@
-"""Writes complete fragments to the stores of their journals."""
+"""Persisting of a journal's complete fragments: each is written to the first store of its spec."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
-from gazette_aio.broker.journal.index_entry import IndexEntry
+from gazette_aio.broker.journal.index import IndexEntry
 from gazette_aio.protocol.journal import validate_path_component
 from gazette_aio.protocol.postfix import parse_path_postfix_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
 
     from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.workers import Workers
+    from gazette_aio.broker.journal.index import FragmentIndex
+    from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.journal.local_fragment import LocalFragment
-    from gazette_aio.broker.journal.replica import Replica
-    from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.runtime import Runtime
     from gazette_aio.broker.stores import FragmentStore
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _MAX_RETRY_SECONDS = 150.0
 _MAX_POSTFIX_LENGTH = 512
 
 
 class Persister:
-    """Persists fragments of replicas in the background, and on demand.
+    """Complete fragments of a journal, oldest first, on their way to its store.
 
     Args:
         runtime: Services of the broker.
+        life: The journal.
+        index: Its index, which learns of what's persisted.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, life: JournalLife, index: FragmentIndex) -> None:
         self._runtime = runtime
+        self._life = life
+        self._index = index
+        self._complete: list[LocalFragment] = []
+        self._lock = asyncio.Lock()
+        self._armed = False
 
-    def schedule(self, replica: Replica, *, failures: int = 0) -> None:
-        """See to it that complete fragments of a replica are persisted before long."""
-        if replica.persist_armed or not replica.complete or not first_store(replica.item):
+    def __len__(self) -> int:
+        return len(self._complete)
+
+    def __repr__(self) -> str:
+        return f"<Persister {self._life.name} fragments={len(self)}>"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a fragment is being persisted."""
+        return self._lock.locked()
+
+    def add(self, fragment: LocalFragment) -> None:
+        """Take a complete fragment, newer than all others."""
+        self._complete.append(fragment)
+
+    def schedule(self, *, failures: int = 0) -> None:
+        """See to it that complete fragments are persisted before long."""
+        if self._armed or not self._complete or not self._life.first_store:
             return
-        replica.persist_armed = True
+        self._armed = True
         options = self._runtime.options
         delay = options.persist_delay
         if failures:
             delay = min(options.persist_retry * 2 ** (failures - 1), _MAX_RETRY_SECONDS)
 
         async def work() -> None:
-            replica.persist_armed = False
-            if replica.closed:
+            self._armed = False
+            if self._life.closed:
                 return
             try:
-                await self.persist(replica)
+                await self.persist()
             except (OSError, pb.GazetteError) as error:
-                logger.warning(
+                _logger.warning(
                     "unable to persist a fragment",
-                    extra={"journal": replica.name, "failures": failures + 1},
+                    extra={"journal": self._life.name, "failures": failures + 1},
                     exc_info=error,
                 )
-                self.schedule(replica, failures=failures + 1)
+                self.schedule(failures=failures + 1)
 
-        lane = first_store(replica.item)
-        self._runtime.scheduler.after(delay, f"persist {replica.name}", work, lane=lane)
+        name, lane = f"persist {self._life.name}", self._life.first_store
+        self._runtime.scheduler.after(delay, name, work, lane=lane)
 
-    async def persist(self, replica: Replica) -> None:
-        """Persist all complete fragments of a replica, if its journal has a store.
+    def follow_store(self) -> None:
+        """Persist to another store of the spec: a pause after failures was for the other one."""
+        self._armed = False
+        self.schedule()
+
+    async def persist(self) -> None:
+        """Persist all complete fragments, if the journal has a store.
 
         Raises:
             OSError, StoreError: If a fragment can't be persisted; it remains local.
 
         Cancellation: safe — takes effect between two fragments.
         """
-        async with replica.persist_lock:
-            while replica.complete and not replica.closed and (url := first_store(replica.item)):
-                await self._persist(replica, replica.complete[0], url)
+        life = self._life
+        async with self._lock:
+            while self._complete and not life.closed and (url := life.first_store):
+                await self._persist(self._complete[0], url)
 
-    async def _persist(self, replica: Replica, local: LocalFragment, url: str) -> None:
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """Wait for a fragment which is being persisted, and persist no other one meanwhile.
+
+        Cancellation: safe.
+        """
+        async with self._lock:
+            yield
+
+    async def _persist(self, local: LocalFragment, url: str) -> None:
         handle = self._runtime.stores.get(url)
         fragment = pb.Fragment()
         fragment.CopyFrom(local.fragment)
-        spec = replica.item.spec
+        spec = self._life.spec
         if spec.fragment.path_postfix_template:
             template = parse_path_postfix_template(spec.fragment.path_postfix_template)
             fragment.path_postfix = template.render(
@@ -101,7 +140,7 @@ class Persister:
         files = self._runtime.files
         own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
         mod_time, written = await handle.run(_write, path, own, handle.workers)
-        if url not in replica.item.spec.fragment.stores:
+        if url not in self._life.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are marked in order, each before it counts as persisted. A restart
         # would else miss what's behind one without a mark, and take all that follows for lost.
@@ -110,16 +149,9 @@ class Persister:
         self._runtime.metrics.store_put_bytes += written
         fragment.backing_store = url
         fragment.mod_time = mod_time
-        replica.complete.remove(local)
-        replica.index.add_persisted(IndexEntry(fragment))
-        replica.wake()
+        self._complete.remove(local)
+        self._index.add_persisted(IndexEntry(fragment))
         await self._runtime.io.run(_remove, files, local)
-
-
-def first_store(item: JournalItem) -> str:
-    """Return the store which fragments of a journal go to, or an empty text."""
-    stores = item.spec.fragment.stores
-    return stores[0] if stores else ""
 
 
 def _check_postfix(postfix: str) -> None:
@@ -168,7 +200,7 @@ def _remove(files: FileOps, local: LocalFragment) -> None:
         local.content.remove()
     except OSError as error:
         # The next start removes it, as it's marked.
-        logger.warning("unable to remove a persisted fragment", exc_info=error)
+        _logger.warning("unable to remove a persisted fragment", exc_info=error)
 
 
 def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:

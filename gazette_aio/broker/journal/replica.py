@@ -1,106 +1,85 @@
-"""A journal which this broker serves: its spool, its index, and who waits for them."""
+"""Replica of a journal: its write head, its index, its listings, and the fragments to persist."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import gazette_aio.protocol as pb
-from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.journal.commit_log import Kind
-from gazette_aio.broker.journal.flow_control import FlowBalance
-from gazette_aio.broker.journal.index_entry import FragmentIndex, IndexEntry
+from gazette_aio.broker.journal.index import FragmentIndex, IndexEntry
+from gazette_aio.broker.journal.life import JournalLife
 from gazette_aio.broker.journal.local_fragment import LocalFragment
-from gazette_aio.broker.journal.recovery import RecoveredJournal, recover_journal
-from gazette_aio.broker.journal.spool import Spool
+from gazette_aio.broker.journal.persister import Persister
+from gazette_aio.broker.journal.recovery import recover_journal
+from gazette_aio.broker.journal.rolling import roll_offset
+from gazette_aio.broker.journal.store_listing import StoreListing
+from gazette_aio.broker.journal.write_head import ReplicaFailedError, WriteHead
+from gazette_aio.protocol.journal_spec import may_write
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.runtime import Runtime
 
-logger = logging.getLogger(__name__)
-
-
-class ReplicaFailedError(Exception):
-    """Files of the journal failed in a way which leaves their state unknown."""
+_logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """A served journal.
+    """A served journal. Each part changes its own state only, and looks at what's before it.
 
     Args:
         runtime: Services of the broker.
-        item: The journal, kept current by the registry of replicas.
+        space: The key space.
+        item: The journal.
         directory: Directory of the journal's life.
+        is_listed: Whether it's known that its stores hold nothing.
     """
 
-    def __init__(self, runtime: Runtime, item: JournalItem, directory: Path) -> None:
-        self.item = item
-        self.name = item.name
-        self.directory = directory
+    def __init__(
+        self,
+        runtime: Runtime,
+        space: KeySpace,
+        item: JournalItem,
+        directory: Path,
+        *,
+        is_listed: bool,
+    ) -> None:
+        self.life = JournalLife(item, directory)
         self.index = FragmentIndex()
-        self.complete: list[LocalFragment] = []
-        """Complete fragments which aren't persisted, oldest first."""
-        self.flow = FlowBalance()
-        self.closed = False
-        self.ending = False
-        """Whether nobody may wait for a change any more."""
-        self.roll_pending = False
-        self.listed = False
-        self.listing_error = ""
-        self.accessed = True
-        """Whether somebody used the replica since its stores were last listed."""
-        self.waiters = 0
-        """Readers which wait for a change."""
-        self.idle = False
-        """Whether its stores aren't listed periodically, for want of users."""
-        self.refreshes = 0
-        """How often the periodic listing was begun; only the latest one goes on."""
-        self.pulse_armed = False
-        self.persist_armed = False
-        self.persist_lock = asyncio.Lock()
-        self.listing_lock = asyncio.Lock()
+        self.persister = Persister(runtime, self.life, self.index)
+        self.head = WriteHead(runtime, self.life, self.index, self.persister)
+        self.listing = StoreListing(runtime, space, self.life, self.index, is_listed=is_listed)
         self._runtime = runtime
-        self._lock = asyncio.Lock()
-        self._changed: asyncio.Event | None = None
-        self._failure = ""
-        self._published_end = 0
-        self._sync_task: asyncio.Task[None] | None = None
-        self._sync_requests: list[asyncio.Future[None]] = []
-        self.spool = Spool(
-            runtime.files,
-            directory,
-            journal=self.name,
-            begin=0,
-            codec=item.spec.fragment.compression_codec,
-            registers=pb.LabelSet(),
-        )
+        self._pulse_armed = False
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "locked" if self._lock.locked() else "idle"
-        return f"<Replica {self.name} {state} {self.spool!r} {self.index!r}>"
+        state = " closed" if self.life.closed else ""
+        return f"<Replica {self.name}{state} {self.head!r} {self.index!r}>"
 
     @property
-    def head(self) -> int:
-        """Offset which the next append begins at."""
-        return self.spool.end
+    def name(self) -> str:
+        """Name of the journal."""
+        return self.life.name
 
     @property
-    def is_busy(self) -> bool:
-        """Whether an append holds the journal, or its files are being synced."""
-        return self._lock.locked() or self._sync_task is not None
+    def item(self) -> JournalItem:
+        """The journal as of now."""
+        return self.life.item
+
+    @property
+    def closed(self) -> bool:
+        """Whether the journal isn't served any more."""
+        return self.life.closed
 
     @property
     def is_settled(self) -> bool:
         """Whether nobody uses its files, other than to read them."""
-        return not self.is_busy and not self.persist_lock.locked()
+        return not self.head.is_busy and not self.persister.is_busy
 
-    # Recovery
+    @property
+    def has_local_content(self) -> bool:
+        """Whether there's content which isn't persisted."""
+        return len(self.persister) > 0 or self.head.spool.end > self.head.spool.begin
 
     async def recover(self) -> None:
         """Read back what the journal's directory holds.
@@ -109,284 +88,117 @@ class Replica:
             OSError: If it can't be read.
             StoreError: If it's of a later version.
         """
-        if not self.directory.exists():
+        directory = self.life.directory
+        if not directory.exists():
             return
+        files = self._runtime.files
         recovered = await self._runtime.io.run(
-            recover_journal,
-            self._runtime.files,
-            self.directory,
-            self.name,
-            sync=self._runtime.syncs,
+            recover_journal, files, directory, self.name, sync=self._runtime.syncs
         )
-        self._adopt(recovered)
-
-    def _adopt(self, recovered: RecoveredJournal) -> None:
         for found in recovered.complete:
-            fragment = LocalFragment.recovered(self._runtime.files, self.directory, found)
-            self.complete.append(fragment)
+            fragment = LocalFragment.recovered(files, directory, found)
+            self.persister.add(fragment)
             self.index.add_local(IndexEntry(fragment.fragment, fragment.content))
         if recovered.spool is not None:
-            self.spool = recovered.spool
-            self._publish(self._spool_entry())
+            self.head.adopt(recovered.spool)
 
-    # Exclusive use
+    def follow(self, item: JournalItem) -> bool:
+        """Follow a change of the spec; return whether the journal has other stores now."""
+        before, now = self.life.spec.fragment, item.spec.fragment
+        self.life.follow(item)
+        if list(before.stores) != list(now.stores):
+            self.listing.follow_stores()
+            self.persister.follow_store()
+            return True
+        if before.refresh_interval != now.refresh_interval:
+            self.listing.follow_interval()
+        return False
 
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncGenerator[None]:
-        """Hold the journal, in the order of calls.
+    # Fragments
+
+    def arm_pulse(self) -> None:
+        """See to it that the fragment in progress is looked at within the pulse interval."""
+        spool = self.head.spool
+        if self._pulse_armed or self.closed or spool.end == spool.begin:
+            return
+        self._pulse_armed = True
+
+        async def work() -> None:
+            self._pulse_armed = False
+            if self.closed:
+                return
+            # An append which holds the journal did the same as it began, and may last very long.
+            is_busy = self.head.is_busy
+            if not is_busy:
+                await self.pulse()
+            if is_busy or self.item.spec.fragment.flush_interval.seconds > 0:
+                self.arm_pulse()
+
+        interval = self._runtime.options.pulse_interval
+        self._runtime.scheduler.after(interval, f"pulse {self.name}", work)
+
+    async def pulse(self) -> None:
+        """Do what an empty append does: complete the fragment if it's due.
 
         Cancellation: safe.
         """
-        await self._lock.acquire()
-        try:
-            yield
-        finally:
-            self._lock.release()
-            # What's committed but not yet synced is closed once it is.
-            if self.closed and self._published_end >= self.spool.end:
-                self.close_files()
+        async with self.head.exclusive():
+            spool = self.head.spool
+            spec = self.item.spec
+            if self.closed or spool.end == spool.begin:
+                return
+            cover = self.index.cover
+            if max(cover.end, spec.suspend.offset) > spool.end and may_write(spec.flags):
+                return  # An append would be refused.
+            rolls = self.head.roll_pending or spool.begin == cover.begin
+            offset = roll_offset(
+                spool.extent,
+                spec.fragment,
+                roll_to=spool.end if rolls else None,
+                now_seconds=self._runtime.options.clock(),
+            )
+            if offset is not None:
+                await self._try_roll(offset)
 
-    async def roll(self, offset: int) -> None:
-        """Complete the fragment in progress, and begin the next one at `offset`.
+    async def flush(self) -> None:
+        """Complete the fragment in progress, and persist all complete ones now.
 
         Raises:
-            OSError: If its files can't be made; the fragment in progress remains.
+            OSError, StoreError: If a fragment can't be persisted.
             ReplicaFailedError: If the journal has failed.
 
-        Cancellation: safe — takes effect when the roll is done.
+        Cancellation: safe.
         """
-        await self.synced()
-        old = self.spool
-        codec = self.item.spec.fragment.compression_codec
-        is_empty = old.end == old.begin
-        if is_empty and offset == old.end:
-            old.recode(codec)
-            self.roll_pending = False
-            return
-        new = Spool(
-            self._runtime.files,
-            self.directory,
-            journal=self.name,
-            begin=offset,
-            codec=codec,
-            registers=old.registers,
-            # An empty fragment leaves nothing which the next one could continue.
-            previous_end=old.previous_end if is_empty else old.end,
-        )
-        try:
-            new.create()
-            if self._runtime.syncs:
-                if old.exists:
-                    old.open()
-                    await self._runtime.io.run(old.sync)
-                await self._runtime.io.run(new.sync)
-        except BaseException:
-            _discard(new)
-            raise
-        self.spool = new
-        self.roll_pending = False
-        self._published_end = offset
-        if is_empty:
-            _discard(old)
-            return
-        self.complete.append(LocalFragment.of_spool(old, self._fragment(old)))
-        self._runtime.metrics.spool_completed += 1
-        try:
-            old.mark(Kind.COMPLETE)
-        except OSError as error:
-            # The next log exists already, which says the same.
-            logger.warning("unable to mark a fragment complete", exc_info=error)
-        finally:
-            old.close()
-
-    def commit(self, registers: pb.LabelSet | None) -> bytes:
-        """Make the append in progress part of the journal; return the SHA-1 of its content.
-
-        Await `synced` before it's acknowledged.
-
-        Raises:
-            ReplicaFailedError: If the log can't be written.
-        """
-        # A sync may have failed since the append began to stream.
-        self.check()
-        length = self.spool.delta
-        try:
-            digest = self.spool.commit(registers, self._runtime.options.clock())
-        except OSError as error:
-            raise self._fail(error) from error
-        if length:
-            self._runtime.metrics.spool_commits += 1
-            self._runtime.metrics.spool_commit_bytes += length
-            if self._runtime.options.fsync != "commit":
-                self._publish(self._spool_entry())
-        return digest
-
-    async def synced(self) -> None:
-        """Wait until all commits so far are durable, as far as the mode asks for it, and visible.
-
-        Raises:
-            ReplicaFailedError: If they can't be made durable.
-
-        Cancellation: safe — the commits are made durable nonetheless.
-        """
-        self.check()
-        if self._runtime.options.fsync != "commit" or self._published_end >= self.spool.end:
-            return
-        request = asyncio.get_running_loop().create_future()
-        self._sync_requests.append(request)
-        if self._sync_task is None:
-            self._sync_task = self._runtime.background.start(self._sync(), f"sync {self.name}")
-            if self._sync_task is None:
-                raise ReplicaFailedError("broker is stopping")
-        await asyncio.shield(request)
-
-    async def _sync(self) -> None:
-        # One sync serves all commits which were made before it began.
-        requests: list[asyncio.Future[None]] = []
-        try:
-            while self._sync_requests:
-                requests, self._sync_requests = self._sync_requests, []
-                failure: Exception | None = None
-                try:
-                    await self._sync_once()
-                except ReplicaFailedError as error:
-                    failure = error
-                for request in requests:
-                    _resolve(request, failure)
-        finally:
-            self._sync_task = None
+        async with self.head.exclusive():
             if self.closed:
-                self.close_files()
-            stopped = ReplicaFailedError(self._failure or "broker is stopping")
-            requests, self._sync_requests = [*requests, *self._sync_requests], []
-            for request in requests:
-                _resolve(request, stopped)
+                return
+            await self.head.synced()
+            spool = self.head.spool
+            if spool.end > spool.begin:
+                await self._try_roll(spool.end)
+        await self.persister.persist()
 
-    async def _sync_once(self) -> None:
-        # Invariant: after a failure nothing is synced again, as that could succeed without having
-        # written what the failed one lost. And files of which all is published are left alone: a
-        # roll may be closing them.
-        self.check()
-        spool = self.spool
-        if self._published_end >= spool.end:
-            return
-        entry = self._spool_entry()
+    async def _try_roll(self, offset: int) -> None:
         try:
-            await self._runtime.io.run(spool.sync)
-        except OSError as error:
-            raise self._fail(error) from error
-        self._publish(entry)
+            await self.head.roll(offset)
+        except (OSError, ReplicaFailedError) as error:
+            _logger.warning(
+                "unable to roll a fragment", extra={"journal": self.name}, exc_info=error
+            )
+
+    # End
 
     async def settled(self) -> None:
         """Wait until nobody uses the files: no append, no sync, and no write to a store.
 
         Cancellation: safe.
         """
-        async with self.persist_lock, self.exclusive():
-            while self._sync_task is not None:
-                await asyncio.wait([self._sync_task])
-        self.close_files()
-
-    async def sync_unacknowledged(self) -> None:
-        """Make content durable which was acknowledged already.
-
-        Cancellation: safe.
-        """
-        spool = self.spool
-        if self._failure or not spool.exists:
-            return
-        descriptors: tuple[int, ...] = ()
-        try:
-            # A roll may close the files meanwhile, but not their duplicates.
-            was_open = spool.is_open
-            spool.open()
-            try:
-                descriptors = spool.duplicate()
-            finally:
-                if not was_open:
-                    spool.close()
-            await self._runtime.io.run(spool.sync_duplicates, descriptors)
-        except FileNotFoundError as error:
-            if not self.closed:  # Else it was deleted.
-                self._fail(error)
-        except OSError as error:
-            self._fail(error)
-        finally:
-            for descriptor in descriptors:
-                self._runtime.files.close(descriptor)
-
-    def check(self) -> None:
-        """Raise ReplicaFailedError if the journal has failed."""
-        if self._failure:
-            raise ReplicaFailedError(self._failure)
-
-    def _fail(self, error: OSError) -> ReplicaFailedError:
-        # The state of the files is unknown now, and a later sync could succeed without having
-        # written what this one lost: nothing more is accepted until a restart has read them back.
-        self._failure = os_error_text(error)
-        logger.error("journal failed", extra={"journal": self.name}, exc_info=error)
-        return ReplicaFailedError(self._failure)
-
-    # Index
-
-    def _fragment(self, spool: Spool) -> pb.Fragment:
-        return pb.Fragment(
-            journal=self.name,
-            begin=spool.begin,
-            end=spool.end,
-            sum=pb.sum_from_digest(spool.digest),
-            compression_codec=pb.CompressionCodec.ValueType(spool.codec),
-        )
-
-    def _spool_entry(self) -> IndexEntry:
-        return IndexEntry(self._fragment(self.spool), self.spool.content)
-
-    def _publish(self, entry: IndexEntry) -> None:
-        self._published_end = entry.end
-        self.index.add_local(entry)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake all who wait for a change of the index, or the end of the replica."""
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
-
-    def change(self) -> asyncio.Event:
-        """Return the event of the next change. Take it before looking at the index."""
-        if self._changed is None:
-            self._changed = asyncio.Event()
-        return self._changed
-
-    def close_files(self) -> None:
-        """Close files which nobody uses at present."""
-        if not self.is_busy:
-            self.spool.close()
-
-    def end_reads(self) -> None:
-        """Let readers see the end of their streams rather than wait. Idempotent."""
-        self.ending = True
-        self.wake()
+        async with self.persister.paused():
+            await self.head.settled()
+        self.head.close_files()
 
     def close(self) -> None:
         """End the replica: readers see the end of their streams. Idempotent."""
-        self.closed = True
-        self.end_reads()
-        self.close_files()
-
-
-def _discard(spool: Spool) -> None:
-    try:
-        spool.remove()
-    except OSError as error:
-        logger.warning("unable to remove an empty fragment", exc_info=error)
-
-
-def _resolve(request: asyncio.Future[None], error: Exception | None) -> None:
-    if request.done():
-        return
-    if error is None:
-        request.set_result(None)
-    else:
-        request.set_exception(error)
-        request.exception()  # Retrieved: the one who asked may be gone.
+        self.life.close()
+        self.index.end()
+        self.head.close_files()

@@ -1,20 +1,17 @@
-"""The journals which this broker serves, opened on first use, and their periodic work."""
+"""Replicas of a broker: opened on first use, and followed through changes of the key space."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import resource
-import weakref
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.journal.listing import refresh
-from gazette_aio.broker.journal.persister import Persister, first_store
-from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
-from gazette_aio.broker.journal.rolling import roll_offset
-from gazette_aio.protocol.journal_spec import may_write
+from gazette_aio.broker.journal.life import first_store
+from gazette_aio.broker.journal.replica import Replica
+from gazette_aio.broker.journal.write_head import ReplicaFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +24,11 @@ if TYPE_CHECKING:
 STOPPED = "resolver has stopped serving local replicas"
 """What a request is told which would lead to a replica after the broker's end has begun."""
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 _ORPHAN_SUFFIX = ".orphan"
 _FLUSHES_AT_ONCE = 8
-_IDLE_SECONDS = 60.0
 
 
 class Replicas:
@@ -45,7 +41,8 @@ class Replicas:
     """
 
     def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
-        self.persister = Persister(runtime)
+        self.max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        """Replicas which may keep files open for their next append."""
         self._runtime = runtime
         self._space = space
         self._data = data
@@ -55,7 +52,6 @@ class Replicas:
         self._unopened: set[str] = set()
         """Journals which aren't open, but may have content of before in their directories."""
         self._recent: OrderedDict[Replica, None] = OrderedDict()
-        self._max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._unsynced: set[Replica] = set()
         self._interval_armed = False
         self._interval_lock = asyncio.Lock()
@@ -89,11 +85,12 @@ class Replicas:
             if self.stopped:
                 raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
-            replica = Replica(self._runtime, item, directory)
-            replica.ending = self._ending
             is_fresh = directory not in self._leaving and not directory.exists()
-            if is_fresh and not item.spec.fragment.stores:
-                replica.listed = True
+            is_empty = is_fresh and not item.spec.fragment.stores
+            replica = Replica(self._runtime, self._space, item, directory, is_listed=is_empty)
+            if self._ending:
+                replica.index.end()
+            if is_empty:
                 self._replicas[item.name] = replica
                 return replica
             # Taken now: a later one may itself wait until this replica is open.
@@ -111,9 +108,7 @@ class Replicas:
                 if opening.cancelled() and not _is_cancelled():
                     raise ReplicaFailedError(STOPPED) from None
                 raise
-        replica.accessed = True
-        if replica.idle:
-            await self._refresh(replica)
+        await replica.listing.use()
         return replica
 
     async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:
@@ -122,7 +117,7 @@ class Replicas:
             if leaving is not None:
                 await asyncio.wait([leaving])
             await replica.recover()
-            await self._refresh(replica)
+            await replica.listing.begin()
         except BaseException:
             replica.close()
             if self._replicas.get(replica.name) is replica:
@@ -133,8 +128,8 @@ class Replicas:
         if replica.closed:
             return
         self._unopened.discard(replica.name)
-        self.persister.schedule(replica)
-        self.arm_pulse(replica)
+        replica.persister.schedule()
+        replica.arm_pulse()
 
     async def recover_later(self) -> None:
         """Open those journals soon which may have content to persist from an earlier run.
@@ -168,7 +163,7 @@ class Replicas:
             revision = name.partition("-")[0]
             if not revision.isdecimal() or int(revision) > self._space.revision:
                 path = self._data.journals / name
-                logger.warning("put aside an unknown journal", extra={"path": str(path)})
+                _logger.warning("put aside an unknown journal", extra={"path": str(path)})
                 self._runtime.files.rename(path, path.with_name(name + _ORPHAN_SUFFIX))
                 names.remove(name)
         return kept, names
@@ -203,21 +198,13 @@ class Replicas:
                 if spec.name in self._unopened:
                     self._open_later(spec.name)
                 continue
-            old, replica.item = replica.item, item
+            has_other_stores = replica.follow(item)
             if spec.suspend.level == _FULL:
-                if replica.complete or replica.spool.end > replica.spool.begin:
+                if replica.has_local_content:
                     self._unopened.add(spec.name)
                 self._drop(replica)
-            elif list(old.spec.fragment.stores) != list(spec.fragment.stores):
-                replica.idle = True
-                replica.persist_armed = False  # A pause after failures was for the other store.
-                self.persister.schedule(replica)
-                if replica.waiters:
-                    self._open_later(spec.name)  # Those who wait don't ask again.
-            elif old.spec.fragment.refresh_interval != spec.fragment.refresh_interval:
-                replica.refreshes += 1
-                if spec.fragment.stores and not replica.idle:
-                    self._arm_refresh(replica)
+            elif has_other_stores and replica.index.waiters:
+                self._open_later(spec.name)  # Those who wait don't ask again.
         for item in removed:
             self._unopened.discard(item.name)
             replica = self._replicas.get(item.name)
@@ -235,7 +222,7 @@ class Replicas:
         unsynced = replica in self._unsynced
         if self.stopped or (opening is None and replica.is_settled and not unsynced):
             return
-        directory = replica.directory
+        directory = replica.life.directory
         leave = self._leave(replica, self._leaving.get(directory), opening)
         task = self._runtime.background.start(leave, f"leave {replica.name}")
         if task is not None:
@@ -252,12 +239,9 @@ class Replicas:
         if waiting:
             await asyncio.wait(waiting)
         await replica.settled()  # An append which holds the journal still commits.
-        if replica in self._unsynced:
-            self._unsynced.discard(replica)
-            await replica.sync_unacknowledged()
-            replica.close_files()
-        if self._leaving.get(replica.directory) is asyncio.current_task():
-            del self._leaving[replica.directory]
+        await self._sync_one(replica)
+        if self._leaving.get(replica.life.directory) is asyncio.current_task():
+            del self._leaving[replica.life.directory]
 
     async def _remove(self, item: JournalItem) -> None:
         directory = self._data.journal(item)
@@ -273,15 +257,15 @@ class Replicas:
             return
         self._recent[replica] = None
         self._recent.move_to_end(replica)
-        for _ in range(len(self._recent) - self._max_open):
+        for _ in range(len(self._recent) - self.max_open):
             oldest, _ = self._recent.popitem(last=False)
-            oldest.close_files()
-            if oldest.spool.is_open:
+            oldest.head.close_files()
+            if oldest.head.spool.is_open:
                 self._recent[oldest] = None  # It's busy: its turn comes again.
 
     def appended(self, replica: Replica) -> None:
         """Note that a replica has new content."""
-        self.arm_pulse(replica)
+        replica.arm_pulse()
         if self._runtime.options.fsync == "interval":
             self._unsynced.add(replica)
             if not self._interval_armed:
@@ -289,64 +273,6 @@ class Replicas:
                 self._runtime.scheduler.after(
                     self._runtime.options.sync_interval, "sync journals", self._sync_interval
                 )
-
-    def arm_pulse(self, replica: Replica) -> None:
-        """See to it that the replica's fragment is looked at within the pulse interval."""
-        if replica.pulse_armed or replica.closed or replica.spool.end == replica.spool.begin:
-            return
-        replica.pulse_armed = True
-
-        async def work() -> None:
-            replica.pulse_armed = False
-            if replica.closed:
-                return
-            # An append which holds the journal did the same as it began, and may last very long.
-            is_busy = replica.is_busy
-            if not is_busy:
-                await self.pulse(replica)
-            if is_busy or replica.item.spec.fragment.flush_interval.seconds > 0:
-                self.arm_pulse(replica)
-
-        interval = self._runtime.options.pulse_interval
-        self._runtime.scheduler.after(interval, f"pulse {replica.name}", work)
-
-    async def pulse(self, replica: Replica) -> None:
-        """Do what an empty append does: complete the fragment if it's due.
-
-        Cancellation: safe.
-        """
-        async with replica.exclusive():
-            spool = replica.spool
-            spec = replica.item.spec
-            if replica.closed or spool.end == spool.begin:
-                return
-            cover = replica.index.cover
-            if max(cover.end, spec.suspend.offset) > spool.end and may_write(spec.flags):
-                return  # An append would be refused.
-            offset = roll_offset(
-                spool.extent,
-                spec.fragment,
-                roll_to=spool.end if replica.roll_pending or spool.begin == cover.begin else None,
-                now_seconds=self._runtime.options.clock(),
-            )
-            if offset is not None:
-                await self._roll(replica, offset)
-
-    async def flush(self, replica: Replica) -> None:
-        """Complete the fragment in progress, and persist all complete ones now.
-
-        Raises:
-            OSError, StoreError: If a fragment can't be persisted.
-
-        Cancellation: safe.
-        """
-        async with replica.exclusive():
-            if replica.closed:
-                return
-            await replica.synced()
-            if replica.spool.end > replica.spool.begin:
-                await self._roll(replica, replica.spool.end)
-        await self.persister.persist(replica)
 
     async def flush_all(self) -> None:
         """Flush all journals with stores, also those which were left by an earlier run.
@@ -373,7 +299,7 @@ class Replicas:
                 try:
                     if replica is None or replica in self._opening:
                         replica = await self.get(item)
-                    await self.flush(replica)
+                    await replica.flush()
                 except ReplicaFailedError as error:
                     failure = failure or pb.StoreError(f"{name}: {error}")
                 except (OSError, pb.GazetteError) as error:
@@ -387,59 +313,6 @@ class Replicas:
         if failure is not None:
             raise failure
 
-    async def _roll(self, replica: Replica, offset: int) -> None:
-        try:
-            await replica.roll(offset)
-        except (OSError, ReplicaFailedError) as error:
-            logger.warning(
-                "unable to roll a fragment", extra={"journal": replica.name}, exc_info=error
-            )
-        self.persister.schedule(replica)
-
-    async def refresh(self, replica: Replica) -> None:
-        """List the stores of a replica now.
-
-        Cancellation: safe.
-        """
-        await refresh(self._runtime, self._space, replica)
-
-    async def _refresh(self, replica: Replica) -> None:
-        replica.idle = False
-        replica.refreshes += 1
-        try:
-            await self.refresh(replica)
-        except BaseException:
-            replica.idle = True  # Whoever comes next lists them.
-            raise
-        finally:
-            if replica.item.spec.fragment.stores:
-                self._arm_refresh(replica)
-
-    def _arm_refresh(self, replica: Replica) -> None:
-        """See to it that the stores are listed again once their interval is over."""
-        interval = replica.item.spec.fragment.refresh_interval
-        seconds = interval.seconds + interval.nanos / 1e9
-        if replica.idle:
-            seconds = max(seconds, _IDLE_SECONDS)
-        # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
-        reference, turn = weakref.ref(replica), replica.refreshes
-
-        async def work() -> None:
-            replica = reference()
-            if replica is None or replica.closed or replica.refreshes != turn:
-                return
-            if not replica.accessed and not replica.waiters and replica.listed:
-                # Nobody looks: the next one who does lists the stores first. But one who reads
-                # slowly may come to wait, and doesn't ask.
-                replica.idle = True
-                self._arm_refresh(replica)
-                return
-            replica.accessed = False
-            await self._refresh(replica)
-
-        lane = first_store(replica.item)
-        self._runtime.scheduler.after(seconds, f"refresh {replica.name}", work, lane=lane)
-
     async def sync_rest(self) -> None:
         """Make durable what was acknowledged and isn't yet, as the broker ends.
 
@@ -451,12 +324,16 @@ class Replicas:
         self._interval_armed = False
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
-                if replica not in self._unsynced or (replica.closed and not self.stopped):
-                    continue  # It's synced as it leaves, before its files are another one's.
-                self._unsynced.discard(replica)
-                await replica.sync_unacknowledged()
-                if replica.closed:
-                    replica.close_files()
+                # One which is closed is synced as it leaves, before its files are another one's.
+                if self.stopped or not replica.closed:
+                    await self._sync_one(replica)
+
+    async def _sync_one(self, replica: Replica) -> None:
+        if replica in self._unsynced:
+            self._unsynced.discard(replica)
+            await replica.head.sync_unacknowledged()
+            if replica.closed:
+                replica.head.close_files()
 
     # End
 
@@ -464,7 +341,7 @@ class Replicas:
         """Let readers of all replicas, now and later, see the end of their streams."""
         self._ending = True
         for replica in self._replicas.values():
-            replica.end_reads()
+            replica.index.end()
 
     async def close(self) -> None:
         """End all replicas: their readers see the end of their streams.

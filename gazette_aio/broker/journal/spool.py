@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker.host.records import encode_record
 from gazette_aio.broker.journal.commit_log import Begin, Commit, Kind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import gazette_aio.protocol as pb
     from gazette_aio.broker.host.files import FileOps
 
 _EMPTY_SHA1 = new_sha1()
@@ -80,6 +80,17 @@ class Spool:
 
     def __repr__(self) -> str:
         return f"<Spool {self.journal} {self.begin}-{self.end}+{self.delta}>"
+
+    @property
+    def fragment(self) -> pb.Fragment:
+        """The fragment, as far as it's committed."""
+        return pb.Fragment(
+            journal=self.journal,
+            begin=self.begin,
+            end=self.end,
+            sum=pb.sum_from_digest(self.digest),
+            compression_codec=pb.CompressionCodec.ValueType(self.codec),
+        )
 
     @property
     def extent(self) -> SpoolExtent:

@@ -10,8 +10,8 @@ from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.append_writer import AppendWriter
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
 from gazette_aio.broker.journal.registers import update_registers
-from gazette_aio.broker.journal.replica import Replica, ReplicaFailedError
 from gazette_aio.broker.journal.rolling import roll_offset
+from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.service.append_machine import AppendMachine, AppendStreamError
 from gazette_aio.broker.service.append_rules import (
     ChangeSuspension,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.resolver import Resolution
 
@@ -106,12 +107,12 @@ class _Append:
                 )
             if (response := await self._wait_for_stores(replica, give_up)) is not None:
                 return response
-            async with replica.exclusive():
+            async with replica.head.exclusive():
                 response = await self._hold(replica, resolved)
             if response is not None:
                 # The next append may stream meanwhile. What an answer is based on, a refusal
                 # included, must not be taken back by a crash.
-                await replica.synced()
+                await replica.head.synced()
                 return response
 
     async def _resolve(self) -> Resolution:
@@ -155,26 +156,27 @@ class _Append:
             # Race: the journal may be deleted, suspended or created anew while this one waited.
             if replica.closed or resolved.item is not replica.item:
                 return None
-            replica.check()
+            replica.head.check()
             if self._request.suspend in _SUSPENDING:
-                await replica.synced()  # These look at the index, which has what's synced.
+                await replica.head.synced()  # These look at the index, which has what's synced.
             decision = decide_append(
                 self._request,
                 replica.item.spec,
                 _state(replica),
-                roll_pending=replica.roll_pending,
+                roll_pending=replica.head.roll_pending,
                 now_seconds=core.runtime.options.clock(),
             )
             match decision:
                 case Refuse():
                     response = pb.AppendResponse(status=decision.status, header=resolved.header)
                     if decision.status == pb.Status.REGISTER_MISMATCH:
-                        response.registers.CopyFrom(replica.spool.registers)
+                        response.registers.CopyFrom(replica.head.spool.registers)
                     return response
                 case RollTo():
-                    await self._roll(replica, decision.offset)
+                    await replica.head.roll(decision.offset)
                 case ChangeSuspension():
-                    replica.roll_pending = replica.roll_pending or decision.roll
+                    if decision.roll:
+                        replica.head.request_roll()
                     await core.space_store.suspend(replica.item, decision.level, decision.offset)
                 case Stream():
                     return await self._stream(replica, decision, resolved.header)
@@ -203,9 +205,9 @@ class _Append:
         if handle.is_remote:
             wait = max(0.0, min(wait, give_up - self._time()))
         problem = await handle.wait_healthy(wait)
-        if not problem and not replica.listed:
-            await self._core.replicas.refresh(replica)
-            problem = replica.listing_error
+        if not problem and not replica.listing.is_listed:
+            await replica.listing.refresh()
+            problem = replica.listing.error
         return self._unhealthy(replica.item, problem) if problem else None
 
     def _unhealthy(self, item: JournalItem, problem: str) -> pb.AppendResponse:
@@ -216,26 +218,22 @@ class _Append:
             store_health_error=f"fragment store {store} unhealthy: {problem}",
         )
 
-    async def _roll(self, replica: Replica, offset: int) -> None:
-        await replica.roll(offset)
-        self._core.replicas.persister.schedule(replica)
-
     async def _stream(
         self, replica: Replica, decision: Stream, header: pb.Header
     ) -> pb.AppendResponse:
         options = self._core.runtime.options
         spec = replica.item.spec
         offset = roll_offset(
-            replica.spool.extent,
+            replica.head.spool.extent,
             spec.fragment,
             roll_to=decision.roll_to,
             now_seconds=options.clock(),
         )
         if offset is not None:
-            await self._roll(replica, offset)
-        spool = replica.spool
+            await replica.head.roll(offset)
+        spool = replica.head.spool
         flow = FlowControl(
-            replica.flow,
+            replica.head.flow,
             max_rate=effective_max_rate(spec.max_append_rate, options.max_append_rate),
             min_rate=options.min_append_rate,
             now_millis=int(self._time() * 1000),
@@ -265,7 +263,7 @@ class _Append:
             # Race: the cancellation of a call looks like its end at first.
             await asyncio.sleep(0)
             # Invariant: nothing is awaited from here to the commit.
-            digest = replica.commit(self._updated_registers(replica))
+            digest = replica.head.commit(self._updated_registers(replica))
             committed = True
         finally:
             if writer is not None and not committed:
@@ -329,7 +327,7 @@ class _Append:
             raise RpcError("append stream: context deadline exceeded", "DEADLINE_EXCEEDED")
 
     def _open_writer(self, replica: Replica) -> AppendWriter:
-        spool = replica.spool
+        spool = replica.head.spool
         if not spool.exists:
             spool.create()
         spool.open()
@@ -347,16 +345,16 @@ class _Append:
         subtract = request.subtract_registers if request.HasField("subtract_registers") else None
         if union is None and subtract is None:
             return None
-        return update_registers(replica.spool.registers, union=union, subtract=subtract)
+        return update_registers(replica.head.spool.registers, union=union, subtract=subtract)
 
 
 def _state(replica: Replica) -> JournalState:
     cover = replica.index.cover
     return JournalState(
-        begin=replica.spool.begin,
-        head=replica.head,
-        registers=replica.spool.registers,
+        begin=replica.head.spool.begin,
+        head=replica.head.offset,
+        registers=replica.head.spool.registers,
         index_begin=cover.begin,
         index_end=cover.end,
-        last_mod_time=replica.index.last_mod_time,
+        last_mod_time=cover.last_mod_time,
     )

@@ -42,10 +42,10 @@ async def serve_fragments(
         response.status = pb.Status.NOT_ALLOWED
         return response
     replica = await core.replica(resolved.item)
-    if not replica.listed:
-        await core.replicas.refresh(replica)
-        if not replica.listed:
-            raise RpcError(replica.listing_error)
+    if not replica.listing.is_listed:
+        await replica.listing.refresh()
+        if not replica.listing.is_listed:
+            raise RpcError(replica.listing.error)
     cover = replica.index.cover
     limit = request.page_limit or DEFAULT_PAGE_LIMIT
     # The index as of now, looked at in slices of the loop's time.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.workers import wait_until
 from gazette_aio.broker.journal.cover_index import Hit, query
 from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import signed_urls, validated
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.host.clock import Deadline
-    from gazette_aio.broker.journal.index_entry import IndexEntry
+    from gazette_aio.broker.journal.index import FragmentIndex, IndexEntry
     from gazette_aio.broker.journal.replica import Replica
 
 INLINE_BYTES = 64 << 10
@@ -72,7 +71,7 @@ async def serve_read(
     header: pb.Header | None = resolved.header
     offset = replica.index.cover.end if request.offset == -1 else request.offset
     while True:
-        hit, offset = await _find(core, replica, request, offset, until)
+        hit, offset = await _find(core, replica.index, request, offset, until)
         if hit is None and request.block:
             return  # The replica, or the client's token, has ended.
         response = await _metadata(core, replica, hit, offset, header)
@@ -115,29 +114,25 @@ def _in_use(entry: IndexEntry) -> Generator[None]:
 
 async def _find(
     core: BrokerCore,
-    replica: Replica,
+    index: FragmentIndex,
     request: pb.ReadRequest,
     offset: int,
     until: Deadline | None,
 ) -> tuple[Hit[IndexEntry] | None, int]:
     while True:
         # Race: take the event first, or a change between the look and the wait is lost.
-        change = replica.change() if request.block else None
+        change = index.next_change() if request.block else None
         hit, effective = query(
-            replica.index.cover,
+            index.cover,
             offset,
             begin_mod_time=request.begin_mod_time,
             now_seconds=core.runtime.options.clock(),
         )
-        if hit is not None or change is None or replica.ending:
+        if hit is not None or change is None or index.ended:
             return hit, effective
         offset = effective
-        replica.waiters += 1
-        try:
-            if not await wait_until(change, until):
-                return None, effective
-        finally:
-            replica.waiters -= 1
+        if not await index.wait(change, until):
+            return None, effective
 
 
 async def _metadata(

@@ -209,9 +209,9 @@ async def matches(core: BrokerCore, state: dict[str, Expected]) -> str:
         item = core.space.get(name)
         assert item is not None
         replica = await core.replica(item)
-        registers = pb.value_of(replica.spool.registers, "last")
+        registers = pb.value_of(replica.head.spool.registers, "last")
         # What an offset was raised to by a suspension is in the spec, if no fragment is there yet.
-        head = max(replica.head, item.spec.suspend.offset)
+        head = max(replica.head.offset, item.spec.suspend.offset)
         if head != max(expected.head, item.spec.suspend.offset) or registers != expected.last:
             return f"{name} ends at {head} with {registers!r}, and not {expected}"
         for offset, content in expected.runs:

@@ -66,7 +66,7 @@ async def waiting_read(broker: EmbeddedBroker, caller: Caller, offset: int) -> A
     call = caller.read_call(pb.ReadRequest(journal=NAME, offset=offset, block=True))
 
     async def waits() -> bool:
-        return any(replica.waiters for replica in broker.core.replicas)
+        return any(replica.index.waiters for replica in broker.core.replicas)
 
     reading = asyncio.ensure_future(call.read())
     await eventually(waits)
@@ -219,7 +219,7 @@ async def test_readers_who_were_slow_see_what_follows(tmp_path: Path) -> None:
         resume.set()
 
         async def waits() -> bool:
-            return any(replica.waiters for replica in broker.core.replicas)
+            return any(replica.index.waiters for replica in broker.core.replicas)
 
         await eventually(waits)
         put(tmp_path / "root", 5, b"hello")
@@ -288,7 +288,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
         item = broker.core.space.get(names[-1])
         (replica,) = [r for r in broker.core.replicas if r.name == names[-1]]
         assert item is not None
-        assert replica.directory.name.startswith(f"{item.create_revision}-")
+        assert replica.life.directory.name.startswith(f"{item.create_revision}-")
 
 
 # Work which waits for a store, or for a client
@@ -330,7 +330,7 @@ async def test_a_slow_append_keeps_no_other_journal_from_its_pulse(tmp_path: Pat
         held = [replica for replica in broker.core.replicas if replica.name != names[-1]]
         async with contextlib.AsyncExitStack() as stack:
             for replica in held:
-                await stack.enter_async_context(replica.exclusive())
+                await stack.enter_async_context(replica.head.exclusive())
             clock.advance(60)
             async with asyncio.timeout(30):
                 await broker.control.settled()

@@ -1,13 +1,18 @@
-"""A fragment as the index of a journal knows it."""
+"""Index of a journal's fragments, from which reads are answered."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.signal import Signal
+from gazette_aio.broker.host.workers import wait_until
 from gazette_aio.broker.journal.cover_index import CoverSet
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from gazette_aio.broker.host.clock import Deadline
     from gazette_aio.broker.journal.content_file import ContentFile
 
 
@@ -81,30 +86,65 @@ class FragmentIndex:
     """All fragments of a journal: those listed in its stores, and those which are only local."""
 
     def __init__(self) -> None:
-        self.cover = FragmentCover()
+        self._cover = FragmentCover()
+        self._changed = Signal()
+        self._ended = False
+        self._waiters = 0
         self._local: CoverSet[IndexEntry] = CoverSet()
         self._persisted: list[tuple[int, IndexEntry]] = []
         self._generation = 0
 
     def __repr__(self) -> str:
-        return f"<FragmentIndex {self.cover}>"
+        return f"<FragmentIndex {self._cover} waiters={self._waiters}>"
 
     @property
-    def last_mod_time(self) -> int:
-        """Modification time of the last fragment, zero if it's local or there's none."""
-        return self.cover.last_mod_time
+    def cover(self) -> FragmentCover:
+        """The fragments as of now, for readers."""
+        return self._cover
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody may wait for a change any more."""
+        return self._ended
+
+    @property
+    def waiters(self) -> int:
+        """How many readers wait for a change."""
+        return self._waiters
+
+    def next_change(self) -> asyncio.Event:
+        """Return the event of the next change. Take it before looking at the cover."""
+        return self._changed.next()
+
+    async def wait(self, change: asyncio.Event, until: Deadline | None) -> bool:
+        """Wait for an event of `next_change` up to a time; return whether it came.
+
+        Cancellation: safe.
+        """
+        self._waiters += 1
+        try:
+            return await wait_until(change, until)
+        finally:
+            self._waiters -= 1
+
+    def end(self) -> None:
+        """Let readers see the end of their streams rather than wait. Idempotent."""
+        self._ended = True
+        self._changed.set()
 
     def add_local(self, entry: IndexEntry) -> None:
         """Add a local fragment, or a further extent of it."""
         self._local.add(entry)
-        self.cover.add(entry)
+        self._cover.add(entry)
+        self._changed.set()
 
     def add_persisted(self, entry: IndexEntry) -> None:
         """Replace a local fragment by its persisted form."""
         self._local.drop_inside(entry.begin, entry.end)
-        self.cover.add(entry)
+        self._cover.add(entry)
         self._generation += 1
         self._persisted.append((self._generation, entry))
+        self._changed.set()
 
     def begin_listing(self) -> int:
         """Note that stores are about to be listed; returns a token for `replace_listed`."""
@@ -119,4 +159,5 @@ class FragmentIndex:
         self._local = self._local.without_covered(listed)
         for entry in self._local:
             listed.add(entry)
-        self.cover = listed
+        self._cover = listed
+        self._changed.set()  # Readers look again, and find out whether anything is different.

@@ -1,0 +1,222 @@
+"""Listings of a journal's stores, from which its index learns of persisted fragments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import in_thread_slices, sorted_rows
+from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.journal.index import FragmentCover, pack
+
+if TYPE_CHECKING:
+    from gazette_aio.broker.host.workers import Workers
+    from gazette_aio.broker.journal.index import FragmentIndex
+    from gazette_aio.broker.journal.life import JournalLife
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
+    from gazette_aio.broker.runtime import Runtime
+    from gazette_aio.broker.stores import FragmentStore
+
+_logger = logging.getLogger(__name__)
+
+_MAX_TIME = (1 << 63) - 1
+_IDLE_SECONDS = 60.0
+
+_Row = tuple[int, int, str, int, int, bytes]
+"""Begin, end negated, path, end, modification time, and the rest packed."""
+
+
+class StoreListing:
+    """Listings of the stores of one journal: on demand, and periodically while it's used.
+
+    Args:
+        runtime: Services of the broker.
+        space: The key space.
+        life: The journal.
+        index: Its index, which adopts what the stores hold.
+        is_listed: Whether it's known that there's nothing to list.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        space: KeySpace,
+        life: JournalLife,
+        index: FragmentIndex,
+        *,
+        is_listed: bool,
+    ) -> None:
+        self._is_listed = is_listed
+        self._error = ""
+        self._runtime = runtime
+        self._space = space
+        self._life = life
+        self._index = index
+        self._lock = asyncio.Lock()
+        self._used = True
+        """Whether somebody used the journal since the last listing."""
+        self._idle = False
+        """Whether stores aren't listed periodically, for want of users."""
+        self._round = 0
+        """Number of the latest periodic listing; only its timer goes on."""
+
+    def __repr__(self) -> str:
+        return f"<StoreListing {self._life.name} {'idle' if self._idle else 'used'} {self._error}>"
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the index has ever adopted a listing."""
+        return self._is_listed
+
+    @property
+    def error(self) -> str:
+        """Why the last listing has failed, or an empty text."""
+        return self._error
+
+    async def use(self) -> None:
+        """Note that the journal is used. List its stores first if nobody has used it for long.
+
+        Cancellation: safe — who comes next lists them.
+        """
+        self._used = True
+        if self._idle:
+            await self.begin()
+
+    async def begin(self) -> None:
+        """List the stores now, and again whenever the refresh interval is over.
+
+        Cancellation: safe — who uses the journal next lists them.
+        """
+        self._idle = False
+        self._round += 1
+        try:
+            await self.refresh()
+        except BaseException:
+            self._idle = True
+            raise
+        finally:
+            if self._life.first_store:
+                self._arm()
+
+    def follow_stores(self) -> None:
+        """Have who uses the journal next list its stores, which are others now."""
+        self._idle = True
+
+    def follow_interval(self) -> None:
+        """Wait for the refresh interval from now on, which is another one."""
+        self._round += 1
+        if self._life.first_store and not self._idle:
+            self._arm()
+
+    async def refresh(self) -> None:
+        """List the stores now. A failure is noted in `error`, and leaves the index as it is.
+
+        Cancellation: safe.
+        """
+        async with self._lock:  # An older listing must not replace a newer one.
+            await self._refresh()
+
+    def _arm(self) -> None:
+        """See to it that the stores are listed again once their interval is over."""
+        interval = self._life.spec.fragment.refresh_interval
+        seconds = interval.seconds + interval.nanos / 1e9
+        if self._idle:
+            seconds = max(seconds, _IDLE_SECONDS)
+        # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
+        reference, number = weakref.ref(self), self._round
+
+        async def work() -> None:
+            listing = reference()
+            if listing is not None and listing._round == number:
+                await listing._next_round()
+
+        name, lane = f"refresh {self._life.name}", self._life.first_store
+        self._runtime.scheduler.after(seconds, name, work, lane=lane)
+
+    async def _next_round(self) -> None:
+        if self._life.closed:
+            return
+        if not self._used and not self._index.waiters and self._is_listed:
+            # Nobody looks: the next one who does lists the stores first. But one who reads
+            # slowly may come to wait, and doesn't ask.
+            self._idle = True
+            self._arm()
+            return
+        self._used = False
+        await self.begin()
+
+    async def _refresh(self) -> None:
+        name, runtime = self._life.name, self._runtime
+        urls = list(self._life.spec.fragment.stores)
+        # As of now: the key space isn't looked at by threads.
+        separate = urls and runtime.options.nested_journals == "separate"
+        nested = self._space.prefixed(name + "/") if separate else []
+        token = self._index.begin_listing()
+        listed = FragmentCover(name)
+        try:
+            for url in urls:
+                handle = runtime.stores.get(url)
+                # The set is made in the thread as well: a journal may have very many fragments.
+                count = await handle.run(_list, name, nested, listed, handle.workers)
+                runtime.metrics.store_list_items += count
+        except (OSError, pb.GazetteError) as error:
+            self._error = os_error_text(error) if isinstance(error, OSError) else str(error)
+            _logger.warning(
+                "unable to list fragments", extra={"journal": name, "error": self._error}
+            )
+            return
+        self._index.replace_listed(listed, token)
+        self._error = ""
+        self._is_listed = True
+
+
+def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]:
+    """Return directories of other journals, relative to that of `journal`, which share a store."""
+    start = len(journal) + 1
+    return frozenset(
+        item.name[start:] for item in in_thread_slices(nested) if url in item.spec.fragment.stores
+    )
+
+
+def _list(
+    store: FragmentStore,
+    journal: str,
+    nested: list[JournalItem],
+    listed: FragmentCover,
+    workers: Workers,
+) -> int:
+    skip = _shared(nested, journal, store.url)
+    number = listed.begin_store(store.url)
+    rows: list[_Row] = []
+    ignored = 0
+    for path, mod_time in in_thread_slices(store.list(journal + "/", skip=skip)):
+        if workers.stopping.is_set():
+            raise pb.StoreError("broker is stopping")
+        try:
+            fragment = pb.parse_fragment(journal, path)
+            if f"{fragment.path_postfix}/".startswith("../"):
+                raise pb.ValidationError("PathPostfix: leads out of the journal")
+        except pb.ValidationError as error:
+            if not ignored:
+                _logger.warning(
+                    "ignored a file which isn't a fragment",
+                    extra={"journal": journal, "path": path, "error": str(error)},
+                )
+            ignored += 1
+            continue
+        # Plain tuples cost the garbage collector nothing: a journal may have very many fragments.
+        packed = pack(fragment, number)
+        time = min(max(mod_time, -_MAX_TIME), _MAX_TIME)
+        rows.append((fragment.begin, -fragment.end, path, fragment.end, time, packed))
+    if ignored > 1:
+        _logger.warning(
+            "ignored files which aren't fragments", extra={"journal": journal, "count": ignored}
+        )
+    # Longest first among those which begin together, so that none is added only to be dropped. Of
+    # those which are equal, the last one by its path remains.
+    for begin, _, _, end, time, packed in sorted_rows(rows):
+        listed.add_listed(begin, end, time, packed)
+    return len(rows)

@@ -1,0 +1,327 @@
+"""Write head of a journal: the fragment in progress, who may write to it, and its durability."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.journal.commit_log import Kind
+from gazette_aio.broker.journal.flow_control import FlowBalance
+from gazette_aio.broker.journal.index import IndexEntry
+from gazette_aio.broker.journal.local_fragment import LocalFragment
+from gazette_aio.broker.journal.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gazette_aio.broker.journal.index import FragmentIndex
+    from gazette_aio.broker.journal.life import JournalLife
+    from gazette_aio.broker.journal.persister import Persister
+    from gazette_aio.broker.runtime import Runtime
+
+_logger = logging.getLogger(__name__)
+
+
+class ReplicaFailedError(Exception):
+    """Files of the journal failed in a way which leaves their state unknown."""
+
+
+class WriteHead:
+    """Where a journal is appended to. Content which is durable is published to the index.
+
+    Args:
+        runtime: Services of the broker.
+        life: The journal.
+        index: Its index.
+        persister: Takes complete fragments.
+    """
+
+    def __init__(
+        self, runtime: Runtime, life: JournalLife, index: FragmentIndex, persister: Persister
+    ) -> None:
+        self.flow = FlowBalance()
+        """Allowance of the journal's appends."""
+        self._runtime = runtime
+        self._life = life
+        self._index = index
+        self._persister = persister
+        self._lock = asyncio.Lock()
+        self._failure = ""
+        self._roll_pending = False
+        self._published_end = 0
+        self._sync_task: asyncio.Task[None] | None = None
+        self._sync_requests: list[asyncio.Future[None]] = []
+        self._spool = Spool(
+            runtime.files,
+            life.directory,
+            journal=life.name,
+            begin=0,
+            codec=life.spec.fragment.compression_codec,
+            registers=pb.LabelSet(),
+        )
+
+    def __repr__(self) -> str:
+        return f"<WriteHead {'busy' if self.is_busy else 'idle'} {self._spool!r}>"
+
+    @property
+    def spool(self) -> Spool:
+        """The fragment in progress. Whoever holds the journal writes to it."""
+        return self._spool
+
+    @property
+    def offset(self) -> int:
+        """Offset which the next append begins at."""
+        return self._spool.end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an append holds the journal, or its files are being synced."""
+        return self._lock.locked() or self._sync_task is not None
+
+    @property
+    def roll_pending(self) -> bool:
+        """Whether the next append begins a fragment."""
+        return self._roll_pending
+
+    def adopt(self, spool: Spool) -> None:
+        """Continue a fragment in progress which was recovered."""
+        self._spool = spool
+        self._publish(self._spool_entry())
+
+    def check(self) -> None:
+        """Raise ReplicaFailedError if the journal has failed."""
+        if self._failure:
+            raise ReplicaFailedError(self._failure)
+
+    # For who holds the journal
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncGenerator[None]:
+        """Hold the journal, in the order of calls.
+
+        Cancellation: safe.
+        """
+        await self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+            # What's committed but not yet synced is closed once it is.
+            if self._life.closed and self._published_end >= self._spool.end:
+                self.close_files()
+
+    def request_roll(self) -> None:
+        """Have the next append begin a fragment."""
+        self._roll_pending = True
+
+    async def roll(self, offset: int) -> None:
+        """Complete the fragment in progress, which is persisted soon; begin one at `offset`.
+
+        Raises:
+            OSError: If its files can't be made; the fragment in progress remains.
+            ReplicaFailedError: If the journal has failed.
+
+        Cancellation: safe — takes effect when the roll is done.
+        """
+        await self.synced()
+        old = self._spool
+        codec = self._life.spec.fragment.compression_codec
+        is_empty = old.end == old.begin
+        if is_empty and offset == old.end:
+            old.recode(codec)
+            self._roll_pending = False
+            return
+        new = Spool(
+            self._runtime.files,
+            self._life.directory,
+            journal=self._life.name,
+            begin=offset,
+            codec=codec,
+            registers=old.registers,
+            # An empty fragment leaves nothing which the next one could continue.
+            previous_end=old.previous_end if is_empty else old.end,
+        )
+        try:
+            new.create()
+            if self._runtime.syncs:
+                if old.exists:
+                    old.open()
+                    await self._runtime.io.run(old.sync)
+                await self._runtime.io.run(new.sync)
+        except BaseException:
+            _discard(new)
+            raise
+        self._spool = new
+        self._roll_pending = False
+        self._published_end = offset
+        if is_empty:
+            _discard(old)
+            return
+        self._persister.add(LocalFragment.of_spool(old))
+        self._persister.schedule()
+        self._runtime.metrics.spool_completed += 1
+        try:
+            old.mark(Kind.COMPLETE)
+        except OSError as error:
+            # The next log exists already, which says the same.
+            _logger.warning("unable to mark a fragment complete", exc_info=error)
+        finally:
+            old.close()
+
+    def commit(self, registers: pb.LabelSet | None) -> bytes:
+        """Make the append in progress part of the journal; return the SHA-1 of its content.
+
+        Await `synced` before it's acknowledged.
+
+        Raises:
+            ReplicaFailedError: If the log can't be written.
+        """
+        # A sync may have failed since the append began to stream.
+        self.check()
+        length = self._spool.delta
+        try:
+            digest = self._spool.commit(registers, self._runtime.options.clock())
+        except OSError as error:
+            raise self._fail(error) from error
+        if length:
+            self._runtime.metrics.spool_commits += 1
+            self._runtime.metrics.spool_commit_bytes += length
+            if self._runtime.options.fsync != "commit":
+                self._publish(self._spool_entry())
+        return digest
+
+    # Durability
+
+    async def synced(self) -> None:
+        """Wait until all commits so far are durable, as far as the mode asks for it, and visible.
+
+        Raises:
+            ReplicaFailedError: If they can't be made durable.
+
+        Cancellation: safe — the commits are made durable nonetheless.
+        """
+        self.check()
+        if self._runtime.options.fsync != "commit" or self._published_end >= self._spool.end:
+            return
+        request = asyncio.get_running_loop().create_future()
+        self._sync_requests.append(request)
+        if self._sync_task is None:
+            work = self._sync()
+            self._sync_task = self._runtime.background.start(work, f"sync {self._life.name}")
+            if self._sync_task is None:
+                raise ReplicaFailedError("broker is stopping")
+        await asyncio.shield(request)
+
+    async def settled(self) -> None:
+        """Wait until nobody writes to the files: no append, and no sync.
+
+        Cancellation: safe.
+        """
+        async with self.exclusive():
+            while self._sync_task is not None:
+                await asyncio.wait([self._sync_task])
+
+    async def sync_unacknowledged(self) -> None:
+        """Make content durable which was acknowledged already.
+
+        Cancellation: safe.
+        """
+        spool = self._spool
+        if self._failure or not spool.exists:
+            return
+        descriptors: tuple[int, ...] = ()
+        try:
+            # A roll may close the files meanwhile, but not their duplicates.
+            was_open = spool.is_open
+            spool.open()
+            try:
+                descriptors = spool.duplicate()
+            finally:
+                if not was_open:
+                    spool.close()
+            await self._runtime.io.run(spool.sync_duplicates, descriptors)
+        except FileNotFoundError as error:
+            if not self._life.closed:  # Else it was deleted.
+                self._fail(error)
+        except OSError as error:
+            self._fail(error)
+        finally:
+            for descriptor in descriptors:
+                self._runtime.files.close(descriptor)
+
+    def close_files(self) -> None:
+        """Close files which nobody writes to at present."""
+        if not self.is_busy:
+            self._spool.close()
+
+    async def _sync(self) -> None:
+        # One sync serves all commits which were made before it began.
+        requests: list[asyncio.Future[None]] = []
+        try:
+            while self._sync_requests:
+                requests, self._sync_requests = self._sync_requests, []
+                failure: Exception | None = None
+                try:
+                    await self._sync_once()
+                except ReplicaFailedError as error:
+                    failure = error
+                for request in requests:
+                    _resolve(request, failure)
+        finally:
+            self._sync_task = None
+            if self._life.closed:
+                self.close_files()
+            stopped = ReplicaFailedError(self._failure or "broker is stopping")
+            requests, self._sync_requests = [*requests, *self._sync_requests], []
+            for request in requests:
+                _resolve(request, stopped)
+
+    async def _sync_once(self) -> None:
+        # Invariant: after a failure nothing is synced again, as that could succeed without having
+        # written what the failed one lost. And files of which all is published are left alone: a
+        # roll may be closing them.
+        self.check()
+        spool = self._spool
+        if self._published_end >= spool.end:
+            return
+        entry = self._spool_entry()
+        try:
+            await self._runtime.io.run(spool.sync)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._publish(entry)
+
+    def _fail(self, error: OSError) -> ReplicaFailedError:
+        # The state of the files is unknown now, and a later sync could succeed without having
+        # written what this one lost: nothing more is accepted until a restart has read them back.
+        self._failure = os_error_text(error)
+        _logger.error("journal failed", extra={"journal": self._life.name}, exc_info=error)
+        return ReplicaFailedError(self._failure)
+
+    def _spool_entry(self) -> IndexEntry:
+        return IndexEntry(self._spool.fragment, self._spool.content)
+
+    def _publish(self, entry: IndexEntry) -> None:
+        self._published_end = entry.end
+        self._index.add_local(entry)
+
+
+def _discard(spool: Spool) -> None:
+    try:
+        spool.remove()
+    except OSError as error:
+        _logger.warning("unable to remove an empty fragment", exc_info=error)
+
+
+def _resolve(request: asyncio.Future[None], error: Exception | None) -> None:
+    if request.done():
+        return
+    if error is None:
+        request.set_result(None)
+    else:
+        request.set_exception(error)
+        request.exception()  # Retrieved: the one who asked may be gone.
