@@ -119,13 +119,15 @@ class GrpcServer:
         socket, self._socket = self._socket, None
         if self._health is not None:
             self._health.end()
-        if server is not None:
-            try:
-                await self._drain.quiet(grace)
-            finally:
-                await finish(self._end(server, grace))
-        if socket is not None:
-            socket.remove()
+        try:
+            if server is not None:
+                try:
+                    await self._drain.quiet(grace)
+                finally:
+                    await finish(self._end(server, grace))
+        finally:
+            if socket is not None:
+                socket.remove()
 
     def _new_server(self) -> grpc.aio.Server:
         limits = self._limits

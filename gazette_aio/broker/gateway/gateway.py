@@ -101,10 +101,9 @@ class HttpGateway:
     async def stop(self, grace: float) -> None:
         """Stop to listen, and end what's being answered after `grace` seconds. Idempotent.
 
-        Cancellation: poisons — connections may be left open.
+        Cancellation: safe — call again.
         """
-        listener, self._listener = self._listener, None
-        if listener is None:
+        if (listener := self._listener) is None:
             return
         assert self._server is not None
         assert self._routes is not None
@@ -112,6 +111,7 @@ class HttpGateway:
         await self._routes.finish(grace)
         await self._server.end()
         await listener.wait_closed()
+        self._listener = None
 
 
 def _secured(

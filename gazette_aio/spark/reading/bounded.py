@@ -15,7 +15,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client import Reader, RetryReader, iter_fragments
 from gazette_aio.client.attempts import Attempts
@@ -112,7 +111,6 @@ class BoundedReader(Owner):
         self._deadline: float | None = None
         self._error: pb.GazetteError | None = None
         self._reader = self._reader_of(direct=direct)
-        self._dropped = Closing()
 
     def _reader_of(self, *, direct: bool) -> RetryReader:
         policy = self._policy
@@ -195,7 +193,7 @@ class BoundedReader(Owner):
             self._lose(self.end, str(error))
         except pb.TransportError as error:
             if self._is_missing_here(error):
-                await self._turn_to_broker()
+                self._turn_to_broker()
             elif error.http_status == 404 or (
                 error.code == "UNKNOWN" and _NO_FILE in error.details
             ):
@@ -212,15 +210,13 @@ class BoundedReader(Owner):
             await self._skip(begin)
         return b""
 
-    async def _turn_to_broker(self) -> None:
+    def _turn_to_broker(self) -> None:
         """Have all of the rest come through a broker."""
         told = self._on_missing_file
         assert told is not None
         self._on_missing_file = None
-        self._dropped.add(self._reader)
-        self._reader = self._reader_of(direct=False)
+        self._reader = self._reader_of(direct=False)  # The one before has closed its RPC.
         told()
-        await self._dropped.aclose()
 
     async def _skip(self, begin: int) -> None:
         """Lose what the broker skipped, unless it may be about to appear."""
@@ -286,7 +282,6 @@ class BoundedReader(Owner):
 
         Cancellation: safe — it ends anyway; call again to wait for that.
         """
-        await self._dropped.aclose()
         await self._reader.aclose()
 
     def __repr__(self) -> str:
