@@ -13,6 +13,7 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import RecordBuilder
 from gazette_aio.message.envelopes.splitter import framing_error
 from gazette_aio.message.envelopes.stamps import BadFrame
+from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.payloads import Payloads
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
 
-_ACK = np.uint16(2)
+_ACK = np.uint16(ACK_TXN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing.regions import Region
     from gazette_aio.message.sequencing.columns import Indices
 
+    Places = NDArray[np.int32] | Indices
+
 MAX_TAKE_BYTES = 1 << 30
 """Limit of messages which are worked on at once, and of a single one."""
 
@@ -79,17 +81,20 @@ class _Chunk(NamedTuple):
 
     def take(self, rows: Indices | None, *, line_feeds: bool = False) -> Any:
         """Return payloads of rows, or of all; with the line feeds which are in the buffer."""
-        # Payloads, and what's between them, are the elements of one array over the buffer.
-        bounds = np.empty(2 * self.rows + 1, np.int32)
-        bounds[0:-1:2] = self.starts
-        bounds[1::2] = self.stops
-        if line_feeds:
-            bounds[1::2] += np.int32(1)
-        bounds[-1] = bounds[-2]
-        buffers = [None, pa.py_buffer(bounds), self.data]
-        elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
-        payloads = np.arange(0, 2 * self.rows, 2) if rows is None else rows * 2
-        return elements.take(pa.array(payloads))
+        return take_spans(self.data, self.starts, self.stops + int(line_feeds), rows)
+
+
+def take_spans(data: Buffer, starts: Places, stops: Places, rows: Indices | None = None) -> Any:
+    """Return spans of a buffer as an array of bytes: those at `rows`, or all.
+
+    Spans ascend, and don't overlap.
+    """
+    # Spans, and the bytes between them, are the elements of one array over the buffer.
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2], bounds[1::2] = starts, stops
+    buffers = [None, pa.py_buffer(bounds), data]
+    elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    return elements.take(pa.array(np.arange(0, len(bounds), 2) if rows is None else rows * 2))
 
 
 class Payloads:

@@ -1,4 +1,4 @@
-"""pyarrow without its stubs, which are wrong about much that's used here."""
+"""The modules of pyarrow, typed as `Any`: its stubs are wrong about much that is used here."""
 
 from __future__ import annotations
 

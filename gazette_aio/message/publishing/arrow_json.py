@@ -23,11 +23,8 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow  # noqa: ICN001
-import pyarrow.compute
 
-pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
-pc: Any = pyarrow.compute
+from gazette_aio.message.columnar.pyarrow_api import pa, pc
 
 _BYTES: Final = pa.large_binary()
 _NULL: Final = pa.scalar(b"null", _BYTES)

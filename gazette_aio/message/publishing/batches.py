@@ -9,9 +9,9 @@ from gazette_aio.message.uuid import OUTSIDE_TXN
 from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
+    from gazette_aio.aio.turns import Turns
     from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.pace import Pace
     from gazette_aio.message.publishing.routes import Encoded, Route, Routes
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
@@ -28,7 +28,7 @@ class BatchWriter:
         clock: Its clock.
         update_clock: Whether the clock follows wall time.
         flags: Flags of the messages.
-        pace: Pace of the work.
+        pace: Turns of the event loop.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BatchWriter:
         *,
         update_clock: bool,
         flags: Flags,
-        pace: Pace,
+        pace: Turns,
     ) -> None:
         self._appends = appends
         self._routes = routes
@@ -93,7 +93,7 @@ class BatchWriter:
         while parts:
             # Releasing the memory of a large batch takes its time, too.
             parts.pop()
-            await self._pace.turn()
+            await self._pace.rest()
         return append
 
     def _check_producer(self) -> None:
@@ -114,7 +114,7 @@ class BatchWriter:
         clock, first, written, crowd = self._clock, 0, 0, 0
         for number in range(done, len(parts)):
             if written:
-                await self._pace.turn()
+                await self._pace.rest()
                 if crowd >= _CROWD_BYTES:
                     await append.drain()
                     crowd = 0

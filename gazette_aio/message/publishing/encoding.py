@@ -7,14 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
-from gazette_aio.message.publishing.pace import Slices
+from gazette_aio.message.publishing.slices import Slices
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gazette_aio.aio.turns import Turns
     from gazette_aio.message.mapping import Mapping, Target
-    from gazette_aio.message.publishing.pace import Pace
     from gazette_aio.message.publishing.routes import Encoded, Route
     from gazette_aio.message.uuid import Flags
 
@@ -98,7 +98,7 @@ class MessageRows(Generic[T]):
         return cast("SplittingAdapter[T]", self._adapter).split(messages)
 
 
-async def take(messages: Iterable[T], pace: Pace) -> list[T]:
+async def take(messages: Iterable[T], pace: Turns) -> list[T]:
     """Return messages as a sequence of our own, which callers can't change meanwhile.
 
     Cancellation: safe.
@@ -118,17 +118,17 @@ async def take(messages: Iterable[T], pace: Pace) -> list[T]:
         taken.extend(islice(iterator, rows))
         if len(taken) < before + rows:
             return taken
-        await pace.turn()
+        await pace.rest()
 
 
-async def release(taken: list[Any], pace: Pace) -> None:
+async def release(taken: list[Any], pace: Turns) -> None:
     """Empty a list, which takes its time if that's long.
 
     Cancellation: safe.
     """
     while taken:
         del taken[-_TAKEN_AT_ONCE:]
-        await pace.turn()
+        await pace.rest()
 
 
 def _noted(error: Exception, index: int) -> Exception:
@@ -137,7 +137,7 @@ def _noted(error: Exception, index: int) -> Exception:
 
 
 async def map_rows(
-    rows: Rows, mapping: Mapping[Any] | Target, pace: Pace
+    rows: Rows, mapping: Mapping[Any] | Target, pace: Turns
 ) -> dict[Target, range | list[int]]:
     """Return the indices of the rows of each journal, in their order.
 
@@ -196,7 +196,7 @@ async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> l
 
 
 async def encode_rows(
-    rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags, pace: Pace
+    rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags, pace: Turns
 ) -> list[Encoded]:
     """Return rows encoded, in slices, having tried all which may fail later.
 
@@ -205,7 +205,7 @@ async def encode_rows(
         indices: Those of one journal.
         route: That journal.
         flags: Flags which they will have.
-        pace: Pace of the work.
+        pace: Turns of the event loop.
 
     Cancellation: safe.
 
@@ -228,11 +228,11 @@ async def _first_error(  # noqa: PLR0917
     indices: range | list[int],
     route: Route[Any],
     flags: Flags,
-    pace: Pace,
+    pace: Turns,
 ) -> Exception:
     """Return the error of the first row which can't be encoded, with a note of which it is."""
     while len(indices) > 1:
-        await pace.turn()
+        await pace.rest()
         half = indices[: len(indices) // 2]
         try:
             _encode(rows, half, route, flags)

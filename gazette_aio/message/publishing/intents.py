@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import dataclasses
 import os
@@ -11,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.publishing.intent_record import (
     WRITTEN,
     AckIntent,
@@ -22,7 +22,7 @@ from gazette_aio.message.publishing.intent_record import (
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gazette_aio.client import AppendService, AsyncAppend
 
@@ -66,7 +66,7 @@ class IntentLog:
         Raises:
             StoreError: If the record can't be read, or is damaged.
         """
-        content = await asyncio.to_thread(_read, self.path)
+        content = await in_thread(_read, self.path)
         record = None if content is None else decode_record(content)
         self._record = record
         self._loaded = True
@@ -128,7 +128,7 @@ class IntentLog:
         await self.require_settled()
         content = encode_record(intents, state)
         try:
-            await _in_thread(self._replace, content)
+            await in_thread(self._replace, content)
         except asyncio.CancelledError:
             self._unsettled = True
             raise
@@ -148,7 +148,7 @@ class IntentLog:
         """
         record = self._record
         if record is not None and not record.written:
-            await _in_thread(_append, self.path, WRITTEN)
+            await in_thread(_append, self.path, WRITTEN)
             self._record = dataclasses.replace(record, written=True)
         self._unsettled = False
 
@@ -193,21 +193,6 @@ async def append_intents(appends: AppendService, intents: Iterable[AckIntent]) -
         pending.append(append)
     for append in pending:
         await append
-
-
-async def _in_thread(function: Callable[..., None], *args: object) -> None:
-    """Call `function` in a thread, and wait until it's done, even if the caller is cancelled."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        # Race: what a thread does must not happen behind a later call's back.
-        while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # It's of no interest: the record is in doubt either way.
-        raise
 
 
 def _read(path: Path) -> bytes | None:

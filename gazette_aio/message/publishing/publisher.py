@@ -9,6 +9,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.message.publishing.batches import BatchWriter
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
@@ -19,7 +20,6 @@ from gazette_aio.message.publishing.encoding import (
     take,
 )
 from gazette_aio.message.publishing.gate import Gate
-from gazette_aio.message.publishing.pace import Pace
 from gazette_aio.message.publishing.routes import Routes
 from gazette_aio.message.publishing.tables import rows_of_table
 from gazette_aio.message.publishing.transaction import Transaction
@@ -298,7 +298,7 @@ class Publisher(Generic[T]):
     async def _publish_batch(
         self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
     ) -> dict[str, AsyncAppend]:
-        pace = Pace()
+        pace = Turns()
         taken = await take(messages, pace)
         rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)
         if table is not None:

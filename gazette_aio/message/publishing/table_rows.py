@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-import pyarrow  # noqa: ICN001
-import pyarrow.compute
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
 from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
+from gazette_aio.message.columnar.pyarrow_api import pa, pc
+from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.publishing.arrow_json import (
     RefusedTypeError,
     RefusedValueError,
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.publishing.routes import Encoded
 
-pa: Any = pyarrow  # Its stubs are behind it, and of partly unknown types.
-pc: Any = pyarrow.compute
-
-_METADATA: Final = frozenset(
-    {"_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags"}
-)
-_VALUE: Final = "_value"
 _SLICE_CELLS: Final = 1 << 13
 _SLICE_BYTES: Final = 1 << 17
 
@@ -58,13 +51,13 @@ class TableRows:
             raise ConfigurationError("the table has two columns of one name")
         _check(self._table)
         self._adapter = adapter
-        self._names = [name for name in names if name not in _METADATA]
-        self._is_values = self._names == [_VALUE]
+        self._names = [name for name in names if name not in METADATA_NAMES]
+        self._is_values = self._names == [VALUE_NAME]
         if not self._is_values:
-            if _VALUE in self._names:
-                raise ConfigurationError(f"the table has columns beside {_VALUE}")
+            if VALUE_NAME in self._names:
+                raise ConfigurationError(f"the table has columns beside {VALUE_NAME}")
             if not isinstance(adapter, (JSONAdapter, ProtobufAdapter, CSVAdapter)):
-                text = f"{type(adapter).__name__} needs a table with no column but {_VALUE}"
+                text = f"{type(adapter).__name__} needs a table with no column but {VALUE_NAME}"
                 raise ConfigurationError(text)
         documents: Any = _plain(self._table.select(self._names))
         # Kernels of Arrow take a while to call, whatever the number of rows. What they do with many
@@ -138,7 +131,7 @@ class TableRows:
             parts.extend(map(adapter.split_unchecked, values))
         except (ValidationError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             row = indices[len(parts)]
-            raise ValidationError(f"row {row}, column {_VALUE!r}: {error}") from None
+            raise ValidationError(f"row {row}, column {VALUE_NAME!r}: {error}") from None
         return parts
 
     def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Any:
@@ -171,10 +164,10 @@ class TableRows:
         for index, value in zip(indices, rows.column(0).to_pylist(), strict=True):
             content = value.encode() if isinstance(value, str) else value
             if not isinstance(content, bytes):
-                text = f"row {index}, column {_VALUE!r}: neither bytes nor text"
+                text = f"row {index}, column {VALUE_NAME!r}: neither bytes nor text"
                 raise ValidationError(text)
             if b"\n" in content and isinstance(self._adapter, JSONAdapter):
-                text = f"row {index}, column {_VALUE!r}: not a JSON document on one line"
+                text = f"row {index}, column {VALUE_NAME!r}: not a JSON document on one line"
                 raise ValidationError(text)
             values.append(content)
         return values

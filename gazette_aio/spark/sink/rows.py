@@ -25,6 +25,7 @@ from gazette_aio.message.adapters import (
     protobuf_adapter,
 )
 from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columnar.records import VALUE_NAME
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.routes import Route
 from gazette_aio.message.publishing.table_rows import TableRows
@@ -49,7 +50,6 @@ NDJSON: Final = "application/x-ndjson"
 CSV: Final = "text/csv"
 PROTOBUF: Final = "application/x-protobuf-fixed"
 
-_VALUE: Final = "_value"
 _SLICE_ROWS: Final = 4096
 
 
@@ -73,15 +73,15 @@ def classify_rows(schema: Schema) -> SinkColumns:
         ConfigurationError: There's nothing to publish, it's unclear what, or a type is wrong.
     """
     kinds: dict[str, Any] = dict(zip(schema.names, cast("Any", schema).types, strict=True))
-    names = [name for name in schema.names if name not in RESERVED or name == _VALUE]
+    names = [name for name in schema.names if name not in RESERVED or name == VALUE_NAME]
     for name in names:
         if schema.names.count(name) > 1:
             raise ConfigurationError(f"there's more than one column {name!r}")
     special = {name: name for name in ("key", "journal", CORRUPT_COLUMN) if name in names}
     documents = [name for name in names if name not in special]
     value: str | None = None
-    if _VALUE in documents or ("value" in documents and _is_text(kinds["value"])):
-        value = _VALUE if _VALUE in documents else "value"
+    if VALUE_NAME in documents or ("value" in documents and _is_text(kinds["value"])):
+        value = VALUE_NAME if VALUE_NAME in documents else "value"
         if others := [name for name in documents if name != value]:
             raise ConfigurationError(
                 f"column {value!r} is the whole message, but there's {others[0]!r} as well: drop"
@@ -229,7 +229,7 @@ class RowEncoder:
     def _documents(self, batch: Any) -> Any:
         columns = self._columns
         if columns.value is not None:
-            return pa.table({_VALUE: batch.column(columns.value)})
+            return pa.table({VALUE_NAME: batch.column(columns.value)})
         return pa.Table.from_batches([batch.select(list(columns.documents))])
 
     def _kind(self, content_type: str) -> _Kind:

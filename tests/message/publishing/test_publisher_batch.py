@@ -447,7 +447,7 @@ async def test_the_event_loop_has_turns():
 async def test_a_cancellation_at_every_suspension(committed, monkeypatch):
     """Whole journals are published, or nothing of them, and the Publisher goes on."""
     # A slow machine would have more suspensions, at other points each time.
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 1e9)
+    monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 1e9)
     done = False
     seen = set()
     for point in range(200):
@@ -488,8 +488,8 @@ async def test_a_cancellation_at_every_suspension(committed, monkeypatch):
 async def test_cancelled_while_it_writes(monkeypatch):
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
     held = asyncio.Event()
     start = appends.start_append
 
@@ -518,8 +518,8 @@ async def test_messages_are_of_the_producer_which_is_acknowledged(monkeypatch, a
     client = FakeClient({"one/journal": NDJSON})
     appends = BatchAppends(client)
     publisher = Publisher(appends, json_adapter())
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
     before = publisher.producer_id
     held = await appends.start_append("one/journal")
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(20)))
@@ -612,8 +612,8 @@ async def test_mixing_is_refused():
 
 
 async def test_long_batches_are_several_appends(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._MAX_ROWS", 1)
     monkeypatch.setattr("gazette_aio.message.publishing.batches._CROWD_BYTES", 200)
     appends = BatchAppends(cutoff_bytes=1000)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
@@ -627,8 +627,8 @@ async def test_long_batches_are_several_appends(monkeypatch):
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, committed):
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
     appends = BatchAppends(cutoff_bytes=100)
     publisher = Publisher(appends, json_adapter())
     start = appends.start_append
@@ -650,8 +650,8 @@ async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, commi
 
 
 async def test_an_error_which_is_cleared_while_a_batch_is_held_fails_the_transaction(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._FIRST_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.pace._TURN_SECONDS", 0)
+    monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(50)))

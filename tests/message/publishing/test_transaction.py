@@ -8,6 +8,7 @@ import logging
 
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.message import (
     Clock,
     IntentLog,
@@ -18,6 +19,7 @@ from gazette_aio.message import (
     json_adapter,
     parse_uuid,
 )
+from gazette_aio.message.publishing import intents
 from gazette_aio.protocol.errors import MixedTransactionError, StoreError
 from tests.message.fakes import FakeAppends, FakeClient
 
@@ -41,13 +43,13 @@ async def committed(client, journals=JOURNALS):
 def threads(monkeypatch):
     """Run what goes to threads within the loop, so that suspensions are the same each time."""
 
-    async def to_thread(function, *args):
+    async def call(function, *args):
         await asyncio.sleep(0)
         result = function(*args)
         await asyncio.sleep(0)
         return result
 
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(intents, "in_thread", lambda *given: finish(call(*given)))
 
 
 async def commit(publisher, log, number):

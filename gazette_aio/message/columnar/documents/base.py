@@ -34,7 +34,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter
-from gazette_aio.message.columnar.documents.conversion import Converter, convert_column
+from gazette_aio.message.columnar.documents.conversion import (
+    Converter,
+    Parsed,
+    convert_column,
+)
 from gazette_aio.message.columnar.documents.csv import CSVReader
 from gazette_aio.message.columnar.documents.json import JSONReader
 from gazette_aio.message.columnar.documents.protobuf import ProtobufReader
@@ -55,9 +59,7 @@ if TYPE_CHECKING:
     class _Reader(Protocol):
         converters: list[Converter | None]
 
-        def read(
-            self, payloads: Payloads, rows: Indices
-        ) -> tuple[list[Any], Indices | None, dict[int, Exception]]: ...
+        def read(self, payloads: Payloads, rows: Indices) -> Parsed: ...
 
 
 class Decoded(NamedTuple):
@@ -106,8 +108,7 @@ class DocumentDecoder:
         """
         if not len(rows):
             return Decoded(pa.RecordBatch.from_pylist([], schema=self.schema), None, [])
-        columns, positions, errors = self._reader.read(payloads, rows)
-        failed: dict[int, Exception] = {}
+        columns, positions, errors, failed = self._reader.read(payloads, rows)
         for index, (field, convert) in enumerate(
             zip(self._fields, self._reader.converters, strict=True)
         ):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import binascii
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gazette_aio.message.columnar.pyarrow_api import pa, pc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from gazette_aio.message.sequencing.columns import Indices
+
+T = TypeVar("T")
 
 
 class Converter(NamedTuple):
@@ -37,6 +41,50 @@ _FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 def bad_value(name: str, text: object) -> ValueError:
     """Return the error of a value which the column of a name can't hold."""
     return ValueError(f"column {name!r}: {str(text)[:_MAX_TEXT]}")
+
+
+class Parsed(NamedTuple):
+    """Columns as a reader of documents parses them, to be converted."""
+
+    columns: list[Any]
+    positions: Indices | None
+    """Positions of their rows among those asked for; None if it's all of those."""
+    errors: dict[int, Exception]
+    """Errors of the other rows, by position."""
+    failed: dict[int, Exception]
+    """Errors of rows of the columns, by index. Their values are nulls."""
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether it's a type of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: Any) -> bool:
+    """Return whether it's a type of bytes, of any or a fixed length."""
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
+
+
+def decode_singly(
+    payloads: Iterable[bytes], decode: Callable[[bytes], T]
+) -> tuple[list[T], Indices | None, dict[int, Exception]]:
+    """Return what payloads decode to, positions of those, and errors of the others by position.
+
+    Positions are None if all payloads were decoded.
+    """
+    errors: dict[int, Exception] = {}
+    values: list[T] = []
+    for row, payload in enumerate(payloads):
+        try:
+            values.append(decode(payload))
+        except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
+            errors[row] = error
+    if not errors:
+        return values, None, errors
+    return values, np.delete(np.arange(len(values) + len(errors)), list(errors)), errors
 
 
 def is_text_dictionary(kind: Any) -> bool:

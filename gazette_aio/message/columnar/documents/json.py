@@ -10,12 +10,15 @@ import numpy as np
 from gazette_aio.message.columnar.documents.conversion import (
     FINITE,
     Converter,
+    Parsed,
     bad_value,
     cast_to,
     check_digits,
     convert_elements,
     convert_fields,
     convert_items,
+    is_bytes,
+    is_text,
     is_text_dictionary,
     parse_base64,
     parse_dates,
@@ -84,13 +87,8 @@ class JSONReader:
         except (pa.ArrowException, ValueError) as error:
             raise ConfigurationError(f"columns can't be decoded from JSON: {error}") from error
 
-    def read(
-        self, payloads: Payloads, rows: Indices
-    ) -> tuple[list[Any], Indices | None, dict[int, Exception]]:
-        """Return columns of what was parsed, positions of these rows, and errors of the others.
-
-        Positions are None if all rows were parsed.
-        """
+    def read(self, payloads: Payloads, rows: Indices) -> Parsed:
+        """Return the columns of documents at `rows`."""
         errors: dict[int, Exception] = {}
         lines = payloads.take_lines(rows)
         if self._stripper is not None:
@@ -104,48 +102,23 @@ class JSONReader:
             try:
                 blocks.append(self._parse(block, use_threads=self._use_threads))
             except _ParseError:
-                found: dict[int, Exception] = {}
-                blocks += self._recover(block, found)
-                failed |= {begin + row: error for row, error in found.items()}
+                bad: dict[int, Exception] = {}
+                blocks += self._recover(block, bad)
+                failed |= {begin + row: error for row, error in bad.items()}
         if failed:
             if positions is None:
                 positions = np.arange(lines.rows)
             errors |= {int(positions[row]): error for row, error in failed.items()}
             positions = np.delete(positions, list(failed))
         columns = self._join(blocks)
+        wrong: dict[int, Exception] = {}
         if self._maps is not None:
             if failed:
                 lines, _ = rebuild(lines, failed)
-            positions = self._add_maps(columns, lines, positions, errors)
-        return columns, positions, errors
-
-    def _add_maps(
-        self,
-        columns: list[Any],
-        lines: Lines,
-        positions: Indices | None,
-        errors: dict[int, Exception],
-    ) -> Indices | None:
-        """Add the columns with maps to the others, and return positions of the rows left.
-
-        Args:
-            columns: The others.
-            lines: Lines which they were parsed from.
-            positions: Positions of these lines, or None if it's all.
-            errors: Takes errors by position.
-        """
-        assert self._maps is not None
-        found, wrong = self._maps.read(line_list(lines))
-        for place, column in zip(self._map_places, found, strict=True):
-            columns.insert(place, column)
-        if not wrong:
-            return positions
-        if positions is None:
-            positions = np.arange(lines.rows)
-        errors |= {int(positions[row]): error for row, error in wrong.items()}
-        good = np.delete(np.arange(len(positions)), list(wrong))
-        columns[:] = [column.take(pa.array(good)) for column in columns]
-        return positions[good]
+            found, wrong = self._maps.read(line_list(lines))
+            for place, column in zip(self._map_places, found, strict=True):
+                columns.insert(place, column)
+        return Parsed(columns, positions, errors, wrong)
 
     def _join(self, blocks: list[list[Any]]) -> list[Any]:
         if len(blocks) == 1:
@@ -242,8 +215,7 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         TypeError: If the type isn't supported.
     """
     types = pa.types
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    if is_text or types.is_boolean(kind) or types.is_integer(kind):
+    if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
         return kind, None
     if types.is_decimal(kind):
         return kind, check_digits(kind)
@@ -253,7 +225,7 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         return pa.string(), parse_timestamps(kind)
     if types.is_date(kind):
         return pa.string(), parse_dates(kind)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if is_bytes(kind):
         return pa.string(), parse_base64(kind)
     if is_text_dictionary(kind):
         return pa.string(), cast_to(kind)

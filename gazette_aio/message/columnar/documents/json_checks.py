@@ -12,7 +12,11 @@ from typing import Any
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.conversion import bad_value, convert_values
+from gazette_aio.message.columnar.documents.conversion import (
+    bad_value,
+    convert_values,
+    is_text,
+)
 from gazette_aio.message.columnar.pyarrow_api import pa
 
 
@@ -99,7 +103,7 @@ def _hint(kind: Any) -> Any:
         hint = float
     elif types.is_decimal(kind):
         hint = Decimal
-    elif types.is_string(kind) or types.is_large_string(kind):
+    elif is_text(kind):
         hint = str
     elif types.is_struct(kind):
         hint = _struct("Object", [kind.field(index) for index in range(kind.num_fields)])

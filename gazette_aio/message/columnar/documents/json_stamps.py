@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.payloads import Lines
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columnar.payloads import Lines, take_spans
 from gazette_aio.message.uuid import TEXT_LENGTH
 
 if TYPE_CHECKING:
@@ -37,13 +36,7 @@ class StampStripper:
         if stamped is None:
             return lines
         begins, ends = lines.offsets[:-1], lines.offsets[1:]
-        # Lines, and what's dropped between them, are the elements of one array over the buffer.
-        bounds = np.empty(2 * lines.rows, np.int32)
-        bounds[0::2] = begins + np.where(stamped, np.int32(self._cut), np.int32(0))
-        bounds[1::2] = ends
-        buffers = [None, pa.py_buffer(bounds), lines.data]
-        elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
-        kept = elements.take(pa.array(np.arange(0, 2 * lines.rows, 2)))
+        kept = take_spans(lines.data, begins + stamped * np.int32(self._cut), ends)
         _, kept_bounds, data = kept.buffers()
         offsets = np.frombuffer(kept_bounds, np.int32)[: lines.rows + 1]
         # Each begins with the comma before its next member, and is to begin as a document.

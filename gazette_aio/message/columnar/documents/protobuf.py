@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
-from gazette_aio.message.columnar.documents.conversion import convert_values, is_text_dictionary
+from gazette_aio.message.columnar.documents.conversion import (
+    Parsed,
+    convert_values,
+    decode_singly,
+    is_bytes,
+    is_text,
+    is_text_dictionary,
+)
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
@@ -47,31 +53,15 @@ class ProtobufReader:
         self._getters = [_field_getter(descriptor, f.name, f.type) for f in self._fields]
         self.converters: list[Converter | None] = [None] * len(self._fields)
 
-    def read(
-        self, payloads: Payloads, rows: Indices
-    ) -> tuple[list[Any], Indices | None, dict[int, Exception]]:
-        """Return columns of what was parsed, positions of these rows, and errors of the others."""
-        errors: dict[int, Exception] = {}
-        messages: list[Any] = []
-        positions: list[int] = []
-        for row, payload in enumerate(payloads.take_list(rows)):
-            try:
-                messages.append(self._decode(payload))
-            except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
-                errors[row] = error
-            else:
-                positions.append(row)
+    def read(self, payloads: Payloads, rows: Indices) -> Parsed:
+        """Return the columns of messages at `rows`."""
+        messages, positions, errors = decode_singly(payloads.take_list(rows), self._decode)
         columns: list[Any] = []
         failed: dict[int, Exception] = {}
         for field, get in zip(self._fields, self._getters, strict=True):
             values = [get(message) for message in messages]
             columns.append(convert_values(field.name, values, field.type, failed))
-        if failed:
-            good = np.array([row not in failed for row in range(len(messages))], np.bool_)
-            columns = [column.filter(pa.array(good)) for column in columns]
-            errors |= {positions[row]: error for row, error in failed.items()}
-            positions = np.array(positions)[good].tolist()
-        return columns, np.array(positions, np.int64) if errors else None, errors
+        return Parsed(columns, positions, errors, failed)
 
 
 def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:
@@ -149,19 +139,8 @@ def _value_converter(field: Any, kind: Any) -> _Getter | None:
             cpp in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
             and (types.is_float32(kind) or types.is_float64(kind))
         )
-        or (
-            cpp == FieldDescriptor.CPPTYPE_STRING
-            and not binary
-            and (types.is_string(kind) or types.is_large_string(kind))
-        )
-        or (
-            binary
-            and (
-                types.is_binary(kind)
-                or types.is_large_binary(kind)
-                or types.is_fixed_size_binary(kind)
-            )
-        )
+        or (cpp == FieldDescriptor.CPPTYPE_STRING and not binary and is_text(kind))
+        or (binary and is_bytes(kind))
     ):
         return None
     raise _mismatch(field, kind)
