@@ -142,7 +142,7 @@ async def test_a_broken_pipe_is_quiet(gazette_broker, gazette_client, journal):
     process = await spawn("journals", "read", journal, env=env)
     await process.stdout.readexactly(16)
 
-    # Closes our end of the pipe, which holds far less than the content.
+    # Closes our end of the pipe, which holds far less than the content. asyncio has no public way.
     process._transport.get_pipe_transport(1).close()
     err = await process.stderr.read()
 

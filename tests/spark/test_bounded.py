@@ -314,7 +314,7 @@ async def test_files_which_are_gone_for_the_broker_as_well(
 
 async def test_content_behind_the_head(stored: Stored) -> None:
     """The journal isn't the one which the range was planned for."""
-    with pytest.raises(pb.DataLossError, match="behind the write head 4000") as info:
+    with pytest.raises(pb.DataLossError, match="after the write head 4000") as info:
         await read(BoundedReader(stored.client, JOURNAL, 3900, 5000, fetch_timeout=0.01))
     assert info.value.missing == ((4000, 5000),)
     reader = BoundedReader(
@@ -386,7 +386,7 @@ async def test_waiting_has_an_end_and_backs_off(broker: StubBroker) -> None:
     attempts: list[int] = []
     policy = RetryPolicy(backoff=lambda attempt: attempts.append(attempt) or 0.004)  # type: ignore[func-returns-value]
     async with connect(broker.endpoint, retry=policy) as client:
-        with pytest.raises(pb.DataLossError, match="in spite of the write head 60") as info:
+        with pytest.raises(pb.DataLossError, match="before the write head 60") as info:
             await read(BoundedReader(client, JOURNAL, 0, 50, fetch_timeout=0.05))
     assert info.value.missing == ((10, 50),)
     assert max(attempts) >= 1
@@ -426,7 +426,7 @@ async def test_stalls_and_refusals_are_no_loss(
     broker.read_handler = stall
     monkeypatch.setattr(bounded, "_STALL_SECONDS", 0.02)
     reader = BoundedReader(client, JOURNAL, 0, 9, fetch_timeout=0.0, fail_on_data_loss=False)
-    with pytest.raises(pb.TransportError, match="nothing comes of journal a/journal at 0"):
+    with pytest.raises(pb.TransportError, match="no content of journal a/journal at 0"):
         await read(reader)
     await until(lambda: broker.open_rpcs == 0)
     monkeypatch.undo()
@@ -520,7 +520,7 @@ async def test_probes_which_are_not_answered(broker: StubBroker, client: Journal
 
     broker.read_handler = stall
     async with asyncio.timeout(60):
-        with pytest.raises(pb.TransportError, match="no answer of a broker"):
+        with pytest.raises(pb.TransportError, match="no broker answers a probe"):
             await head_of(client, JOURNAL, seconds=0.02)
     await until(lambda: broker.open_rpcs == 0)
 

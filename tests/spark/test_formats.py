@@ -60,7 +60,7 @@ def test_the_format_is_of_the_option_or_the_content_type(
     asked = source_options(isolation="read-committed", **options)
     if framing is None:
         with pytest.raises(
-            ConfigurationError, match=re.escape(f"content of type {content_type!r}")
+            ConfigurationError, match=re.escape(f"framing for content type {content_type!r}")
         ):
             isolation_of(asked, content_type)
     else:
@@ -210,7 +210,7 @@ def test_a_field_by_the_name_uuid_precedes_the_first_one() -> None:
         ({"messageType": "json:JSONDecoder"}, "'json:JSONDecoder' isn't a class of protobuf"),
         (
             {"messageType": "google.protobuf.timestamp_pb2:Timestamp"},
-            "has no bytes field 'uuid', nor one of number 1",
+            "has neither a bytes field 'uuid' nor a bytes field of number 1",
         ),
         ({"messageType": FLIGHT_TYPE, "uuid": "number"}, "has no bytes field number"),
         ({"uuid": "stamp"}, "'uuid' names a field of protobuf messages, which needs 'messageType'"),

@@ -258,9 +258,9 @@ def test_protobuf_columns_are_those_of_the_type() -> None:
     ("content_type", "options", "messages", "text"),
     [
         ("", {}, [b"x"], "inferred from messages of content type ''"),
-        (NDJSON, {}, [], "there's no message which tells of columns"),
-        (NDJSON, {}, [b"{}", b"x", b'{"_value":1}'], "there's no message which tells of columns"),
-        (CSV, {"partitionColumns": "part"}, [b"a,b"], "there's no message which tells of columns"),
+        (NDJSON, {}, [], "no message has columns"),
+        (NDJSON, {}, [b"{}", b"x", b'{"_value":1}'], "no message has columns"),
+        (CSV, {"partitionColumns": "part"}, [b"a,b"], "no message has columns"),
         (FIXED, {}, [b""], "a schema of protobuf messages needs the option 'messageType'"),
     ],
 )

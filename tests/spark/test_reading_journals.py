@@ -308,7 +308,7 @@ async def test_cancellation(journal, monkeypatch, early):
     client = await reading.spark_client(given.connection)
 
     async def read():
-        async with aclosing(reading._read_tasks(tasks, given, SCHEMA)) as batches:
+        async with aclosing(reading.read_tasks(tasks, given, SCHEMA)) as batches:
             async for _ in batches:
                 if early:
                     break
@@ -360,7 +360,7 @@ async def test_a_file_root_which_is_not_that_of_the_brokers(journal, tmp_path_fa
     # As it would be no warning to be told again and again.
     assert await journal.rows(tasks, fileRoot=root) == history.all()
     assert [record.message for record in caplog.records if root in record.message] == [
-        f"files of fragments aren't found in {root}: they're read through brokers"
+        f"fragment files not found in {root}: reading through brokers"
     ]
     with pytest.raises(pb.DataLossError, match=r"lost \[0, \d+\) .*its file is gone"):
         await journal.rows(tasks, fileRoot=root, io="direct", fetchTimeout="0.01")

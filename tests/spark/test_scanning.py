@@ -176,7 +176,9 @@ async def test_content_which_is_not_made_of_messages(gazette_client):
     scanned = scan_uuids(
         gazette_client, JOURNAL, "a/type", 0, 9, options(), is_aligned=True, head=9
     )
-    with pytest.raises(pb.ConfigurationError, match=r"test/journal: content of type 'a/type' isn"):
+    with pytest.raises(
+        pb.ConfigurationError, match=r"test/journal: there is no framing for content type 'a/type'"
+    ):
         await anext(scanned)
 
 

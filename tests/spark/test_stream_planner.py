@@ -13,10 +13,12 @@ import pytest
 
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, TransportError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
-from gazette_aio.spark import bridge
+from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.tasks import CommittedFrom
+from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.streaming import line_ends, tail
 from gazette_aio.spark.streaming import listing as stream_listing
+from gazette_aio.spark.streaming import planner as stream_planner
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.streaming.planner import StreamPlanner
 from tests.pyspark.journals import Producer
@@ -180,7 +182,25 @@ async def test_a_tiny_limit_goes_on_by_a_record(world):
     assert max(len(batch) for batch in query.batches) == 2
 
 
-async def test_limited_batches_are_read_ahead(world, monkeypatch):
+@pytest.fixture
+def idle(monkeypatch):
+    """Set while nothing is read ahead."""
+    idle = asyncio.Event()
+    idle.set()
+    real = tail.Tail.read_ahead
+
+    async def read_ahead(self, ranges):
+        idle.clear()
+        try:
+            await real(self, ranges)
+        finally:
+            idle.set()
+
+    monkeypatch.setattr(tail.Tail, "read_ahead", read_ahead)
+    return idle
+
+
+async def test_limited_batches_are_read_ahead(world, monkeypatch, idle):
     monkeypatch.setattr(tail, "AHEAD_BYTES", 0)
     await world.create("a", "b")
     await world.publish("a", range(600))
@@ -189,19 +209,17 @@ async def test_limited_batches_are_read_ahead(world, monkeypatch):
     await query.planner.fix_targets()
     await world.publish("a", [1000])
     scans = []
-    real = query.planner._tail._scan
 
-    def scan(journal, begin, end, **kwargs):
-        scans.append((journal.name, begin, end))
-        return real(journal, begin, end, **kwargs)
+    def scan(client, journal, content_type, begin, end, options, **kwargs):
+        scans.append((journal, begin, end))
+        return scan_uuids(client, journal, content_type, begin, end, options, **kwargs)
 
-    query.planner._tail._scan = scan
+    monkeypatch.setattr(stream_planner, "scan_uuids", scan)
     planned = await query.plan(max_bytes=7000)
     assert len(scans) == 2
     while planned is not None:
         await query.run(*planned)
-        if query.planner._ahead is not None:
-            await query.planner._ahead
+        await idle.wait()
         scans.clear()
         planned = await query.plan(max_bytes=7000)
         # Of a limit that's split, a journal may go on by a byte more than before.
@@ -210,29 +228,28 @@ async def test_limited_batches_are_read_ahead(world, monkeypatch):
     assert len(query.batches) > 5
 
 
-async def test_a_read_ahead_which_fails_or_is_ended(world):
+async def test_a_read_ahead_which_fails_or_is_ended(world, monkeypatch, idle):
     await world.create("a")
     await world.publish("a", range(100))
     query = world.query(startingOffsets="earliest")
-    real = query.planner._scan
     begun = asyncio.Event()
 
-    async def fails(journal, begin, end, **kwargs):
-        raise DataLossError("gone", journal=journal.name, offset=begin, missing=((begin, end),))
+    async def fails(client, journal, content_type, begin, end, options, **kwargs):
+        raise DataLossError("gone", journal=journal, offset=begin, missing=((begin, end),))
         yield
 
-    async def hangs(journal, begin, end, **kwargs):
+    async def hangs(*args, **kwargs):
         begun.set()
         await asyncio.Event().wait()
         yield
 
     for scan in (fails, hangs):
         begin, end = await query.plan(max_bytes=500)
-        query.planner._tail.keep([])
-        query.planner._tail._scan = scan
-        await query.run(begin, end)
-        await (begun.wait() if scan is hangs else query.planner._ahead)
-        query.planner._tail._scan = real
+        query.restart()  # Forgets what was read ahead.
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_planner, "scan_uuids", scan)
+            await query.run(begin, end)
+            await (begun.wait() if scan is hangs else idle.wait())
     await query.drain(max_bytes=500)
     assert query.ids == list(range(100))
     await query.planner.aclose()
@@ -677,7 +694,7 @@ async def test_an_idle_trigger_asks_for_heads_only(world, monkeypatch):
     await world.publish("a", range(10))
     query = world.query(startingOffsets="earliest")
     await query.drain()
-    client = next(iter(bridge._clients.values())).copy().popitem()[1]
+    client = await spark_client(query.options.connection)
     calls = Counter()
     for name in ("list", "read", "list_fragments"):
         real = getattr(client.context.rpc, name)

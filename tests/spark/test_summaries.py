@@ -22,7 +22,11 @@ from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import summaries
 from gazette_aio.spark.planning.journal_ranges import JournalRange, join_last, split_range
 from gazette_aio.spark.planning.listing import list_journals
-from gazette_aio.spark.planning.summaries import plan_ranges_of_splits, summarize_splits
+from gazette_aio.spark.planning.summaries import (
+    SummaryCache,
+    plan_ranges_of_splits,
+    summarize_splits,
+)
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line
 
@@ -50,9 +54,9 @@ def gazette_broker_options(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _forget():
-    summaries._remembered.clear()
+    summaries.SUMMARIES.clear()
     yield
-    summaries._remembered.clear()
+    summaries.SUMMARIES.clear()
 
 
 @pytest.fixture
@@ -214,7 +218,7 @@ async def test_a_journal_which_was_created_again_is_another(written, scans):
 
 
 async def test_what_is_remembered_is_bounded(written, scans, monkeypatch):
-    monkeypatch.setattr(summaries, "_remembered", summaries._Summaries(3))
+    monkeypatch.setattr(summaries, "SUMMARIES", SummaryCache(3))
     splits = await written.splits()
     keys = [("a/journal", split.begin, split.end) for split in splits]
     for _ in range(2):
@@ -222,7 +226,7 @@ async def test_what_is_remembered_is_bounded(written, scans, monkeypatch):
             await summarize_splits(written.client, [split], options())
     # Each has two producers.
     assert scans == {keys[0]: 2, keys[1]: 2}
-    assert summaries._remembered._producers == 3
+    assert summaries.SUMMARIES.producers == 3
     await summarize_splits(written.client, splits[1:2], options())
     assert scans[keys[1]] == 2
 

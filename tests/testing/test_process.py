@@ -61,14 +61,11 @@ async def test_stop_tells_when_the_broker_ended_by_itself(tmp_path):
 async def test_a_leaked_process_warns(tmp_path):
     broker = BrokerProcess(tmp_path / "data")
     await broker.start()
-    running = broker._running
 
-    with pytest.warns(ResourceWarning, match="unclosed <BrokerProcess"):
+    with pytest.warns(ResourceWarning, match="unclosed <BrokerProcess") as caught:
         del broker
 
-    running.process.kill()
-    await running.process.communicate()
-    running.stderr.close()
+    await caught[0].source.kill()
 
 
 async def test_stop_may_be_cancelled_and_called_again(tmp_path):

@@ -1,1 +1,1 @@
-"""What a batch reads: from options and filters to journals, ranges, tasks and partitions."""
+"""Planning of batches: from options and filters to journals, ranges, tasks and partitions."""

@@ -1,4 +1,4 @@
-"""The plan of a batch: from options and filters to partitions, by asking brokers."""
+"""Plans of batches: from options, filters and listings to partitions."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ async def plan_batch(
     *,
     cores: int = 1,
 ) -> list[Partition]:
-    """Return the partitions of a batch. There are none if there's nothing to read.
+    """Return the partitions of a batch; without content there are none.
 
     Args:
         client: Client to use.
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
-        pushdown: Which rows are needed; all of them by default.
-        cores: Partitions to make at least, of what's not too small for so many.
-
-    Cancellation: safe.
+        pushdown: Selection of rows; all rows by default.
+        cores: Least number of partitions, unless they would be too small.
 
     Raises:
-        ConfigurationError: Journals aren't there, or can't be read as options and schema say.
-        DataLossError: Content of journals whose commits are planned is lost.
+        ConfigurationError: Journals don't exist, or options and schema don't fit them.
+        DataLossError: Content is lost which the plan of committed messages needs.
         GazetteError: As `list_journals()`.
+
+    Cancellation: safe.
     """
     pushdown = Pushdown({}) if pushdown is None else pushdown
     journals = await _list(client, options, pushdown)
@@ -90,12 +90,12 @@ async def plan_batch(
 
 
 def usable_cores() -> int:
-    """Return the cores which this process may use, as far as that's known."""
+    """Return the number of cores which this process may use, or 1 if it's unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
-    """Return the label of each column of strings which holds labels, for `Pushdown`."""
+    """Return the labels of the string columns of labels, for `Pushdown`."""
     columns = classify(
         schema,
         partition_columns=options.partition_columns,
@@ -105,10 +105,10 @@ def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
 
 
 def check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
-    """Check that rows of the schema can be made of all journals.
+    """Check that all journals can be read as rows of the schema.
 
     Raises:
-        ConfigurationError: They can't.
+        ConfigurationError: A journal can't.
     """
     for journal in journals:
         RowDecoder(layout, journal.name, journal.labels, journal.content_type)
@@ -135,14 +135,14 @@ async def _list(
 
 
 def _begin_mod_time(options: SourceOptions) -> int:
-    """Return before when fragments were persisted which hold no row, in seconds; or 0."""
+    """Return the time in seconds before which persisted fragments have no rows; or 0."""
     return max((options.starting_timestamp_ms or 0) // 1000 - MAX_SKEW_SECONDS, 0)
 
 
 def _plan_ranges(
     options: SourceOptions, journals: Sequence[JournalInfo], pushdown: Pushdown
 ) -> tuple[list[JournalRange], list[JournalRange]]:
-    """Return the ranges whose messages are read as they are, and those of committed ones."""
+    """Return the ranges of all messages, and the ranges of committed messages."""
     mod_time = _begin_mod_time(options)
     plain: list[JournalRange] = []
     committed: list[JournalRange] = []
@@ -158,12 +158,12 @@ def _plan_ranges(
 def _cut(
     ranges: Sequence[JournalRange], sizes: PartitionSizes
 ) -> tuple[list[JournalRange], list[list[Split]]]:
-    """Return the ranges which one task each reads, and the splits of each of the others."""
+    """Return the ranges of one task each, and the splits of each other range."""
     whole: list[JournalRange] = []
     cut: list[list[Split]] = []
     for planned in ranges:
         if len(split_range(planned, sizes.limit)) > 1:
-            # All but the last one are read twice.
+            # All splits but the last are read twice.
             cut.append(join_last(split_range(planned, sizes.finer), sizes.limit))
         else:
             whole.append(planned)

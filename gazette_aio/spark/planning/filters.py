@@ -1,10 +1,11 @@
-"""Filters of a query: which journals, and which of their bytes, can hold its rows.
+"""Filters of a query: the journals and the bytes which can have its rows.
 
-Filters are those of `pyspark.sql.datasource`, all of which hold of every row. They're told by the
-names of their classes and attributes, so none of it takes Spark.
+Filters are objects of `pyspark.sql.datasource`; all of them hold for every row. They are recognized
+by the names of their classes and attributes, without importing Spark.
 
-Filters of a journal's name and labels are decided for whole journals, and are handled: no row need
-be checked again. Those of offsets and times only narrow what's read, and aren't handled.
+Filters of a journal's name and labels are decided for whole journals, and thus handled: Spark
+needn't evaluate them for rows. Filters of offsets and times only reduce what is read, and aren't
+handled.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
 MAX_SKEW_SECONDS: Final = 300
-"""By how much a producer's clock may be ahead of that of a fragment store."""
+"""Seconds by which a producer's clock may be ahead of a fragment store's."""
 
 _JOURNAL: Final = "_journal"
 _OFFSETS: Final = ("_begin", "_end")
@@ -42,21 +43,21 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 _LOWER_BOUNDS: Final = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual")
 
 Filter: TypeAlias = Any
-"""A filter of `pyspark.sql.datasource`, or what looks like one."""
+"""A filter of `pyspark.sql.datasource`, or an object with the same attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pushdown:
-    """What filters of a query say of journals and their bytes.
+    """Selection of journals and bytes by the filters of a query.
 
     Args:
-        columns: Label of each column of strings which holds labels. It's of the first value of the
-            label in the order of its values, and null without one.
+        columns: Labels of the string columns of labels. A column has the first value of its label
+            in the order of values, or null.
         decided: Filters which are decided for whole journals.
-        unhandled: Filters which have to be checked of each row.
-        begin: Rows which begin before aren't needed.
-        end: Rows which begin there or behind aren't needed.
-        timestamp: Rows with an earlier `_timestamp` aren't needed: seconds since 1970.
+        unhandled: Filters which Spark must evaluate for each row.
+        begin: Least begin of rows.
+        end: Offset before which rows begin.
+        timestamp: Least `_timestamp` of rows, in seconds since 1970.
     """
 
     columns: Mapping[str, str]
@@ -68,11 +69,11 @@ class Pushdown:
 
     @classmethod
     def of(cls, filters: Iterable[Filter], columns: Mapping[str, str]) -> Self:
-        """Return what filters say. Unknown ones are unhandled.
+        """Return the selection of filters. Unknown filters are unhandled.
 
         Args:
-            filters: All of them hold of each row which is wanted.
-            columns: Label of each column of strings which holds labels.
+            filters: Filters, all of which hold for each selected row.
+            columns: Labels of the string columns of labels.
         """
         decided: list[Filter] = []
         unhandled: list[Filter] = []
@@ -92,14 +93,11 @@ class Pushdown:
 
     @property
     def begin_mod_time(self) -> int:
-        """Fragments which were persisted before hold no row: seconds since 1970, or 0."""
+        """Time before which persisted fragments have no rows, in seconds since 1970; or 0."""
         return max(self.timestamp - MAX_SKEW_SECONDS, 0)
 
     def matches(self, journal: JournalInfo) -> bool:
-        """Return whether rows of a journal are wanted. Only its name and labels have to be known.
-
-        A journal which isn't wanted holds no row of which all handled filters are true.
-        """
+        """Return whether a journal can have selected rows, by its name and labels."""
         labels = dict(journal.labels)
         values: dict[str, str | None] = {
             column: min(labels.get(label, ()), default=None)
@@ -109,12 +107,12 @@ class Pushdown:
         return all(_evaluate(item, values) for item in self.decided)
 
     def clip(self, planned: JournalRange, *, committed: bool) -> JournalRange:
-        """Return the part of a range which holds the rows wanted. It may be empty.
+        """Return the part of a range which has the selected rows, possibly empty.
 
         Args:
             planned: The range.
-            committed: Whether messages are sequenced. That takes the messages around them, so the
-                range isn't clipped by offsets: leave out splits instead.
+            committed: Whether messages are sequenced. Sequencing needs the messages around them,
+                thus the range isn't clipped by offsets; splits can be left out instead.
         """
         _, begin, end = planned
         if not committed:
@@ -135,7 +133,7 @@ def _kind(item: Filter) -> str:
 
 
 def _column(item: Filter) -> str:
-    """Return the column of a filter, or an empty name if it isn't of one."""
+    """Return the column of a filter, or an empty name if it has several or none."""
     match getattr(item, "attribute", None):
         case (str(name),) | [str(name)]:
             return name
@@ -144,7 +142,7 @@ def _column(item: Filter) -> str:
 
 
 def _is_decidable(item: Filter, columns: set[str]) -> bool:
-    """Return whether a filter is known, and of strings which a journal's rows have in common."""
+    """Return whether a filter is known, and compares strings which a journal's rows share."""
     kind = _kind(item)
     if kind == "Not":
         return _is_decidable(item.child, columns)
@@ -165,7 +163,7 @@ def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 
 def _evaluate(item: Filter, values: Mapping[str, str | None]) -> bool | None:
-    """Return whether a filter is true, or None if that's unknown because of nulls."""
+    """Return whether a filter is true, or None if nulls make the result unknown."""
     kind = _kind(item)
     if kind == "Not":
         holds = _evaluate(item.child, values)
@@ -194,7 +192,7 @@ def _values(item: Filter) -> list[Any]:
 
 
 def _offset_bounds(item: Filter) -> tuple[int, int]:
-    """Return between which offsets the rows begin of which a filter is true."""
+    """Return the bounds of the begins of rows for which a filter can be true."""
     kind, column = _kind(item), _column(item)
     values = _values(item)
     if column not in _OFFSETS or not values or not all(type(value) is int for value in values):
@@ -214,15 +212,15 @@ def _offset_bounds(item: Filter) -> tuple[int, int]:
             low, high = 0, highest
         case _:
             return 0, _END
-    # A row begins before it ends, and how long before isn't known.
+    # A row begins before it ends; its length is unknown.
     return (max(low, 0), max(high + 1, 0)) if is_begin else (0, max(high, 0))
 
 
 def _timestamp_bound(item: Filter) -> int:
-    """Return seconds since 1970 before which a filter isn't true of any row."""
+    """Return the time in seconds since 1970 before which a filter isn't true for any row."""
     if _column(item) != _TIMESTAMP or _kind(item) not in (*_LOWER_BOUNDS, "In"):
         return 0
-    # Times without a zone are of a session which isn't known.
+    # Times without a zone are in the session's zone, which is unknown here.
     values = [value for value in _values(item) if isinstance(value, datetime) and value.tzinfo]
     if not values or len(values) != len(_values(item)):
         return 0

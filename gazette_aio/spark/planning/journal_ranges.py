@@ -1,14 +1,14 @@
-"""Ranges of journals: from a listing and options to bytes, and how those are cut.
+"""Ranges of journals: from a listing and options to bytes, and their splits.
 
-Theory of operation. A record belongs to the range which holds its first byte. Journals whose
-records are lines can then be cut anywhere: who reads `[begin, end)` starts with the byte before
-`begin`, drops what follows through the first newline, and reads beyond `end` until its last record
-is complete. The records of other framings can't be found from their middle, so those journals are
-cut only where fragments begin or end: a fragment holds whole appends, and they whole messages. As
-records begin there, the byte before isn't looked at, which would take another fragment to be read.
+Theory of operation. A record belongs to the range which has its first byte. Journals whose records
+are lines can thus be cut anywhere: a reader of `[begin, end)` starts with the byte before `begin`,
+drops everything through the first newline, and reads beyond `end` until its last record is
+complete. Records of other framings can't be found from their middle, so those journals are cut only
+where fragments begin or end: a fragment has whole appends, and an append has whole messages. As
+records begin there, the byte before isn't read, which would need another fragment.
 
-Ranges cover holes between fragments as well. Only who reads them can tell a hole which is filled
-within a minute from one that stays. Holes don't count as bytes to read.
+Ranges include holes between fragments. Only a reader can distinguish a hole which is filled within
+a minute from a permanent hole. Holes don't count as bytes to read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 EARLIEST, LATEST = -2, -1
 
 Positions: TypeAlias = "Literal['earliest', 'latest'] | Mapping[str, int]"
-"""Offsets of journals by their names, where -2 is the earliest and -1 the latest one; or the same
-for all of them."""
+"""Offsets of journals by name, where -2 is the earliest and -1 the latest; or one for all."""
 Labels: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of labels with their values, sorted."""
 
@@ -38,20 +37,20 @@ class FragmentInfo(NamedTuple):
     begin: int
     end: int
     mod_time: int = 0
-    """When it was persisted, in seconds since 1970; or 0 if it's local to a broker."""
+    """Time at which the fragment was persisted, in seconds since 1970; or 0 if it's local."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalInfo:
-    """A journal as it's planned with.
+    """Properties of a journal for planning.
 
     Args:
-        name: Its name.
-        head: Its write head.
-        content_type: By which its framing is chosen.
-        labels: Its labels.
-        create_revision: Revision at which it was created; or 0 if that isn't known.
-        fragments: Its fragments, in any order; or None if they weren't listed.
+        name: Name of the journal.
+        head: Write head.
+        content_type: Content type, which selects the framing.
+        labels: Labels.
+        create_revision: Revision at which the journal was created; or 0 if it's unknown.
+        fragments: Fragments in any order; or None if they weren't listed.
     """
 
     name: str
@@ -63,13 +62,13 @@ class JournalInfo:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether it can be cut at any byte."""
+        """Whether the journal can be cut at any byte."""
         framing = find_framing(self.content_type)
         return framing is not None and framing.is_lines
 
     @property
     def earliest(self) -> int:
-        """Offset of the first byte which can be read; or 0 if fragments weren't listed."""
+        """Offset of the first existing byte; or 0 if fragments weren't listed."""
         if self.fragments is None:
             return 0
         begin = min((fragment.begin for fragment in self.fragments), default=self.head)
@@ -91,9 +90,9 @@ class Split(NamedTuple):
     begin: int
     end: int
     size: int
-    """Its bytes, holes apart."""
+    """Number of bytes without holes."""
     is_aligned: bool
-    """Whether it's known that a record begins at `begin`, as a fragment begins or ends there."""
+    """Whether a record is known to begin at `begin`, because a fragment begins or ends there."""
 
 
 def plan_ranges(
@@ -101,13 +100,13 @@ def plan_ranges(
     starting: Positions = "earliest",
     ending: Positions = "latest",
 ) -> list[JournalRange]:
-    """Return the range of each journal which has bytes to read.
+    """Return the non-empty ranges of journals.
 
-    Journals which `starting` or `ending` doesn't name begin at the earliest, or end at the latest
-    offset.
+    A journal which `starting` doesn't name begins at its earliest offset; one which `ending`
+    doesn't name ends at its latest offset.
 
     Raises:
-        ConfigurationError: If an offset is out of bounds.
+        ConfigurationError: An offset is out of bounds.
     """
     ranges: list[JournalRange] = []
     for journal in journals:
@@ -129,10 +128,10 @@ def resolve(journal: JournalInfo, positions: Positions, option: str, default: in
         journal: The journal.
         positions: Value of the option.
         option: Name of the option, for errors.
-        default: Position of journals which aren't named.
+        default: Position of journals which `positions` doesn't name.
 
     Raises:
-        ConfigurationError: If the offset is out of bounds.
+        ConfigurationError: The offset is out of bounds.
     """
     if isinstance(positions, str):
         offset = EARLIEST if positions == "earliest" else LATEST
@@ -150,10 +149,10 @@ def resolve(journal: JournalInfo, positions: Positions, option: str, default: in
 
 
 def check_names(positions: Positions, names: Collection[str], option: str) -> None:
-    """Check that each journal of an option is among those which are selected.
+    """Check that the journals of an option are selected.
 
     Raises:
-        ConfigurationError: If one isn't.
+        ConfigurationError: A journal isn't.
     """
     unknown = [] if isinstance(positions, str) else sorted(positions.keys() - set(names))
     if unknown:
@@ -161,7 +160,7 @@ def check_names(positions: Positions, names: Collection[str], option: str) -> No
 
 
 def clip_fragments(fragments: Iterable[FragmentInfo]) -> list[FragmentInfo]:
-    """Return fragments in order, each without what those before it hold already."""
+    """Return fragments in order, each without the content of fragments before it."""
     clipped: list[FragmentInfo] = []
     covered = 0
     for fragment in sorted(fragments):
@@ -172,10 +171,10 @@ def clip_fragments(fragments: Iterable[FragmentInfo]) -> list[FragmentInfo]:
 
 
 def skip_older(planned: JournalRange, mod_time: int) -> JournalRange:
-    """Return a range without its first fragments, if they were persisted before `mod_time` seconds.
+    """Return a range without its first fragments which were persisted before `mod_time` seconds.
 
-    It goes on with the first one which is local, or behind the last one. What's before a fragment
-    was appended before it, so holes between those which are dropped are dropped as well.
+    The result begins with the first local or newer fragment, or after the last one. Holes between
+    dropped fragments are dropped too: their content was appended before the next fragment.
     """
     begin = planned.begin
     for fragment in clip_fragments(planned.journal.fragments or ()):
@@ -187,15 +186,15 @@ def skip_older(planned: JournalRange, mod_time: int) -> JournalRange:
 
 
 def find_cuts(planned: JournalRange) -> list[int]:
-    """Return where fragments begin or end within a range, in order, its own bounds apart."""
+    """Return the offsets inside a range at which fragments begin or end, in order."""
     cuts = {cut for fragment in planned.journal.fragments or () for cut in fragment[:2]}
     return sorted(cut for cut in cuts if planned.begin < cut < planned.end)
 
 
 def cut_range(planned: JournalRange, wanted: int) -> JournalRange:
-    """Return the begin of a range which ends at `wanted`, or before it if it can't be cut there.
+    """Return the first part of a range, which ends at or before `wanted`.
 
-    It isn't empty, and ends behind `wanted` if it can't be cut before.
+    The part isn't empty: it ends after `wanted` if the range can't be cut earlier.
     """
     if planned.journal.is_divisible or wanted >= planned.end:
         return planned._replace(end=min(max(wanted, planned.begin + 1), planned.end))
@@ -205,15 +204,15 @@ def cut_range(planned: JournalRange, wanted: int) -> JournalRange:
 
 
 def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = False) -> list[Split]:
-    """Return consecutive parts of a range, none of them larger than it has to be.
+    """Return consecutive parts of a range, which end where fragments end if possible.
 
-    Parts end where fragments do if they can, as to read on from the middle of a compressed one
-    takes what's before. An empty range has none.
+    Reading from the middle of a compressed fragment needs the bytes before. An empty range has no
+    parts.
 
     Args:
         planned: The range.
-        split_bytes: Limit of the bytes of a part, holes apart. A fragment may be larger.
-        anywhere: Whether a fragment which is larger may be cut as well.
+        split_bytes: Limit of the bytes of a part, without holes. A fragment may be larger.
+        anywhere: Whether to cut larger fragments.
     """
     journal, begin, end = planned
     if begin >= end:
@@ -234,7 +233,7 @@ def split_range(planned: JournalRange, split_bytes: int, *, anywhere: bool = Fal
 
 
 def join_last(splits: Sequence[Split], limit: int) -> list[Split]:
-    """Return splits the last of which are joined, if together they aren't larger than `limit`."""
+    """Return splits, the last of which are joined up to `limit` bytes."""
     *rest, last = splits
     while rest and rest[-1].size + last.size <= limit:
         former = rest.pop()
@@ -243,7 +242,7 @@ def join_last(splits: Sequence[Split], limit: int) -> list[Split]:
 
 
 def content_bytes(planned: JournalRange) -> int:
-    """Return the bytes of a range, holes apart."""
+    """Return the number of bytes of a range, without holes."""
     return sum(length for _, length in _pieces(planned))
 
 
@@ -252,7 +251,7 @@ def _is_explicit(positions: Positions, journal: JournalInfo) -> bool:
 
 
 def _pieces(planned: JournalRange) -> list[tuple[int, int]]:
-    """Return begin and length of the content of a range, cut where fragments end."""
+    """Return begins and lengths of the content of a range, cut where fragments end."""
     pieces: list[tuple[int, int]] = []
     listed = planned.begin
     for fragment in clip_fragments(planned.journal.fragments or ()):

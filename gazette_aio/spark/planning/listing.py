@@ -1,8 +1,7 @@
-"""The journals which options select, as they're planned with.
+"""Listing of the journals which options select.
 
-A listing is one RPC, and one more of each journal. If fragments are wanted, that lists them: a
-broker's fragments end where its write head is, so nothing else is asked for. Otherwise it's a probe
-of the head.
+A listing takes one RPC, and one further RPC per journal: either a listing of fragments, which end
+at the write head, or a probe of the write head.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import Labels
 
 LISTINGS_AT_ONCE: Final = 64
-"""Journals of which fragments are listed, or heads are probed, at the same time."""
+"""Greatest number of concurrent listings of fragments and probes of heads."""
 
 _MOST_NAMED: Final = 5
 
@@ -42,25 +41,25 @@ async def list_journals(
 ) -> list[JournalInfo]:
     """Return the journals which options select, ordered by name.
 
-    Their content type is that of the option `format`, if it names one, or else of their label.
-    Journals which are suspended are at the offset where they'll go on, and have no content.
+    Their content type is that of the option `format`, or of their label. A suspended journal has
+    the offset at which it will resume, and no content.
 
     Args:
         client: Client to use.
-        options: They select the journals.
-        fragments: Whether to list fragments as well.
-        wanted: Returns whether a journal is wanted, of which head and fragments aren't known yet.
-            Others are left out, and cost nothing.
-        allow_none: Whether it's no error if there are no such journals, or not all of them.
-        begin_mod_time: Fragments which were persisted before aren't listed: seconds since 1970. A
-            journal then seems to begin behind them.
-
-    Cancellation: safe.
+        options: Options which select the journals.
+        fragments: Whether to list fragments.
+        wanted: Returns whether to include a journal, whose head and fragments aren't known yet.
+            Other journals cost no RPC.
+        allow_none: Whether missing journals are allowed.
+        begin_mod_time: Seconds since 1970. Fragments persisted earlier aren't listed; the journal
+            then seems to begin after them.
 
     Raises:
-        ConfigurationError: There's no such journal, or not each which options name.
-        BrokerStatusError: A broker refused, as it does journals which can't be read.
+        ConfigurationError: No journal is selected, or a named journal doesn't exist.
+        BrokerStatusError: A broker refused, for example because a journal can't be read.
         TransportError: An RPC failed, or no broker answers.
+
+    Cancellation: safe.
     """
     listed: dict[str, JournalInfo] = {}
     request = options.selection.label_selector()
@@ -78,7 +77,7 @@ async def list_journals(
                 return replace(info, head=await head_of(client, info.name))
             return await _with_fragments(client, info, begin_mod_time)
         except (pb.JournalNotFoundError, pb.SuspendedError):
-            # It was deleted or suspended a moment ago. A new listing tells.
+            # Race: the journal was deleted or suspended a moment ago. A new listing decides.
             selector = pb.LabelSelector(include=pb.label_set("name", info.name))
             found = (await client.list(selector)).journals
             if not found and not allow_none:
@@ -130,7 +129,7 @@ def _info_of(journal: pb.ListResponse.Journal, options: SourceOptions) -> Journa
 
 
 def check_found(selection: Selection, names: Collection[str]) -> None:
-    """Raise ConfigurationError unless all journals which are named, or any, are there."""
+    """Raise ConfigurationError unless all named journals, or at least one selected, exist."""
     if missing := [repr(name) for name in selection.journals if name not in names]:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise pb.ConfigurationError(

@@ -1,4 +1,4 @@
-"""Schemas of sources, inferred from the newest messages of their journals."""
+"""Schemas inferred from the newest messages of journals."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import JournalInfo
 
 SAMPLE_BYTES: Final = 4 << 20
-"""Content from which a schema is inferred."""
+"""Greatest number of bytes from which a schema is inferred."""
 
 SAMPLE_JOURNALS: Final = 16
-"""Journals of which that is."""
+"""Greatest number of journals from which a schema is inferred."""
 
 _READS_AT_ONCE: Final = 4
 _VALUES: Final = pa.schema([pa.field("_value", RESERVED["_value"])])
 
 
 async def sample_schema(client: JournalClient, options: SourceOptions) -> Schema:
-    """Return the exact Arrow schema which the newest messages of journals suggest.
+    """Return the exact Arrow schema of the newest messages of journals.
 
     Args:
         client: Client to use.
         options: Options of the source.
 
-    Cancellation: aborts.
-
     Raises:
-        ConfigurationError: Journals aren't there, are of several content types, or hold nothing
-            that tells of columns.
-        GazetteError: They can't be read.
+        ConfigurationError: Journals don't exist, have several content types, or have no messages
+            with columns.
+        GazetteError: The journals can't be read.
+
+    Cancellation: aborts.
     """
     journals = await list_journals(client, options, fragments=True)
     content_types = sorted({journal.content_type for journal in journals})
@@ -57,9 +57,9 @@ async def sample_schema(client: JournalClient, options: SourceOptions) -> Schema
         types = ", ".join(map(repr, content_types))
         raise ConfigurationError(
             f"no schema can be inferred from journals of content types {types}:"
-            " select those of one type, name their format by the option 'format', or give a schema"
+            " select journals of one type, set option 'format', or pass a schema"
         )
-    # What's bad tells of no columns, and which messages will be committed doesn't matter.
+    # Bad records have no columns, and it doesn't matter which messages commit.
     lenient = replace(
         options, mode="DROPMALFORMED", starting_timestamp_ms=None, ending_timestamp_ms=None
     )
@@ -87,7 +87,7 @@ async def sample_schema(client: JournalClient, options: SourceOptions) -> Schema
 
 
 def _newest(journals: Iterable[JournalInfo]) -> list[JournalInfo]:
-    """Return the journals which were written last: first those whose fragments are local."""
+    """Return the journals which were written last; journals with local fragments come first."""
 
     def age(journal: JournalInfo) -> tuple[bool, int, str]:
         last = max(journal.fragments or (), key=lambda fragment: fragment.end)
@@ -98,7 +98,7 @@ def _newest(journals: Iterable[JournalInfo]) -> list[JournalInfo]:
 
 
 def _tail(journal: JournalInfo, size: int) -> JournalRange:
-    """Return the last bytes of a journal; or its last fragment, if only that can be cut out."""
+    """Return the last bytes of a journal, or its last fragment if it can't be cut elsewhere."""
     if journal.is_divisible:
         begin = max(journal.head - size, journal.earliest)
     else:

@@ -1,10 +1,10 @@
-"""Summaries of the splits of journals: what each does to the states of their producers.
+"""Summaries of the splits of journals: the effect of each split on the states of producers.
 
-They're computed by reading the splits, of which nothing but UUIDs is kept. Those of persisted
-content are remembered by the process, as it doesn't change: workers which plan are used again.
+Summaries are computed by reading the UUIDs of the splits. The process caches summaries of persisted
+content, which doesn't change: Spark reuses workers which plan.
 
-The last split of a range isn't summarized, but for as much of its begin as decides on what's
-pending before it.
+The last split of a range isn't summarized, except for as much of its begin as decides which pending
+messages before it commit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import Split
 
 SPLITS_AT_ONCE: Final = 4
-"""Splits which are read at the same time."""
+"""Greatest number of splits which are read concurrently."""
 
 MAX_PRODUCERS: Final = 1 << 16
-"""Most producers of which the summaries are remembered, of some 400 bytes each."""
+"""Greatest number of producers in cached summaries, of some 400 bytes each."""
 
 AHEAD_STEP_BYTES: Final = 1 << 20
-"""Bytes of a last split which are read at once, to see whether they decide on what's pending."""
+"""Bytes of a last split which are read before checking whether pending messages are decided."""
 
 _Key: TypeAlias = "Hashable"
 
@@ -45,19 +45,19 @@ _Key: TypeAlias = "Hashable"
 async def plan_ranges_of_splits(
     client: JournalClient, ranges: Sequence[Sequence[Split]], options: SourceOptions
 ) -> list[RangePlan]:
-    """Return the plan of each range, which is of all of its splits but the last one.
+    """Return the plan of each range, which covers all splits but the last.
 
     Args:
         client: Client to use.
         ranges: The splits of each range, one or more, whose fragments were listed. No producers are
-            known at the begin of the first one.
-        options: How journals are read, and where their UUIDs are.
-
-    Cancellation: aborts — reads which are under way end. Summaries which are complete are kept.
+            known at the begin of a range.
+        options: Options of the source.
 
     Raises:
-        DataLossError: Content is lost, and that's an error by options.
+        DataLossError: Content is lost, and `failOnDataLoss` is true.
         GazetteError: As `scan_uuids()`.
+
+    Cancellation: aborts — reads end; complete summaries stay cached.
     """
     known = iter(
         await summarize_splits(client, [each for splits in ranges for each in splits[:-1]], options)
@@ -83,14 +83,14 @@ async def summarize_splits(
 
     Args:
         client: Client to use.
-        splits: The splits, of any journals, whose fragments were listed.
-        options: How journals are read, and where their UUIDs are.
-
-    Cancellation: aborts — reads which are under way end. Summaries which are complete are kept.
+        splits: Splits of any journals whose fragments were listed.
+        options: Options of the source.
 
     Raises:
-        DataLossError: Content is lost, and that's an error by options.
+        DataLossError: Content is lost, and `failOnDataLoss` is true.
         GazetteError: As `scan_uuids()`.
+
+    Cancellation: aborts — reads end; complete summaries stay cached.
     """
     return await map_bounded(
         lambda split: _summary_of(client, split, options), splits, limit=SPLITS_AT_ONCE
@@ -103,9 +103,9 @@ async def _summary_of(
     options: SourceOptions,
     until: Callable[[RangeSummary], bool] | None = None,
 ) -> RangeSummary:
-    """Return the summary of a split; or that of its begin, as soon as it's enough."""
+    """Return the summary of a split, or of its begin as soon as `until` is true."""
     key = _key_of(split, options)
-    if key is not None and (known := _remembered.get(key)) is not None:
+    if key is not None and (known := SUMMARIES.get(key)) is not None:
         return known
     journal, summary = split.journal, RangeSummary()
     scanned = scan_uuids(
@@ -125,25 +125,25 @@ async def _summary_of(
             if until is not None and until(summary):
                 return summary
     if key is not None:
-        _remembered.put(key, summary)
+        SUMMARIES.put(key, summary)
     return summary
 
 
 def _key_of(split: Split, options: SourceOptions) -> _Key | None:
-    """Return by what the summary of a split is remembered, or None if its content may change."""
+    """Return the cache key of a split's summary, or None if the content may change."""
     journal, begin, end = split[:3]
-    # What's skipped as lost may turn up again.
+    # Content skipped as lost may reappear.
     if not (options.fail_on_data_loss and journal.create_revision):
         return None
     if not _is_persisted(JournalRange(journal, begin, end)):
         return None
     how = (journal.content_type, options.format, options.uuid, options.message_type)
-    # What one learns who may read the journal, another who may not must not be told.
+    # Secret: the connection is part of the key, so that other users don't learn the content.
     return (options.connection, journal.name, journal.create_revision, begin, end, *how)
 
 
 def _is_persisted(planned: JournalRange) -> bool:
-    """Return whether fragments which are persisted hold all of a range."""
+    """Return whether persisted fragments cover a range."""
     persisted = [each for each in planned.journal.fragments or () if each.mod_time]
     covered = planned.begin
     for fragment in clip_fragments(persisted):
@@ -153,39 +153,48 @@ def _is_persisted(planned: JournalRange) -> bool:
     return covered >= planned.end
 
 
-class _Summaries:
-    """Summaries which were used last. Any thread may use it."""
+class SummaryCache:
+    """Cache of the most recently used summaries. Thread-safe.
+
+    Args:
+        limit: Greatest number of producers in all summaries.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._found: OrderedDict[_Key, RangeSummary] = OrderedDict()
-        self._producers = 0
+        self.producers = 0
+        """Number of producers in all summaries."""
 
     def get(self, key: _Key) -> RangeSummary | None:
+        """Return the summary of a key, which becomes the latest, or None."""
         with self._lock:
             if (found := self._found.get(key)) is not None:
                 self._found.move_to_end(key)
             return found
 
     def put(self, key: _Key, summary: RangeSummary) -> None:
+        """Store a summary, and drop the oldest beyond the limit."""
         with self._lock:
             if (former := self._found.pop(key, None)) is not None:
-                self._producers -= _weight(former)
+                self.producers -= _weight(former)
             self._found[key] = summary
-            self._producers += _weight(summary)
-            while self._producers > self._limit:
+            self.producers += _weight(summary)
+            while self.producers > self._limit:
                 _, oldest = self._found.popitem(last=False)
-                self._producers -= _weight(oldest)
+                self.producers -= _weight(oldest)
 
     def clear(self) -> None:
+        """Drop all summaries."""
         with self._lock:
             self._found.clear()
-            self._producers = 0
+            self.producers = 0
 
 
 def _weight(summary: RangeSummary) -> int:
     return 1 + len(summary.transfers)
 
 
-_remembered: Final = _Summaries(MAX_PRODUCERS)
+SUMMARIES: Final = SummaryCache(MAX_PRODUCERS)
+"""Summaries of this process."""

@@ -1,13 +1,13 @@
-"""The tasks of a job, and how they are packed into partitions.
+"""Tasks of a job, and their partitions.
 
 A listing of journals becomes ranges, ranges are split, and splits are packed into partitions:
 
-    plan_ranges() → plan_tasks() → pack()                    messages as they are
-    plan_ranges() → plan_committed_tasks() → pack()          committed ones, a task per journal
+    plan_ranges() → plan_tasks() → pack()                    all messages
+    plan_ranges() → plan_committed_tasks() → pack()          committed messages, a task per journal
     plan_ranges() → split_range() → plans of the splits
-                  → plan_split_tasks() → pack()              committed ones, in splits
+                  → plan_split_tasks() → pack()              committed messages, in splits
 
-All of it is pure, and takes time proportional to the number of journals, fragments and tasks.
+All functions are pure, and take time proportional to the numbers of journals, fragments and tasks.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 OPEN_BYTES = 1 << 20
-"""Bytes which are read in about the time that it takes to open a range."""
+"""Bytes which are read in about the time of opening a range."""
 
 SMALL_BYTES = 8 << 20
-"""Bytes which are read in about the time that a task of Spark costs anyway, some 35 ms."""
+"""Bytes which are read in about the time of starting a task of Spark, some 35 ms."""
 
 _UNLIMITED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Deliver every message of the range."""
+    """Delivers every message of the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedFrom:
-    """Deliver what is committed by the messages of the range.
+    """Delivers the messages which messages of the range commit.
 
     Args:
-        state: JSON of the `RangeState` at the range's begin. Its offset may be before that, with
-            no messages in between.
-        entering: Whether that's also messages before the range.
+        state: JSON of the `RangeState` at the range's begin. Its offset may be earlier, with no
+            messages in between.
+        entering: Whether committed messages before the range are delivered too.
     """
 
     state: str
@@ -57,10 +57,10 @@ class CommittedFrom:
 
 @dataclass(frozen=True, slots=True)
 class CommittedSplitOf:
-    """Deliver those messages of the range which are committed, be it behind the range.
+    """Delivers the messages of the range which are committed, in the range or after it.
 
     Args:
-        plan: By which it's decided, as `CommittedSplit` takes it.
+        plan: Plan of the split, for `CommittedSplit`.
     """
 
     plan: SplitPlan
@@ -71,19 +71,19 @@ Kind: TypeAlias = All | CommittedFrom | CommittedSplitOf
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A range to read. It pickles, and is small.
+    """A range to read. Pickles, and is small.
 
     Args:
         journal: Name of the journal.
         begin: Begin of the range.
-        end: End of the range. The record which holds the byte before it may go on behind it.
+        end: End of the range. The last record may extend beyond it.
         content_type: Content type of the journal.
         labels: Labels of the journal which the rows need.
-        head: Write head of the journal, as of planning. No record goes on behind it.
-        kind: Which messages are delivered.
-        size: Bytes to read, holes apart.
-        is_aligned: Whether it's known that a record begins at `begin`. Otherwise, a record of
-            newline delimited JSON is looked for from the byte before.
+        head: Write head of the journal at planning. No record extends beyond it.
+        kind: Selection of the delivered messages.
+        size: Number of bytes to read, without holes.
+        is_aligned: Whether a record is known to begin at `begin`. Otherwise the first line of
+            newline delimited JSON is found from the byte before.
     """
 
     journal: str
@@ -98,12 +98,12 @@ class Task:
 
     @property
     def weight(self) -> int:
-        """What it costs to read, in bytes."""
+        """Cost of reading, in bytes."""
         return self.size + OPEN_BYTES
 
 
 Partition: TypeAlias = tuple[Task, ...]
-"""What one task of Spark reads, one after the other."""
+"""Ranges which one task of Spark reads, one after the other."""
 
 
 def plan_tasks(
@@ -117,7 +117,7 @@ def plan_tasks(
     Args:
         ranges: The ranges.
         max_split_bytes: Limit of the bytes of a task, where a journal can be cut.
-        labels: Names of the labels which rows need. All of them by default.
+        labels: Names of the labels which rows need; all by default.
     """
     return [
         _task(split, All(), labels)
@@ -132,12 +132,12 @@ def plan_committed_tasks(
     *,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
-    """Return a task of each range, which delivers what is committed within it.
+    """Return one task per range, which delivers the messages committed in the range.
 
     Args:
-        ranges: The ranges, one of a journal at most.
-        states: States of producers where ranges begin, by journal. None are known by default.
-        labels: Names of the labels which rows need. All of them by default.
+        ranges: The ranges, at most one per journal.
+        states: States of producers at the begins of ranges, by journal; empty by default.
+        labels: Names of the labels which rows need; all by default.
     """
     states = states or {}
     tasks: list[Task] = []
@@ -155,18 +155,18 @@ def plan_split_tasks(
     bounds: tuple[int, int] | None = None,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
-    """Return the tasks of the splits of a range, of which no producers are known at its begin.
+    """Return the tasks of the splits of a range, at whose begin no producers are known.
 
     Args:
         splits: All splits of one range, from `split_range()` without `anywhere`.
-        plan: Plan of all of them but the last one. It has to be made with as much ahead as decides
-            on what's pending at its end.
-        bounds: Leave out splits which hold nothing of `[begin, end)`.
-        labels: Names of the labels which rows need. All of them by default.
+        plan: Plan of all splits but the last. It must include enough of the last split to decide
+            which pending messages commit.
+        bounds: Splits which have nothing of `[begin, end)` are left out.
+        labels: Names of the labels which rows need; all by default.
     """
     low, high = bounds or (0, _UNLIMITED)
     kinds: list[Kind] = [CommittedSplitOf(each) for each in plan.splits]
-    # Replays begin with a record, as the split does: a torn one before it would take that along.
+    # Replays begin with a record, as the split does: a torn record before it would swallow it.
     state = replace(plan.state, offset=splits[-1].begin)
     kinds.append(CommittedFrom(_state_json(state), entering=False))
     return [
@@ -177,16 +177,16 @@ def plan_split_tasks(
 
 
 class PartitionSizes(NamedTuple):
-    """How ranges are divided among partitions."""
+    """Number and size of partitions."""
 
     least: int
-    """Partitions to make at least."""
+    """Least number of partitions."""
     limit: int
-    """Bytes which a partition should have at most."""
+    """Greatest number of bytes of a partition, where possible."""
 
     @property
     def finer(self) -> int:
-        """Size of splits of which partitions of about that many bytes are packed."""
+        """Size of splits from which partitions of about `limit` bytes are packed."""
         return max(self.limit // 2, min(self.limit, SMALL_BYTES))
 
 
@@ -197,13 +197,13 @@ def size_partitions(
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     min_partitions: int | None = None,
 ) -> PartitionSizes:
-    """Return how to divide ranges among partitions.
+    """Return the number and size of partitions for ranges.
 
     Args:
         ranges: The ranges.
-        cores: Partitions to make at least, of what's not too small for so many.
+        cores: Least number of partitions, unless they would be too small.
         max_split_bytes: Limit of the bytes of a partition.
-        min_partitions: Partitions to make at least, whatever their size and the cores.
+        min_partitions: Least number of partitions of any size; overrides `cores`.
     """
     total = sum(map(content_bytes, ranges))
     least = min_partitions
@@ -218,16 +218,16 @@ def pack(
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     min_partitions: int = 0,
 ) -> list[Partition]:
-    """Return tasks in partitions of about equal weights, largest first.
+    """Return partitions of tasks with about equal weights, largest first.
 
     Args:
         tasks: The tasks.
         max_split_bytes: Limit of the weight of a partition of several tasks.
-        min_partitions: Number of partitions to make at least, if there are as many tasks.
+        min_partitions: Least number of partitions, if there are as many tasks.
     """
     ordered = sorted(tasks, key=lambda task: (-task.weight, task.journal, task.begin))
     limit = max(max_split_bytes, OPEN_BYTES)
-    # Larger ones have a partition of their own.
+    # A larger task has a partition of its own.
     total = sum(min(task.weight, limit) for task in ordered)
     least = max(-(-total // limit), min_partitions)
     bins: list[list[Task]] = [[] for _ in range(min(least, len(ordered)))]

@@ -1,1 +1,1 @@
-"""Reading what was planned: every byte of a range, and the rows of a task."""
+"""Execution of plans: reading every byte of a range, and making the rows of a task."""

@@ -1,8 +1,8 @@
-"""Reads of exact ranges of a journal, and the probes which they're planned by.
+"""Reads of exact ranges of a journal, and probes of write heads.
 
 A journal may have holes: content which was removed, or whose fragment isn't in its store yet.
-Brokers skip what's before the first fragment, and holes which are old. At others a read ends as it
-does at the write head. Who reads a range which was known to be there must tell these apart.
+Brokers skip content before the first fragment, and old holes. At other holes a read ends as it does
+at the write head. The reader of a range which existed must distinguish these cases.
 """
 
 from __future__ import annotations
@@ -32,52 +32,51 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FETCH_TIMEOUT: Final = 120.0
-"""Seconds for which missing content is waited for: longer than brokers take to list a store."""
+"""Seconds to wait for missing content: longer than brokers take to list a store."""
 
 PROBE_SECONDS: Final = 30.0
-"""Seconds after which a probe which keeps failing is given up."""
+"""Seconds after which a failing probe isn't retried."""
 
 PROBES_AT_ONCE: Final = 32
-"""Journals which are probed at the same time."""
+"""Greatest number of concurrent probes."""
 
 _OLD_SECONDS: Final = 6 * 3600.0
-"""Age as of which brokers take the fragments before one to be known, or else gone."""
+"""Age of a fragment from which brokers assume that all fragments before it are listed or gone."""
 
 _STALL_SECONDS: Final = 10.0
 
 _NO_FILE: Final = "no such file or directory"
-"""What brokers say of a fragment whose file isn't in a `file` store, as its open() does."""
+"""Text of brokers for a missing file of a `file` store, which is the error of open()."""
 
 _ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
 
 class BoundedReader(Owner):
-    """Reads `[begin, end)` of a journal: every byte of it, once and in order.
+    """Reads every byte of `[begin, end)` of a journal, once and in order.
 
-    It's an async iterator of (offset, non-empty bytes). Without an error, its end means that every
-    byte was returned, but for the `gaps`. What was committed before is waited for, up to the
-    time-out, if it seems not to be there yet. It's lost if it's still missing then, if the broker
-    skipped it for an old fragment, if its file is gone, or if there is no such journal any longer.
-    After an error it stays in error.
+    The object is an async iterator of (offset, non-empty bytes). Iteration ends after every byte
+    was returned, except the `gaps`. Committed content which seems missing is awaited up to the
+    time-out. It's lost if it's still missing then, if the broker skipped it before an old fragment,
+    if its file is gone, or if the journal no longer exists. After an error, further calls raise the
+    error again.
 
     Args:
-        client: Client to use, which re-reads what fails, and asks anew for URLs which expired.
+        client: Client to use, which retries failures and renews expired URLs.
         journal: Name of the journal.
         begin: Offset of the first byte.
-        end: Offset behind the last byte, which is committed.
-        direct: Whether to fetch the files of persisted fragments from their store. What the client
-            can't fetch, and fragments which aren't persisted, still come through a broker.
-        on_missing_file: Called once if a file isn't found, or may not be read, where `file` URLs
-            are of a directory of this machine: all of the rest then comes through a broker, which
-            knows better. Without it, that's as with files of other stores.
+        end: Offset after the last byte, which must be committed.
+        direct: Whether to fetch the files of persisted fragments from their store. Other fragments,
+            and files which the client can't fetch, are read through a broker.
+        on_missing_file: Called once if a file of a local `file` store isn't found or readable. The
+            rest is then read through a broker. Without it, such a file is lost as in other stores.
         fetch_timeout: Seconds without progress after which missing content is lost, or a failure
             is raised.
-        fail_on_data_loss: Whether lost content is an error. Otherwise the read goes on with the
+        fail_on_data_loss: Whether lost content is an error. Otherwise reading continues with the
             next fragment.
-        on_gap: Called with begin and end of each gap of the range which is skipped.
+        on_gap: Called with begin and end of each skipped gap.
 
     Raises:
-        ValidationError: The range isn't one, or the journal has no valid name.
+        ValidationError: The range or the name of the journal is invalid.
     """
 
     def __init__(
@@ -97,9 +96,9 @@ class BoundedReader(Owner):
             raise pb.ValidationError(f"invalid range of journal {journal}: [{begin}, {end})")
         self._client = client
         self.journal = journal
-        """The journal read."""
+        """Name of the journal."""
         self.end = end
-        """Offset behind the last byte."""
+        """Offset after the last byte."""
         self._offset = begin
         self._timeout = fetch_timeout
         self._fails = fail_on_data_loss
@@ -120,7 +119,7 @@ class BoundedReader(Owner):
         return RetryReader(self._client, request, retry_policy=policy, direct=direct)
 
     def _retries(self, failure: Failure) -> bool | None:
-        """Return False for a file which isn't found here: there's no use in looking again."""
+        """Return False for a missing local file, which isn't retried."""
         if self._is_missing_here(failure.error):
             return False
         on_error = self._policy.on_error
@@ -136,32 +135,32 @@ class BoundedReader(Owner):
 
     @property
     def offset(self) -> int:
-        """Offset of the next byte to be returned."""
+        """Offset of the next byte."""
         return self._offset
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Ranges which were lost and skipped, as (begin, end) pairs."""
+        """Lost and skipped ranges, as (begin, end) pairs."""
         return tuple(self._gaps)
 
     @property
     def is_direct(self) -> bool:
-        """Whether files are fetched from their store; not so once the client turned out unable."""
+        """Whether files are fetched from their store; false after the client turned out unable."""
         return self._reader.is_direct
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[int, bytes]:
-        """Return the next bytes and their offset.
-
-        Cancellation: safe.
+        """Return the offset and the next bytes.
 
         Raises:
-            DataLossError: Content is lost, which `missing` tells the range of.
-            TransportError: It kept failing for as long as the time-out, or nothing came for longer.
+            DataLossError: Content is lost; `missing` has its range.
+            TransportError: Reading failed or made no progress until the time-out.
             GazetteError: As `RetryReader.read()`.
             RuntimeError: The reader is closed.
+
+        Cancellation: safe.
         """
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -177,7 +176,7 @@ class BoundedReader(Owner):
         raise StopAsyncIteration
 
     async def _next(self) -> bytes:
-        """Return content at the present offset, or nothing if there's none, which was seen to."""
+        """Return content at the current offset, or nothing after a hole was handled."""
         await self._reader.seek(self._offset)
         try:
             data = await self._read()
@@ -187,7 +186,7 @@ class BoundedReader(Owner):
             head = error.response.write_head
             if not await self._waits():
                 begin = await self._next_begin()
-                where = "behind" if head < self.end else "in spite of"
+                where = "after" if head < self.end else "before"
                 self._lose(begin, f"it doesn't appear, {where} the write head {head}")
         except (pb.JournalNotFoundError, pb.SuspendedError) as error:
             self._lose(self.end, str(error))
@@ -197,12 +196,12 @@ class BoundedReader(Owner):
             elif error.http_status == 404 or (
                 error.code == "UNKNOWN" and _NO_FILE in error.details
             ):
-                # The policy had it tried for as long as the time-out.
+                # The policy retried until the time-out.
                 self._lose(await self._next_begin(), f"its file is gone: {error}")
             else:
                 raise
         else:
-            # Invariant: content is of the very offset which is due.
+            # Invariant: the content begins at the expected offset.
             begin = self._reader.offset - len(data)
             if begin == self._offset and data:
                 self._attempt, self._deadline = 0, None
@@ -211,33 +210,33 @@ class BoundedReader(Owner):
         return b""
 
     def _turn_to_broker(self) -> None:
-        """Have all of the rest come through a broker."""
+        """Read the rest through a broker."""
         told = self._on_missing_file
         assert told is not None
         self._on_missing_file = None
-        self._reader = self._reader_of(direct=False)  # The one before has closed its RPC.
+        self._reader = self._reader_of(direct=False)  # The previous reader has closed its RPC.
         told()
 
     async def _skip(self, begin: int) -> None:
-        """Lose what the broker skipped, unless it may be about to appear."""
-        # Race: a broker which took the journal over may have persisted a fragment before it knows
-        # of the last one of the broker before, and skips to the first one which it knows of.
+        """Treat content which the broker skipped as lost, unless it may appear soon."""
+        # Race: a broker which took over the journal may have persisted a fragment before it lists
+        # the last fragment of the previous broker, and skips to the first fragment it knows.
         if is_old(self._reader.response.fragment) or not await self._waits():
             self._lose(begin, "the broker skipped it")
 
     async def _read(self) -> bytes:
         try:
-            # What fails time and again is to be raised before.
+            # Retries of failures end before this time-out.
             async with asyncio.timeout(2 * self._timeout + _STALL_SECONDS):
                 return await self._reader.read()
         except TimeoutError:
-            text = f"nothing comes of journal {self.journal} at {self._offset}"
+            text = f"no content of journal {self.journal} at {self._offset}"
             raise pb.TransportError(
                 "DEADLINE_EXCEEDED", text, journal=self.journal, retryable=True
             ) from None
 
     async def _waits(self) -> bool:
-        """Wait until it's time to try again, unless there's no time left."""
+        """Wait until the next attempt; return False if no time is left."""
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
             self._deadline = now + self._timeout
@@ -249,22 +248,22 @@ class BoundedReader(Owner):
         return True
 
     async def _next_begin(self) -> int:
-        """Return where the next fragment begins, or the end of the range."""
+        """Return the begin of the next fragment, or the end of the range."""
         try:
             async with aclosing(iter_fragments(self._client, self.journal)) as listed:
                 begins = [fragment.spec.begin async for fragment in listed]
         except pb.GazetteError as error:
             if not self._fails:
                 raise
-            # All of the rest is missing then, for as much as can be told.
+            # Without a listing, the whole rest counts as missing.
             _logger.debug("listing fragments of %s: %s", self.journal, str(error))
             begins = []
         return min((begin for begin in begins if begin > self._offset), default=self.end)
 
     def _lose(self, end: int, why: str) -> None:
-        """Skip up to `end`, or raise."""
+        """Record or raise the loss of content up to `end`."""
         begin, end = self._offset, min(end, self.end)
-        assert begin < end, f"{self!r} was given content of {end}"
+        assert begin < end, f"{self!r} got content at {end}"
         text = f"lost [{begin}, {end}) of journal {self.journal}: {why}"
         if self._fails:
             raise pb.DataLossError(
@@ -278,9 +277,9 @@ class BoundedReader(Owner):
             self._on_gap(begin, end)
 
     async def aclose(self) -> None:
-        """End the present RPC. Idempotent.
+        """End the current RPC. Idempotent.
 
-        Cancellation: safe — it ends anyway; call again to wait for that.
+        Cancellation: safe — closing continues; call again to await it.
         """
         await self._reader.aclose()
 
@@ -289,31 +288,30 @@ class BoundedReader(Owner):
 
 
 def is_old(fragment: pb.Fragment) -> bool:
-    """Whether a fragment was persisted so long ago that what isn't there before it has expired."""
+    """Return whether a fragment is so old that missing content before it has expired."""
     return 0 < fragment.mod_time < time.time() - _OLD_SECONDS
 
 
 async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SECONDS) -> int:
-    """Return the write head of a journal, as a broker of it has it.
+    """Return the write head of a journal, as one of its brokers knows it.
 
-    It costs one RPC without content. Appends which were acknowledged to others an instant ago may
-    not have come to that broker's notice.
+    This takes one RPC without content. The broker may not know the most recent appends yet.
 
     Args:
         client: Client to use.
         journal: Name of the journal.
-        seconds: Seconds after which a failure isn't retried, and an answer not waited for.
-
-    Cancellation: safe.
+        seconds: Time limit of an answer and of retries.
 
     Raises:
         BrokerStatusError: The broker refused.
         TransportError: The RPC failed, or no broker answers.
+
+    Cancellation: safe.
     """
     request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
     attempts = Attempts(Operation.READ, _within(client.retry_policy, seconds), request)
     while True:
-        # That no broker answers in time isn't retried: it has been.
+        # ready() retries by itself.
         await client.context.dispatcher.ready()
         failure: pb.GazetteError | None = None
         async with Reader(client, request, on_offset_jump="skip") as reader:
@@ -322,9 +320,9 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
                     response = await reader.next_response()
                     if response is not None and response.status in _ANSWERS:
                         return response.write_head
-                    await reader.next_response()  # Raises what the status stands for.
+                    await reader.next_response()  # Raises the exception of the status.
             except TimeoutError:
-                text = f"no answer of a broker to a probe of journal {journal}"
+                text = f"no broker answers a probe of journal {journal}"
                 failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
             except pb.GazetteError as error:
                 failure = error
@@ -334,21 +332,21 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
 async def map_bounded(
     function: Callable[[T], Awaitable[R]], items: Iterable[T], *, limit: int = PROBES_AT_ONCE
 ) -> list[R]:
-    """Call a function for each item, for some at the same time, and return the results in order.
+    """Call a function for each item with bounded concurrency, and return the results in order.
 
     Args:
-        function: The function, such as one which probes a journal.
-        items: What to call it with.
-        limit: Most calls, and so tasks, at a time.
-
-    Cancellation: aborts — calls which are under way are cancelled.
+        function: The function.
+        items: Arguments of the calls.
+        limit: Greatest number of concurrent calls.
 
     Raises:
-        ConfigurationError: The limit isn't one or more.
-        Exception: What a call raised first. The others are cancelled.
+        ConfigurationError: The limit is less than one.
+        Exception: First exception of a call. The other calls are cancelled.
+
+    Cancellation: aborts — calls are cancelled.
     """
     if limit < 1:
-        raise pb.ConfigurationError(f"the limit of calls must be one or more, not {limit}")
+        raise pb.ConfigurationError(f"the limit of calls must be at least one, not {limit}")
     listed = list(items)
     results: dict[int, R] = {}
     todo = iter(enumerate(listed))
@@ -367,7 +365,7 @@ async def map_bounded(
 
 
 def _within(policy: RetryPolicy, seconds: float) -> RetryPolicy:
-    """Return a policy which gives up after so many seconds, if not before."""
+    """Return a policy which gives up after at most so many seconds."""
     elapsed = seconds if policy.max_elapsed is None else min(policy.max_elapsed, seconds)
-    # With no time at all, not even the end of a stream would be followed by another.
+    # With a limit of zero, not even a stream which ended would be renewed.
     return dataclasses.replace(policy, max_elapsed=max(elapsed, 0.001))

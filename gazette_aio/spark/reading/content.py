@@ -1,4 +1,4 @@
-"""The content of a range, cut at records and read ahead."""
+"""Content of a range, cut at records and read ahead."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _SLACK_BYTES: Final = 64 << 10
-"""Bytes behind a range which are asked for with it, as its last record may go on there."""
+"""Bytes after a range which are requested with it, because its last record may extend there."""
 
 
 @functools.cache
 def _warn_of_root(root: str | None) -> None:
     where = root or "$BROKER_FILE_ROOT"
-    _logger.warning("files of fragments aren't found in %s: they're read through brokers", where)
+    _logger.warning("fragment files not found in %s: reading through brokers", where)
 
 
 class RangeContent(Owner):
-    """Reads the records of a range, a step ahead of who takes them.
+    """Reads the records of a range, one step ahead of the caller.
 
     Args:
         client: Client to use.
         journal: Name of the journal.
-        bounds: Which content it is.
-        options: How it's fetched, and whether lost content is an error.
-        step_bytes: Content to be handed out at once, more or less.
+        bounds: Bounds of the records.
+        options: Options of the source.
+        step_bytes: Approximate number of bytes which `take()` returns.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RangeContent(Owner):
     ) -> None:
         self._client = client
         self.journal = journal
-        """The journal read."""
+        """Name of the journal."""
         self._bounds = bounds
         self._options = options
         self._step_bytes = step_bytes
@@ -61,26 +61,26 @@ class RangeContent(Owner):
         self._reader = self._reader_of(bounds.begin, end)
         self._ahead: asyncio.Task[Pieces] | None = None
         self.is_closed = False
-        """Whether reading was ended."""
+        """Whether the content is closed."""
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Ranges which were lost and skipped, as (begin, end) pairs."""
+        """Lost and skipped ranges, as (begin, end) pairs."""
         return tuple(self._gaps)
 
     def begin(self) -> None:
-        """Begin to read ahead, unless that was done."""
+        """Start reading ahead. Idempotent."""
         if self._ahead is None:
             self._ahead = asyncio.ensure_future(self._collect())
 
     async def take(self) -> Pieces:
-        """Return the content which follows, or nothing at the end.
-
-        Cancellation: poisons — close it.
+        """Return the next content, or nothing at the end.
 
         Raises:
-            ConfigurationError: Files are to be fetched from their store, but can't be.
+            ConfigurationError: Fragment files can't be fetched from their store, and io=direct.
             GazetteError: As `BoundedReader`.
+
+        Cancellation: poisons — close the content.
         """
         self.begin()
         assert self._ahead is not None
@@ -98,21 +98,21 @@ class RangeContent(Owner):
             except DataLossError as error:
                 if error.missing != ((bounds.begin, bounds.start),):
                     raise
-                # It's only the byte before the range, whose first fragment begins with a record.
+                # Only the byte before the range is lost, and a fragment begins with a record.
                 await self._reader.aclose()
                 self._reader = self._reader_of(bounds.start, self._reader.end)
                 continue
             except StopAsyncIteration:
                 if self._reader.end >= bounds.limit:
                     break
-                # The last record is longer than what was asked for.
+                # The last record extends beyond the requested content.
                 await self._reader.aclose()
                 self._reader = self._reader_of(self._reader.end, bounds.limit)
                 continue
             if self._options.io == "direct" and not self._reader.is_direct:
                 raise ConfigurationError(
                     f"option 'io' is direct, but files of journal {self.journal} can't be fetched"
-                    " from their store: set 'fileRoot' to where that's mounted, or use io=auto"
+                    " from their store: set 'fileRoot' to the mounted directory, or use io=auto"
                 )
             offset, chunk = bounds.clip(offset, chunk)
             if chunk:
@@ -144,7 +144,7 @@ class RangeContent(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — it ends anyway; call again to wait for that.
+        Cancellation: safe — closing continues; call again to await it.
         """
         if (ahead := self._ahead) is not None:
             if not self.is_closed:
@@ -152,7 +152,7 @@ class RangeContent(Owner):
             self.is_closed = True
             await asyncio.wait((ahead,))
             if not ahead.cancelled():
-                ahead.exception()  # Nobody asked for it.
+                ahead.exception()  # Mark the exception as retrieved.
         self.is_closed = True
         await self._reader.aclose()
 

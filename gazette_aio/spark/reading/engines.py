@@ -1,7 +1,7 @@
-"""From content of a journal to the rows of a task.
+"""Engines: from content of a journal to the rows of a task.
 
-An engine is fed content, and works on it until it takes more. It may want content again which was
-there before: its range is fed next then, up to its end.
+An engine processes content until it needs more. It may request an earlier range again, which is
+then fed next, up to its end.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ if TYPE_CHECKING:
     from gazette_aio.spark.rows.records import RowLayout
 
 CHUNK_BYTES: Final = 1 << 20
-"""Largest row of content which isn't known to be made of messages."""
+"""Largest row of content without a known framing."""
 
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Most bytes of messages which are retained as they may commit. Others are read once more."""
+"""Greatest number of bytes of pending messages in memory. Other messages are read again."""
 
 _NEVER: Final = 1 << 63
 
 
 class RowEngine(Protocol):
-    """Makes rows of the content of a task. Its calls come one after the other, from any thread."""
+    """Makes rows from the content of a task. Calls come one after the other, from any thread."""
 
     def feed(self, pieces: Pieces) -> None:
-        """Take content: of the range which is wanted again, if that's so, or else what follows."""
+        """Add content: of the requested range, if there is one, or else the next content."""
         ...
 
     def end(self) -> None:
-        """Declare the end of that content."""
+        """Declare the end of the content, or of the requested range."""
         ...
 
     def work(self) -> list[RecordBatch] | None:
-        """Return the next rows, maybe none; or None if that takes content, or nothing is left.
+        """Return the next rows, possibly none; or None if the engine needs content or is done.
 
         Raises:
             FramingError: A record is bad, and the mode is FAILFAST.
-            SequencingError: Content isn't what it was before.
+            SequencingError: Content differs from when it was read before.
         """
         ...
 
     def wanted(self) -> tuple[int, int] | None:
-        """Return the range to be fed next, if it isn't what follows."""
+        """Return the range which the engine requests again, if any."""
         ...
 
     def finish(self) -> list[RecordBatch]:
-        """Return the last rows, once all content was worked on."""
+        """Return the last rows, after all content is processed."""
         ...
 
 
 class TaskRows(NamedTuple):
-    """What makes the rows of a task, and of which content."""
+    """Decoder, engine and content bounds of a task."""
 
     decoder: RowDecoder
     engine: RowEngine
@@ -88,23 +88,23 @@ def rows_of(
     step_bytes: int = STEP_BYTES,
     max_pending_bytes: int = MAX_PENDING_BYTES,
 ) -> TaskRows:
-    """Return what makes the rows of a task.
+    """Return the decoder, engine and content bounds of a task.
 
     Args:
         task: The task.
-        layout: What rows are made of.
-        step_bytes: Content which is worked on at once.
-        max_pending_bytes: Limit of the bytes of messages which are retained as they may commit.
+        layout: Layout of the rows.
+        step_bytes: Number of bytes which are processed in one step.
+        max_pending_bytes: Limit of the bytes of pending messages in memory.
 
     Raises:
-        ConfigurationError: Rows can't be made of the journal's messages.
+        ConfigurationError: The journal's messages can't be decoded to the schema.
     """
     decoder = RowDecoder(layout, task.journal, task.labels, task.content_type)
     form = layout.format_of(task.content_type)
     framing = form.framing
     lines = framing is not None and framing.is_lines
     bounds = RecordBounds(task.begin, task.end, task.head, lines=lines, is_aligned=task.is_aligned)
-    # Lines are read up to the head, if need be.
+    # The last line is read up to the head if needed.
     torn_at = task.end if not lines and task.end < task.head else -1
     outputs = RowOutputs(decoder, form.adapter, layout.options, step_bytes, torn_at=torn_at)
     begin = bounds.begin
@@ -113,7 +113,7 @@ def rows_of(
         case All() if framing is None:
             engine = ChunkRows(outputs, begin)
         case _ if framing is None:
-            text = f"content of type {task.content_type!r} isn't known to be made of messages"
+            text = f"there is no framing for content type {task.content_type!r}"
             raise ConfigurationError(f"journal {task.journal}: {text}")
         case All():
             engine = SequencedRows(outputs, framing, begin)
@@ -131,13 +131,13 @@ def rows_of(
 
 
 class SequencedRows:
-    """Makes rows of messages: of those which a sequencer says, or of all.
+    """Makes rows of all messages, or of the messages which a sequencer commits.
 
     Args:
         outputs: Makes the rows.
         framing: Framing of the journal.
-        offset: Offset to begin at.
-        sequencer: Says which messages commit; or None for all.
+        offset: Offset of the first content.
+        sequencer: Decides which messages commit; None for all.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class SequencedRows:
 
     @property
     def through(self) -> int:
-        """Offset behind the content which was fed."""
+        """Offset after the content so far."""
         return self._records.fed_through
 
     def feed(self, pieces: Pieces) -> None:
-        """Take content."""
+        """Add content."""
         if self._replay is not None:
             for offset, chunk in pieces:
                 self._replay.feed(chunk, offset)
@@ -181,7 +181,7 @@ class SequencedRows:
             self._records.end()
             return
         if replay.through < replay.end_offset:
-            replay.feed(b"", replay.end_offset)  # The rest was lost, which is put up with.
+            replay.feed(b"", replay.end_offset)  # The rest is lost, and options allow it.
         replay.end()
 
     def work(self) -> list[RecordBatch] | None:
@@ -194,11 +194,11 @@ class SequencedRows:
         return merged.batches() or None
 
     def finish(self) -> list[RecordBatch]:
-        """Return the last rows, once all content was worked on."""
+        """Return the last rows, after all content is processed."""
         return self._outputs.flush()
 
     def wanted(self) -> tuple[int, int] | None:
-        """Return the range of a replay which is next."""
+        """Return the range of the next replay."""
         replay = self._records.replay
         if replay is None or (wanted := replay.wanted) is None:
             return None
@@ -208,15 +208,14 @@ class SequencedRows:
 
 
 class SplitRows:
-    """Makes rows of those messages of a split which are committed, be it behind the split.
+    """Makes rows of the messages of a split which are committed, in the split or after it.
 
     Args:
         outputs: Makes the rows.
         framing: Framing of the journal.
-        offset: Offset to begin at.
+        offset: Offset of the first content.
         plan: Plan of the split.
-        max_pending_bytes: Limit of the bytes of messages which wait. Beyond it, content is read
-            once more.
+        max_pending_bytes: Limit of the bytes of pending messages. Beyond it, content is read again.
     """
 
     def __init__(
@@ -239,11 +238,11 @@ class SplitRows:
         self._wanted: tuple[int, int] | None = None
 
     def _mute(self) -> None:
-        # What else is bad is told when content is read once more.
+        # Bad records from here on are reported when the content is read again.
         self._told, self._outputs.told_from = self._outputs.told_through, _NEVER
 
     def feed(self, pieces: Pieces) -> None:
-        """Take content."""
+        """Add content."""
         self._rows.feed(pieces)
 
     def end(self) -> None:
@@ -267,23 +266,23 @@ class SplitRows:
         return None
 
     def finish(self) -> list[RecordBatch]:
-        """Return the last rows, once all content was worked on."""
+        """Return the last rows, after all content is processed."""
         return self._rows.finish()
 
     def wanted(self) -> tuple[int, int] | None:
-        """Return the range to be read once more."""
+        """Return the range to read again, if any."""
         wanted, self._wanted = self._wanted, None
         return wanted
 
 
 class ChunkRows:
-    """Makes rows of content which isn't known to be made of messages: of 1 MiB of it at most.
+    """Makes rows of up to 1 MiB from content without a known framing.
 
-    They're cut at multiples of that in the journal, whatever the chunks are which content comes in.
+    Rows end at multiples of 1 MiB in the journal, independent of the pieces of content.
 
     Args:
         outputs: Makes the rows.
-        offset: Offset to begin at.
+        offset: Offset of the first content.
     """
 
     def __init__(self, outputs: RowOutputs, offset: int) -> None:
@@ -294,7 +293,7 @@ class ChunkRows:
         self._ready: list[Region] = []
 
     def feed(self, pieces: Pieces) -> None:
-        """Take content."""
+        """Add content."""
         for offset, chunk in pieces:
             if offset != self._begin + self._size:
                 self._cut(self._size)
@@ -333,9 +332,9 @@ class ChunkRows:
         return self._outputs.rows(columns, payloads, np.arange(rows))
 
     def finish(self) -> list[RecordBatch]:
-        """Return the last rows, once all content was worked on: there are none."""
+        """Return the last rows: none."""
         return []
 
     def wanted(self) -> tuple[int, int] | None:
-        """Return the range to be read again: none."""
+        """Return the range to read again: none."""
         return None

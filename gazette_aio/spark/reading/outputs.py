@@ -1,4 +1,4 @@
-"""Rows in place of the records which an engine of record batches makes of messages."""
+"""Rows of Spark as outputs of the columnar engine, instead of record batches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAX_FRAME_BYTES: Final = 128 << 20
 """Largest message of a source."""
 
 _MAX_CORRUPT_BYTES: Final = 1 << 20
-"""Most bytes of one corrupt record which aren't a frame."""
+"""Greatest number of bytes of one corrupt record which isn't a frame."""
 
 _GARBAGE_KINDS: Final = ("desync", "too_large")
 
 
 class _Garbage(NamedTuple):
-    """Bytes which are no frame."""
+    """Bytes which aren't a frame."""
 
     error: FramingError
     begin: int
@@ -42,18 +42,18 @@ class _Garbage(NamedTuple):
 
 
 class RowOutputs:
-    """Makes rows of messages and of what isn't one, in the order of the content.
+    """Makes rows of messages and of garbage, in the order of the content.
 
-    Garbage is one record from where it begins to the next frame, however content is cut in chunks,
-    unless it's longer than 1 MiB.
+    Garbage up to the next frame is one record, independent of the pieces of content, unless it's
+    longer than 1 MiB.
 
     Args:
         decoder: Makes the rows.
         adapter: Adapter of the messages.
-        options: Options of the source, which have the sizes of batches.
-        step_bytes: Content which is worked on at once.
-        torn_at: Where content may end within a record which is a bad one then. Elsewhere it's no
-            record yet, or its rest was lost.
+        options: Options of the source.
+        step_bytes: Number of bytes which are processed in one step.
+        torn_at: Offset at which an incomplete record is bad. Elsewhere it isn't a record yet, or
+            its rest is lost.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class RowOutputs:
             max_frame_bytes=MAX_FRAME_BYTES,
             batch_bytes=step_bytes,
         )
-        """What the engine is to be made with."""
+        """Options of the columnar engine."""
         self.told_from = 0
-        """Offset before which what isn't a message is passed over."""
+        """Offset before which garbage is ignored."""
         self.told_through = 0
-        """Offset behind the last which wasn't."""
+        """Offset after the last garbage."""
         self._decoder = decoder
         self._batch_rows = options.batch_rows
         self._batch_bytes = options.batch_bytes
@@ -97,14 +97,14 @@ class RowOutputs:
         return self._decoder.skipped
 
     def see(self, pieces: Pieces, offset: int) -> None:
-        """Take note of content, of which nothing before `offset` will be asked for again."""
+        """Keep content from `offset` on, for the texts of bad records."""
         window = self._window
         while window and window[0][0] + len(window[0][1]) <= offset:
             window.popleft()
         window.extend(pieces)
 
     def restart(self, told_from: int) -> None:
-        """Begin anew with content, and pass over what isn't a message before an offset."""
+        """Restart with new content, and ignore garbage before an offset."""
         self.told_from = told_from
         self._garbage = None
         self._window.clear()
@@ -117,11 +117,11 @@ class RowOutputs:
         progress: Callable[[int], Progress],  # noqa: ARG002 - tasks have no checkpoints.
         final: Progress,  # noqa: ARG002
     ) -> list[Output]:
-        """Return rows of messages, behind those of garbage before."""
+        """Return the rows of garbage before the messages, and of the messages."""
         return [Output(batch, DONE) for batch in self.rows(columns, payloads, indices)]
 
     def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
-        """Return rows of messages, behind those of garbage before."""
+        """Return the rows of garbage before the messages, and of the messages."""
         batches = self.flush()
         if columns.rows:
             batches += self._decoder.rows(columns, payloads, indices)
@@ -137,7 +137,7 @@ class RowOutputs:
         *,
         cls: type[FramingError] = FramingError,  # noqa: ARG002 - the decoder raises its own.
     ) -> list[Output]:
-        """Return rows of what isn't a message."""
+        """Return the rows of a bad record."""
         if kind == "unexpected_eof":
             end = self._window[-1][0] + len(self._window[-1][1]) if self._window else begin
             if end != self._torn_at:
@@ -148,7 +148,7 @@ class RowOutputs:
         if content is None:
             content = self._content(begin, min(end, begin + _MAX_CORRUPT_BYTES))
             if kind == "decode":
-                content = content.removesuffix(b"\n").removesuffix(b"\r")  # Of a CSV record.
+                content = content.removesuffix(b"\n").removesuffix(b"\r")  # End of a CSV record.
         garbage = self._garbage
         if (
             kind in ("desync", "unexpected_eof")
@@ -167,7 +167,7 @@ class RowOutputs:
         return [Output(batch, DONE) for batch in batches]
 
     def flush(self) -> list[RecordBatch]:
-        """Return the row of garbage, if it's what came last."""
+        """Return the row of garbage, if the last record was garbage."""
         garbage, self._garbage = self._garbage, None
         if garbage is None:
             return []
@@ -175,11 +175,11 @@ class RowOutputs:
         return self._decoder.bad(error, content, begin, end)
 
     def merging(self) -> MergedBatches:
-        """Return what puts batches together up to the sizes of the options."""
+        """Return a merger of batches up to the sizes of the options."""
         return MergedBatches(self._batch_rows, self._batch_bytes)
 
     def _content(self, begin: int, end: int) -> bytes:
-        """Return what's at hand of `[begin, end)`."""
+        """Return the kept content of `[begin, end)`."""
         return b"".join(
             chunk[max(begin - offset, 0) : end - offset]
             for offset, chunk in self._window
@@ -188,11 +188,11 @@ class RowOutputs:
 
 
 class MergedBatches:
-    """Puts small batches together, as many would be slow to hand on.
+    """Merges small batches, because each batch has a cost.
 
     Args:
-        max_rows: Limit of the rows of batches which are put together.
-        max_bytes: Limit of their bytes.
+        max_rows: Limit of the rows of a merged batch.
+        max_bytes: Limit of the bytes of a merged batch.
     """
 
     def __init__(self, max_rows: int, max_bytes: int) -> None:
@@ -205,7 +205,7 @@ class MergedBatches:
 
     @property
     def is_enough(self) -> bool:
-        """Whether it's time to hand them on."""
+        """Whether a batch is complete or about half full."""
         is_half = 2 * self._rows > self._max_rows or 2 * self._bytes > self._max_bytes
         return is_half or bool(self._done)
 
@@ -219,7 +219,7 @@ class MergedBatches:
         self._bytes += size
 
     def batches(self) -> list[RecordBatch]:
-        """Return what was added."""
+        """Return the merged batches."""
         self._close()
         return self._done
 

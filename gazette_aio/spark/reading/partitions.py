@@ -1,16 +1,15 @@
-r"""The rows of tasks, read by the processes which Spark has for that.
+r"""Reading of the rows of tasks, in Spark's worker processes.
 
-Content is fetched a step ahead, by the event loop; and split, sequenced and decoded in a thread, a
-step at a time. Rows are handed out as they're made. So a task takes some tens of MiB, and up to
-64 MiB more for messages which may commit.
+The event loop fetches content one step ahead; a thread splits, sequences and decodes one step at a
+time. A task needs some tens of MiB, and up to 64 MiB for pending messages.
 
-A record is of the task whose range holds its first byte. What's at the write head without the end
-of a record isn't a row yet: it's of who reads once it's complete. Where a range of another framing
-than newline delimited JSON ends within a record, that's a bad one. Of content which is lost, and
-passed over by `failOnDataLoss=false`, the rest of a record is dropped as well.
+A record belongs to the task whose range has its first byte. An incomplete record at the write head
+isn't a row yet: it belongs to the next read. If a range whose records aren't lines ends inside a
+record, the record is bad. With `failOnDataLoss=false`, the rest of a record next to lost content is
+dropped.
 
-Rows of bad records have their place among the others, but for messages of transactions, which come
-as they commit.
+Rows of bad records are in order with other rows, except rows of transactions, which come when they
+commit.
 """
 
 from __future__ import annotations
@@ -43,16 +42,15 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _OPEN_TASKS: Final = 4
-"""Tasks of a partition which are open at a time: small ones take longer to open than to read."""
+"""Tasks of a partition which are open concurrently: opening takes longer than a small read."""
 
 
 def read_partition(
     partition: Partition, options: SourceOptions, schema: Schema
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of tasks, one after the other, to code which isn't asynchronous.
+    """Yield the rows of tasks, one after the other, for synchronous code.
 
-    Nothing happens before the first batch is asked for. Who leaves it early closes or drops it,
-    which ends all that's under way.
+    Reading starts with the first batch. Closing or dropping the generator ends all reads.
 
     Args:
         partition: The tasks.
@@ -62,35 +60,36 @@ def read_partition(
     Raises:
         GazetteError: As `read_task()`.
     """
-    return bridge.iterate(lambda: _read_tasks(partition, options, schema))
+    return bridge.iterate(lambda: read_tasks(partition, options, schema))
 
 
 async def read_task(
     task: Task, options: SourceOptions, schema: Schema
 ) -> AsyncGenerator[RecordBatch]:
-    """Yield the rows of a task. Close the generator if it's left early.
+    """Yield the rows of a task. Close the generator if you leave it early.
 
     Args:
-        task: What to read.
+        task: Range to read.
         options: Options of the source.
         schema: Exact Arrow schema of the rows.
 
-    Cancellation: aborts — what's under way ends before it's raised.
-
     Raises:
-        ConfigurationError: Rows of the schema can't be made of the journal's messages.
+        ConfigurationError: The journal's messages can't be decoded to the schema.
         FramingError: A record is bad, and the mode is FAILFAST.
         DataLossError: Content is lost.
         GazetteError: The journal can't be read.
+
+    Cancellation: aborts — reads end before the cancellation is raised.
     """
-    async with aclosing(_read_tasks((task,), options, schema)) as batches:
+    async with aclosing(read_tasks((task,), options, schema)) as batches:
         async for batch in batches:
             yield batch
 
 
-async def _read_tasks(
+async def read_tasks(
     tasks: Iterable[Task], options: SourceOptions, schema: Schema
 ) -> AsyncGenerator[RecordBatch]:
+    """Yield the rows of tasks, one after the other, a few of which are open; as `read_task()`."""
     client = await spark_client(options.connection)
     layout = await in_thread(RowLayout, options, schema)
     waiting = deque(tasks)
@@ -106,7 +105,7 @@ async def _read_tasks(
             await reader.aclose()
             opened.popleft()
     finally:
-        async with AsyncExitStack() as closing:  # All of them, even if it's cancelled meanwhile.
+        async with AsyncExitStack() as closing:  # Closes all readers, even if cancelled.
             for reader in opened:
                 closing.push_async_callback(reader.aclose)
 
@@ -116,9 +115,9 @@ class TaskReader(Owner):
 
     Args:
         client: Client to use.
-        task: What to read.
+        task: Range to read.
         options: Options of the source.
-        rows: Makes the rows of it.
+        rows: Decoder, engine and content bounds of the task.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class TaskReader(Owner):
         self._engine = rows.engine
         self._content = RangeContent(client, task.journal, rows.bounds, options)
         self._again: RangeContent | None = None
-        self._lost: tuple[tuple[int, int], ...] = ()  # Of what was read again.
+        self._lost: tuple[tuple[int, int], ...] = ()  # Gaps of content which was read again.
         self._has_ended = False
 
     @classmethod
@@ -145,7 +144,7 @@ class TaskReader(Owner):
         Raises:
             ConfigurationError: Rows can't be made of the journal's messages.
         """
-        # A module of protobuf messages may be imported for it.
+        # Off the loop: this may import a module of protobuf messages.
         rows = await in_thread(rows_of, task, layout)
         reader = cls(client, task, options, rows)
         reader._content.begin()
@@ -154,12 +153,12 @@ class TaskReader(Owner):
     async def batches(self) -> list[RecordBatch]:
         """Return the next rows, or none at the end.
 
-        Cancellation: poisons — close it.
-
         Raises:
             FramingError: A record is bad, and the mode is FAILFAST.
             DataLossError: Content is lost.
             GazetteError: The journal can't be read.
+
+        Cancellation: poisons — close the reader.
         """
         engine = self._engine
         while True:
@@ -175,14 +174,14 @@ class TaskReader(Owner):
                 return engine.finish()
 
     async def _feed(self) -> bool:
-        """Feed content, or its end, and return False if there's none left."""
+        """Feed content or its end, and return False if no content is left."""
         if (wanted := self._engine.wanted()) is not None:
             begin, end = wanted
             bounds = RecordBounds(begin, end, end, lines=False, is_aligned=True)
             self._again = RangeContent(self._client, self._task.journal, bounds, self._options)
         content = self._again or self._content
         if pieces := await content.take():
-            # It may look for what begins and ends in there.
+            # Off the loop: the engine may search the content for records.
             await in_thread(self._engine.feed, pieces)
         elif self._again is not None:
             await self._again.aclose()
@@ -197,13 +196,13 @@ class TaskReader(Owner):
         return True
 
     def _check_loss(self, error: SequencerStateError) -> None:
-        """Raise DataLossError if what was planned with isn't there any more."""
+        """Raise DataLossError if content was lost after planning."""
         gaps = self._content.gaps + self._lost
         if self._again is not None:
             gaps += self._again.gaps
         if gaps:
             journal, (begin, end) = self._task.journal, gaps[0]
-            text = f"lost [{begin}, {end}) of journal {journal}, since it was planned with"
+            text = f"lost [{begin}, {end}) of journal {journal} after planning"
             raise DataLossError(text, journal=journal, offset=begin, missing=gaps) from error
 
     async def aclose(self) -> None:

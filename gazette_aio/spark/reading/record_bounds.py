@@ -1,4 +1,4 @@
-"""Which bytes of what is read around a range are the records which begin in it."""
+"""Clipping of content to the records which begin in a range."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from __future__ import annotations
 class RecordBounds:
     r"""Clips content to the whole records whose first byte is in `[begin, end)`.
 
-    Lines are looked for from the byte before the range on, and what follows it through the first
-    newline is of a record before. The last line may go on behind the range, up to the head; one
-    which doesn't end there is partial. Records of other framings are taken to begin and end where
-    the range does.
+    If records are lines, content is read from the byte before the range; everything through the
+    first newline belongs to an earlier record. The last line may extend beyond the range, up to the
+    head; a line which doesn't end there is partial. Other records begin and end with the range.
 
-    Behind a gap, content begins with a record, as fragments do.
+    After a gap, content begins with a record, as fragments do.
 
     Args:
         begin: Begin of the range.
         end: End of the range.
-        head: Offset behind which no record goes on.
+        head: Offset beyond which no record extends.
         lines: Whether records are lines.
-        is_aligned: Whether it's known that a record begins at `begin`.
+        is_aligned: Whether a record is known to begin at `begin`.
     """
 
     def __init__(self, begin: int, end: int, head: int, *, lines: bool, is_aligned: bool) -> None:
@@ -31,13 +30,13 @@ class RecordBounds:
         self.end = end
         """End of the range."""
         self.limit = max(head, end) if lines else end
-        """Offset up to which there may be more of the last record."""
+        """Offset up to which the last record may extend."""
         self.is_done = begin >= end
-        """Whether nothing that follows is of the range."""
+        """Whether no further content belongs to the range."""
         self._expected = self.begin
 
     def clip(self, offset: int, chunk: bytes) -> tuple[int, bytes]:
-        """Return what's of the range of the next content, maybe nothing, and its offset."""
+        """Return the offset and the part of the next content which belongs to the range."""
         is_record = offset != self._expected
         self._expected = offset + len(chunk)
         if is_record:
@@ -52,7 +51,7 @@ class RecordBounds:
         if is_record and offset >= self.end:
             self.is_done = True
             return offset, b""
-        # The last record ends with the range, or with the first newline behind that.
+        # The last record ends with the range, or with the first newline after the range.
         last = max(self.end - 1 - offset, 0)
         if last < len(chunk):
             if not self._lines:

@@ -1,4 +1,4 @@
-"""The UUIDs of the messages of a range, without the messages."""
+"""Scans of the UUIDs of a range's messages."""
 
 from __future__ import annotations
 
@@ -39,32 +39,31 @@ async def scan_uuids(  # noqa: PLR0917
     head: int,
     step_bytes: int = STEP_BYTES,
 ) -> AsyncGenerator[UuidColumns]:
-    """Yield the UUIDs of the messages of a range, in order.
+    """Yield the UUIDs of the messages whose first byte is in a range, in order.
 
-    Those are the messages whose first byte is in the range. What can't be read as a message is
-    passed over, and so is a message which isn't complete at the head. Content is read ahead, and
-    split in a thread. Close the generator if it's left early.
+    Bad records and an incomplete message at the head are skipped. Content is read ahead, and split
+    in a thread. Close the generator if you leave it early.
 
     Args:
         client: Client to use.
         journal: Name of the journal.
-        content_type: Its content type.
+        content_type: Content type of the journal.
         begin: Begin of the range.
         end: End of the range.
-        options: Options of the source, which say what the format is, and how content is fetched.
-        is_aligned: Whether it's known that a record begins at `begin`.
-        head: Write head of the journal, behind which no message goes on.
-        step_bytes: Content which is read and split at once, more or less.
-
-    Cancellation: aborts.
+        options: Options of the source.
+        is_aligned: Whether a record is known to begin at `begin`.
+        head: Write head of the journal, beyond which no message extends.
+        step_bytes: Approximate number of bytes which are read and split in one step.
 
     Raises:
-        ConfigurationError: It's not known how content is made of messages.
+        ConfigurationError: There is no framing for the content type.
         GazetteError: As `BoundedReader`.
+
+    Cancellation: aborts.
     """
     form = format_of(options, content_type)
     if form.framing is None:
-        text = f"content of type {content_type!r} isn't known to be made of messages"
+        text = f"there is no framing for content type {content_type!r}"
         raise ConfigurationError(f"journal {journal}: {text}")
     bounds = RecordBounds(begin, end, head, lines=form.framing.is_lines, is_aligned=is_aligned)
     scanner = _Scanner(form, form.framing, bounds.begin)
@@ -76,7 +75,7 @@ async def scan_uuids(  # noqa: PLR0917
 
 
 def split_regions(splitter: RegionSplitter, pieces: Pieces) -> Iterator[Region]:
-    """Yield regions of the records which end in what follows, and pass over bad ones."""
+    """Yield regions of the records which end in the next content, without bad records."""
     for offset, chunk in pieces:
         if offset != splitter.offset + splitter.buffered:
             splitter.jump(offset)
@@ -94,18 +93,18 @@ def split_regions(splitter: RegionSplitter, pieces: Pieces) -> Iterator[Region]:
 
 
 class _Scanner:
-    """Reads UUIDs of content."""
+    """Reads the UUIDs of content."""
 
     def __init__(self, form: Format, framing: Framing, offset: int) -> None:
         self._splitter = framing.splitter(offset, max_frame_bytes=MAX_FRAME_BYTES)
         self._uuids = UuidReader(form.adapter)
 
     def scan(self, pieces: Pieces) -> UuidColumns:
-        """Return UUIDs of the messages which end in what follows."""
+        """Return the UUIDs of the messages which end in the next content."""
         found = [UuidColumns.empty()]
         for region in split_regions(self._splitter, pieces):
             self._read(region, found)
-        # Those between bad records are few, but what's done with each part takes its time.
+        # Bad records cut the content into small parts, and processing a part has a cost.
         return UuidColumns._make(map(np.concatenate, zip(*found, strict=True)))
 
     def _read(self, region: Region, found: list[UuidColumns]) -> None:

@@ -1,7 +1,7 @@
-"""Committed messages of a split, by which of its own messages commit.
+"""Sequencing of a split: which of its messages commit, in the split or after it.
 
-Messages wait for what decides on them. If they'd take too much memory, their bytes are dropped, and
-what's left of the split is read once more, when all is decided.
+Pending messages are retained. If they need too much memory, their bytes are dropped, and the rest
+of the split is read again after all messages are decided.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SplitSequencer:
 
     Args:
         plan: Plan of the split.
-        max_pending_bytes: Limit of the bytes of messages which wait.
-        on_excess: Called when that's exceeded, once.
+        max_pending_bytes: Limit of the bytes of pending messages.
+        on_excess: Called once when the limit is exceeded.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class SplitSequencer:
         self._max_pending_bytes = max_pending_bytes
         self._on_excess = on_excess
         self._waiting = UuidColumns.empty()
-        self._counts: list[int] = []  # Rows of each chunk which waits.
+        self._counts: list[int] = []  # Rows of each pending chunk.
         self._masks: list[NDArray[np.bool_]] = []
         self.pending_bytes = 0
-        """Bytes of the messages which wait."""
+        """Number of bytes of pending messages."""
         self.resume = -1
-        """Offset of the first message to be read once more; or -1 if there's none."""
+        """Offset of the first message to read again, or -1."""
 
     def process(self, batch: UuidColumns) -> CommitPlan:
-        """Process the rows which follow.
+        """Process the next rows.
 
         Raises:
-            SequencerStateError: If the messages aren't those which the plan was made of.
+            SequencerStateError: The messages differ from those of the plan.
         """
         masks = self._split.decide(batch)
         if self.resume != -1:
@@ -71,10 +71,10 @@ class SplitSequencer:
         return CommitPlan(table, rows, rows, carry, batch.rows, None)
 
     def finish(self) -> MaskSequencer | None:
-        """Declare the end of the split, and return what sequences the content from `resume` on.
+        """Declare the end of the split, and return the sequencer of the content from `resume` on.
 
         Raises:
-            SequencerStateError: If the messages weren't those which the plan was made of.
+            SequencerStateError: The messages differ from those of the plan.
         """
         self._split.finish()
         if self.resume == -1:
@@ -83,14 +83,14 @@ class SplitSequencer:
 
 
 class MaskSequencer:
-    """Sequences messages of which it's known which are delivered.
+    """Sequences messages by a mask.
 
     Args:
-        mask: Whether each message is.
+        mask: Whether to deliver each message.
     """
 
     pending_bytes = 0
-    """Bytes of the messages which wait: none do."""
+    """Number of bytes of pending messages: always zero."""
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self._bits = np.packbits(mask)
@@ -98,10 +98,10 @@ class MaskSequencer:
         self._at = 0
 
     def process(self, batch: UuidColumns) -> CommitPlan:
-        """Process the rows which follow.
+        """Process the next rows.
 
         Raises:
-            SequencerStateError: If there are more of them than before.
+            SequencerStateError: There are more messages than in the mask.
         """
         begin, self._at = self._at, self._at + batch.rows
         if self._at > self._rows:
@@ -115,11 +115,11 @@ class MaskSequencer:
         """Declare the end of content.
 
         Raises:
-            SequencerStateError: If there were less messages than before.
+            SequencerStateError: There were fewer messages than in the mask.
         """
         if self._at != self._rows:
             raise _changed(self._at, self._rows)
 
 
 def _changed(found: int, expected: int) -> SequencerStateError:
-    return SequencerStateError(f"content has {found} messages, where it had {expected} before")
+    return SequencerStateError(f"content has {found} messages, but had {expected} before")

@@ -1,1 +1,1 @@
-"""Rows of Spark, made of messages."""
+"""Rows of Spark made from messages: formats, decoding, and inference of schemas."""

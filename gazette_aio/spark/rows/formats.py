@@ -1,15 +1,15 @@
-"""Formats of messages: how content is cut in frames, and where their UUIDs are.
+"""Formats of messages: their framing, and the places of UUIDs.
 
 | format | frames | UUIDs |
 | --- | --- | --- |
 | ndjson | lines | at `/_meta/uuid` |
 | csv | records | in the first column |
-| protobuf-fixed | fixed frames | in the field `uuid`, or else in that of number 1 |
-| raw | of the journal's content type; of unknown types, chunks of up to 1 MiB | likewise |
+| protobuf-fixed | fixed frames | in the field `uuid`, or else in field number 1 |
+| raw | by the journal's content type; for unknown types, chunks of up to 1 MiB | likewise |
 
-Messages of the first three are to have UUIDs: JSON documents and protobuf messages without one have
-the zero UUID, and whatever else there is in its place makes a message bad. Raw messages are taken
-as they are, and those without a UUID that can be read have none.
+Messages of the first three formats should have UUIDs: JSON documents and protobuf messages without
+a UUID have the zero UUID, and an invalid UUID makes a message bad. Raw messages may have an invalid
+UUID, or none.
 """
 
 from __future__ import annotations
@@ -54,29 +54,29 @@ _CONTENT_TYPES: Final[Mapping[Kind | None, str]] = {kind: label for label, kind 
 
 
 class Format(NamedTuple):
-    """How messages of a journal are read."""
+    """Format of a journal's messages."""
 
     kind: Kind
     """Raw messages have no columns of documents."""
     framing: Framing | None
-    """None: it's not known. Rows are chunks of content."""
+    """None if it's unknown: rows are then chunks of content."""
     adapter: Adapter[Any]
     carries_uuids: bool
-    """Whether messages are to have UUIDs."""
+    """Whether messages should have UUIDs."""
 
 
 def format_of(options: SourceOptions, content_type: str) -> Format:
     """Return the format of a journal.
 
-    The option `format` decides, and otherwise the journal's content type. Raw are messages of
-    content types which aren't of one of the formats.
+    The option `format` decides, or else the journal's content type. Messages of other content types
+    are raw.
 
     Args:
         options: Options of the source.
-        content_type: That of the journal; or empty, if it has none.
+        content_type: Content type of the journal, or empty.
 
     Raises:
-        ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+        ConfigurationError: Option 'uuid' or 'messageType' doesn't fit the format.
     """
     kind, framing = kind_of(options, content_type), framing_for(options, content_type)
     framed = _KINDS.get(content_type_for(options, content_type))
@@ -89,14 +89,14 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
 
 
 def content_type_for(options: SourceOptions, label: str) -> str:
-    """Return the content type to read a journal by: that of the option `format`, or its label's."""
+    """Return the content type of the option `format`, or else of the journal's label."""
     return _CONTENT_TYPES.get(options.format, label)
 
 
 def framing_for(options: SourceOptions, content_type: str) -> Framing | None:
-    """Return the framing to read journals of a content type by, or None if there's none."""
+    """Return the framing for reading journals of a content type, or None if there is none."""
     framing = find_framing(content_type_for(options, content_type))
-    # Invariant: which records are bad doesn't depend on where a task begins.
+    # Invariant: the begin of a task doesn't decide which records are bad.
     return None if framing is None else framing.for_ranges()
 
 
@@ -108,18 +108,18 @@ def kind_of(options: SourceOptions, content_type: str) -> Kind:
 def isolation_of(options: SourceOptions, content_type: str) -> Isolation:
     """Return the isolation of reads of a journal.
 
-    The option `isolation` decides. Otherwise it's read-committed if messages are to have UUIDs.
+    The option `isolation` decides. The default is read-committed if messages should have UUIDs.
 
     Raises:
-        ConfigurationError: To read committed, messages would have to be told apart.
+        ConfigurationError: read-committed is impossible, because the framing is unknown.
     """
     is_raw = kind_of(options, content_type) == "raw"
     if options.isolation is None:
         return "read-uncommitted" if is_raw else "read-committed"
     if options.isolation == "read-committed" and is_raw and find_framing(content_type) is None:
         raise ConfigurationError(
-            "option 'isolation': read-committed needs messages, which content of type"
-            f" {content_type!r} isn't known to be made of: name its format"
+            "option 'isolation': read-committed needs messages, but there is no framing for content"
+            f" type {content_type!r}: set option 'format'"
         )
     return options.isolation
 
@@ -129,11 +129,11 @@ def adapter_of(kind: Kind, uuid: str | None, message_type: str | None) -> Adapte
 
     Args:
         kind: Kind of format; not raw.
-        uuid: Where UUIDs are, as the option says.
+        uuid: Option 'uuid'.
         message_type: `module:Class` of protobuf messages. Without it they have no columns.
 
     Raises:
-        ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+        ConfigurationError: Option 'uuid' or 'messageType' doesn't fit the format.
     """
     if kind == "ndjson":
         return json_adapter() if uuid is None else json_adapter(uuid_path=uuid)
@@ -155,7 +155,7 @@ def message_class(reference: str) -> Any:
     """Return the protobuf class which the option `messageType` names.
 
     Raises:
-        ConfigurationError: There's no such class.
+        ConfigurationError: The class doesn't exist.
     """
     cls = import_object("messageType", reference)
     if not isinstance(cls, type) or not hasattr(cls, "DESCRIPTOR"):
@@ -166,14 +166,14 @@ def message_class(reference: str) -> Any:
 
 
 def uuid_field(cls: Any, reference: str) -> str:
-    """Return the name of the field of UUIDs, unless an option tells it.
+    """Return the default field of UUIDs.
 
     Args:
         cls: The protobuf class.
-        reference: What names it.
+        reference: Reference of the class in the option.
 
     Raises:
-        ConfigurationError: There's none.
+        ConfigurationError: There is no such field.
     """
     fields = cls.DESCRIPTOR.fields_by_name
     by_number = cls.DESCRIPTOR.fields_by_number
@@ -181,13 +181,13 @@ def uuid_field(cls: Any, reference: str) -> str:
         if field is not None and field.type == field.TYPE_BYTES:
             return cast("str", field.name)
     raise ConfigurationError(
-        f"option 'messageType': {reference!r} has no bytes field 'uuid', nor one of number 1:"
-        " name the one which holds UUIDs by the option 'uuid'"
+        f"option 'messageType': {reference!r} has neither a bytes field 'uuid' nor a bytes field of"
+        " number 1: set option 'uuid' to the name of the field which has UUIDs"
     )
 
 
 class PlacedCSVAdapter(CSVAdapter):
-    """Adapter of records, whose UUIDs are read at once if they're in the first column."""
+    """CSV adapter, which reads UUIDs of the first column without decoding the record."""
 
     def __init__(self, uuid_column: int) -> None:
         super().__init__(None, uuid_column)
@@ -205,7 +205,7 @@ _WIDTHS: Final = {_FIXED_64: 8, _FIXED_32: 4}
 
 
 class _WireAdapter:
-    """Adapter of protobuf messages of an unknown type, whose UUIDs are in the field of number 1."""
+    """Adapter of protobuf messages of an unknown type, with UUIDs in field number 1."""
 
     uuid_place = UUIDPlace(_UUID_TAG, b"", text=False)
 
@@ -213,7 +213,7 @@ class _WireAdapter:
         return frame
 
     def encode(self, message: bytes, uuid: UUID) -> bytes:
-        # Of all fields of one number, the last one counts.
+        # The last field of a number counts.
         return message + _UUID_TAG + uuid.bytes
 
     def uuid(self, message: bytes) -> UUID:
@@ -263,7 +263,7 @@ def _varint(frame: bytes, at: int) -> tuple[int, int]:
 
 
 class _LenientAdapter:
-    """Adapter of undecoded messages, which have the zero UUID if they have no valid one."""
+    """Adapter of undecoded messages; an invalid UUID reads as the zero UUID."""
 
     def __init__(self, inner: Adapter[Any]) -> None:
         self._inner = inner
@@ -285,5 +285,5 @@ class _LenientAdapter:
     def frame_uuid(self, frame: bytes) -> UUID:
         try:
             return self._frame_uuid(frame)
-        except Exception:  # noqa: BLE001 - whatever it is that can't be parsed.
+        except Exception:  # noqa: BLE001 - any message which can't be parsed.
             return ZERO_UUID

@@ -1,18 +1,18 @@
-"""Schemas of documents, as a sample of messages suggests them.
+"""Schemas of documents, inferred from a sample of messages.
 
-What the sample's messages hold which the schema can't is left out, so that all of them are good
-records: values of contradicting types, such as text and numbers, and objects without members. So
-are the UUID, for which there's the column `_uuid`, and what has the name of a special column.
+All messages of the sample are good records of the schema. Values of contradicting types, such as
+text and numbers, and objects without members are thus left out. So are the UUID, which has the
+column `_uuid`, and fields with the names of special columns.
 
 | format | columns |
 | --- | --- |
 | ndjson | members of objects, in the order of their names as in Spark's own JSON source |
-| csv | `_c0`, `_c1`, … by position, the UUID's left out |
-| protobuf-fixed | fields of the message type, in its order, whatever the sample |
+| csv | `_c0`, `_c1`, … by position, without the UUID's column |
+| protobuf-fixed | fields of the message type, in its order, regardless of the sample |
 
-Numbers of JSON and CSV are BIGINT, or DOUBLE if one isn't integral or has more than 64 bits. Where
-there are only nulls, columns are STRING. Times stay text. Of protobuf, enums are STRING, unsigned
-numbers BIGINT, and fields by which a message would hold one of its own type are left out.
+Numbers of JSON and CSV are BIGINT, or DOUBLE if one isn't integral or has more than 64 bits.
+Columns of nulls are STRING. Times stay text. Of protobuf, enums are STRING, unsigned numbers are
+BIGINT, and recursive fields are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.options import SourceOptions
 
 _MAX_DEPTH: Final = 32
-"""Of objects and arrays within each other. What's deeper is left out."""
+"""Greatest nesting of objects and arrays. Deeper values are left out."""
 _MAX_LONG: Final = 1 << 63
 _MAX_DOUBLE: Final = int(sys.float_info.max)
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -56,21 +56,21 @@ _CPP_KINDS: Final = {
 
 
 def infer_schema(options: SourceOptions, content_type: str, messages: Iterable[bytes]) -> Schema:
-    """Return the exact Arrow schema of documents, and behind them of the columns of labels.
+    """Return the exact Arrow schema of documents, followed by the columns of labels.
 
     Args:
         options: Options of the source.
-        content_type: That of the journal of the messages.
-        messages: Messages without their framing. Acknowledgements and bad ones are passed over.
+        content_type: Content type of the messages' journal.
+        messages: Messages without their framing. Acknowledgements and bad messages are ignored.
 
     Raises:
-        ConfigurationError: Messages have no columns, or there's none to tell them.
+        ConfigurationError: Messages have no columns, or there are no messages.
     """
     found = format_of(options, content_type)
     if found.kind == "raw":
         raise ConfigurationError(
             f"no schema can be inferred from messages of content type {content_type!r}:"
-            " name their format by the option 'format', or give a schema"
+            " set option 'format', or pass a schema"
         )
     if found.kind == "protobuf-fixed":
         fields = _protobuf_fields(options)
@@ -88,7 +88,7 @@ def infer_schema(options: SourceOptions, content_type: str, messages: Iterable[b
     fields = [field for field in fields if field.name.lower() not in special]
     if not fields:
         raise ConfigurationError(
-            "no schema can be inferred, as there's no message which tells of columns: give a schema"
+            "no schema can be inferred, because no message has columns: pass a schema"
         )
     schema: Schema = pa.schema([*fields, *labels])
     return schema
@@ -97,12 +97,12 @@ def infer_schema(options: SourceOptions, content_type: str, messages: Iterable[b
 def _decoded(
     adapter: JSONAdapter[Any] | PlacedCSVAdapter, messages: Iterable[bytes]
 ) -> Iterator[Any]:
-    """Yield the decoded messages, without acknowledgements and bad ones."""
+    """Yield the decoded messages without acknowledgements and bad messages."""
     for message in messages:
         try:
             uuid = adapter.frame_uuid(message)
             decoded = adapter.decode(message)
-        except Exception:  # noqa: BLE001, S112 - rows of it are bad, whatever the schema.
+        except Exception:  # noqa: BLE001, S112 - the message is bad with any schema.
             continue
         if get_flags(uuid) != ACK_TXN:
             yield decoded
@@ -114,7 +114,7 @@ def _json_fields(adapter: JSONAdapter[Any], messages: Iterable[bytes]) -> list[A
     for document in _decoded(adapter, messages):
         holder: dict[str, Any] | None = document
         for parent in parents:
-            # The UUID was read, so that these are objects or null.
+            # The UUID was read, thus these are objects or null.
             holder = None if holder is None else holder.get(parent)
         if holder is not None:
             holder.pop(name, None)
@@ -123,7 +123,7 @@ def _json_fields(adapter: JSONAdapter[Any], messages: Iterable[bytes]) -> list[A
 
 
 class _Seen:
-    """Values which were seen in one place of documents."""
+    """Kinds of values in one place of documents."""
 
     __slots__ = ("_depth", "_element", "_kinds", "_members")
 
@@ -134,7 +134,7 @@ class _Seen:
         self._element: _Seen | None = None
 
     def add(self, value: Any) -> None:
-        """Take a value into account."""
+        """Add a value."""
         if value is None:
             return
         if isinstance(value, (dict, list)) and self._depth == _MAX_DEPTH:
@@ -167,7 +167,7 @@ class _Seen:
         return [pa.field(name, kind) for name, kind in types if kind is not None]
 
     def kind(self) -> Any:
-        """Return the type which has all the values, or None if there is none."""
+        """Return the type of all values, or None if there is none."""
         kinds = self._kinds
         if kinds <= {"string"}:
             return pa.string()
@@ -191,7 +191,7 @@ def _csv_fields(adapter: PlacedCSVAdapter, messages: Iterable[bytes]) -> list[An
     records = list(_decoded(adapter, messages))
     for record in records:
         del record[adapter.uuid_column]
-    # Records of fewer fields than there are columns would be bad.
+    # Records with fewer fields than columns would be bad.
     width = min(map(len, records), default=0)
     columns = [[record[index] for record in records] for index in range(width)]
     return [pa.field(f"_c{index}", _text_kind(texts)) for index, texts in enumerate(columns)]
@@ -203,10 +203,10 @@ def _text_kind(texts: list[str]) -> Any:
         column = pa.array(values, pa.string())
     except UnicodeEncodeError:
         return pa.binary()
-    # What Arrow would take for a hexadecimal number is rather meant to be text.
+    # Arrow parses hexadecimal numbers, but such values are rather texts.
     if not values or any(text[:2].lower() == "0x" for text in values):
         return pa.string()
-    # It takes digits for truth values as well, beside others.
+    # Arrow also parses digits as booleans.
     truths = () if "0" in values or "1" in values else (pa.bool_(),)
     for kind in (pa.int64(), pa.float64(), *truths):
         try:
@@ -233,7 +233,7 @@ def _message_fields(descriptor: Any, within: tuple[str, ...]) -> list[Any]:
 
 
 def _field_kind(field: Any, within: tuple[str, ...]) -> Any:
-    """Return the type of a field, or None if it's left out."""
+    """Return the type of a field, or None to leave the field out."""
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         key, value = message.fields_by_name["key"], message.fields_by_name["value"]

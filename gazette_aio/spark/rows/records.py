@@ -1,21 +1,19 @@
-"""Rows of messages, as record batches of exactly the schema which Spark expects.
+"""Rows of messages, as record batches of the exact schema which Spark expects.
 
-Only columns of the schema are made. Those which tell of a message are of its UUID: of messages
-without one, whose clock is zero, they're null. `_uuid` is made of the producer, clock and flags, as
-all UUIDs of version 1 are; `_clock` has 16 hexadecimal digits, whose order is that of clocks; and
-`_producer` has 12.
+Only columns of the schema are made. Columns which describe the UUID are null for messages without a
+UUID, whose clock is zero. `_uuid` has the producer, clock and flags, like all UUIDs of version 1;
+`_clock` has 16 hexadecimal digits, which sort like clocks; `_producer` has 12 digits.
 
-Columns of labels repeat what the journal has: the first of several values in order, or all of them
-if the column is an array; and null where the journal has no such label.
+Columns of labels have the label's first value in order, all values if the column is an array, and
+null if the journal has no such label.
 
-What isn't a record is bad: bytes which are no frame, a frame whose UUID can't be read, a document
-which columns can't take, and a message without a value of a column that is NOT NULL. The mode says
-what becomes of it:
+Bad records are bytes which aren't a frame, frames whose UUID can't be read, documents which don't
+fit the columns, and messages without a value of a NOT NULL column. The mode decides:
 
-- FAILFAST: an error which names the journal and offsets.
-- DROPMALFORMED: nothing. It's counted.
-- PERMISSIVE: a row in its place. What's known of the message is there, its document's columns are
-  null, and the column of bad records has its text, in which bytes that aren't UTF-8 are replaced.
+- FAILFAST: raise an error which names the journal and offsets.
+- DROPMALFORMED: drop and count the record.
+- PERMISSIVE: make a row with the known properties of the message. Its document's columns are null,
+  and the column of bad records has its text, with invalid UTF-8 replaced.
 """
 
 from __future__ import annotations
@@ -54,14 +52,14 @@ _MAX_TEXT: Final = 500  # Of an error.
 
 
 class RowLayout:
-    """What rows are made of, by a source's options and schema.
+    """Columns, formats and decoders of a source's rows.
 
     Args:
         options: Options of the source.
-        schema: Exact Arrow schema of Spark's.
+        schema: Exact Arrow schema of the rows.
 
     Raises:
-        ConfigurationError: Rows of the schema can't be made of any message of the format.
+        ConfigurationError: The format can't have rows of the schema.
     """
 
     def __init__(self, options: SourceOptions, schema: Schema) -> None:
@@ -71,11 +69,11 @@ class RowLayout:
         self.schema = schema
         fields = list[Any](schema)
         self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
-        """Columns of UUIDs which are NOT NULL."""
+        """NOT NULL columns which describe UUIDs."""
         self.start_clock = _clock_of(options.starting_timestamp_ms)
-        """First clock of rows, if not all are."""
+        """Least clock of rows, or None."""
         self.stop_clock = _clock_of(options.ending_timestamp_ms)
-        """Clock behind the last one of rows, if not all are."""
+        """Clock after the last clock of rows, or None."""
         self._check_nullability()
         self._formats: dict[str, Format] = {}
         self._decoders: dict[str, DocumentDecoder | None] = {}
@@ -92,19 +90,19 @@ class RowLayout:
             if options.mode == "PERMISSIVE" and (name in documents or name in RESERVED):
                 raise ConfigurationError(
                     f"column {name!r} is NOT NULL, but mode=PERMISSIVE makes nulls of bad records:"
-                    " let it be nullable, or use mode=DROPMALFORMED or mode=FAILFAST"
+                    " make it nullable, or use mode=DROPMALFORMED or mode=FAILFAST"
                 )
             if options.include_acks and name in documents:
                 raise ConfigurationError(
                     f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
-                    " includes, have no value of it"
+                    " includes, have no value for it"
                 )
 
     def format_of(self, content_type: str) -> Format:
         """Return the format of journals of a content type.
 
         Raises:
-            ConfigurationError: UUIDs aren't where an option says, or a message type can't be used.
+            ConfigurationError: Option 'uuid' or 'messageType' doesn't fit the format.
         """
         found = self._formats.get(content_type)
         if found is None:
@@ -112,7 +110,7 @@ class RowLayout:
         return found
 
     def decoder_of(self, content_type: str) -> DocumentDecoder | None:
-        """Return the decoder of documents of a content type; or None if no column is of them.
+        """Return the decoder of documents of a content type; or None if there are no such columns.
 
         Raises:
             ConfigurationError: Messages can't be decoded to columns of the schema.
@@ -130,7 +128,7 @@ class RowLayout:
         if found.kind == "raw" and self.options.format is None:
             raise ConfigurationError(
                 f"column {first!r}: messages of content type {content_type!r} have no columns:"
-                " name their format by the option 'format'"
+                " set option 'format'"
             )
         if found.kind == "raw":
             raise ConfigurationError(f"column {first!r}: messages of format raw have no columns")
@@ -142,24 +140,24 @@ class RowLayout:
 
 
 def _clock_of(unix_ms: int | None) -> np.uint64 | None:
-    """Return the clock of a time, or the last one if it's beyond."""
+    """Return the clock of a time, at most the greatest clock."""
     if unix_ms is None:
         return None
     return np.uint64(min((unix_ms * 10_000 + UNIX_EPOCH_TICKS) << 4, MASK_64))
 
 
 class RowDecoder:
-    """Makes rows of the messages of one journal.
+    """Makes rows from the messages of one journal.
 
     Args:
-        layout: What rows are made of.
+        layout: Layout of the rows.
         journal: Name of the journal.
-        labels: Its labels.
-        content_type: Its content type; or empty, if it has none.
+        labels: Labels of the journal.
+        content_type: Content type of the journal, or empty.
 
     Raises:
-        ConfigurationError: Rows can't be made of its messages, or it lacks the label of a column
-            which is NOT NULL.
+        ConfigurationError: The messages can't be decoded to the schema, or the journal lacks the
+            label of a NOT NULL column.
     """
 
     def __init__(self, layout: RowLayout, journal: str, labels: Labels, content_type: str) -> None:
@@ -200,13 +198,14 @@ class RowDecoder:
     def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
         """Return batches of messages, in order.
 
-        Acknowledgements are left out, unless options include them. So are messages of clocks which
-        are before the starting timestamp, or not before the ending one; those without a clock stay.
+        Acknowledgements are left out, unless options include them. So are messages whose clocks are
+        before the starting timestamp, or not before the ending timestamp; messages without a clock
+        stay.
 
         Args:
-            columns: UUIDs and places of the messages.
-            payloads: Holds their bytes.
-            indices: At which indices of it.
+            columns: UUIDs and offsets of the messages.
+            payloads: Bytes of the messages.
+            indices: Indices of the messages in `payloads`.
 
         Raises:
             FramingError: A record is bad, and the mode is FAILFAST.
@@ -223,13 +222,13 @@ class RowDecoder:
     def bad(
         self, error: FramingError, content: bytes | None, begin: int, end: int
     ) -> list[RecordBatch]:
-        """Return what becomes of bytes `[begin, end)` of the journal which are no message.
+        """Return the batches of a bad record, bytes `[begin, end)` of the journal.
 
         Args:
-            error: What's wrong with them.
-            content: The bytes, or those of a frame without its framing; or None if they're gone.
-            begin: Offset of the first one.
-            end: Offset behind the last one.
+            error: Reason.
+            content: Bytes of the record, without a frame's framing; or None if they aren't kept.
+            begin: Offset of the first byte.
+            end: Offset after the last byte.
 
         Raises:
             FramingError: The mode is FAILFAST.
@@ -251,7 +250,7 @@ class RowDecoder:
 
     @cached_property
     def _bad_row(self) -> dict[str, Any]:
-        """Columns of one row of which nothing is known but the journal."""
+        """Columns of one row without any value except those of the journal."""
         return {
             field.name: constant.rows(1)
             if (constant := self._constants.get(field.name)) is not None
@@ -272,7 +271,7 @@ class RowDecoder:
         return None if wanted.all() else np.flatnonzero(wanted)
 
     def _cut(self, columns: UuidColumns) -> Iterator[tuple[int, int]]:
-        """Cut messages in runs of the rows and bytes of a batch, or of one which is larger."""
+        """Yield runs of messages which fit a batch; a run has at least one message."""
         ends = np.cumsum(columns.end - columns.begin)
         begin = 0
         while begin < columns.rows:
@@ -327,9 +326,8 @@ class RowDecoder:
         """Decode documents.
 
         Returns:
-            Documents, if any column is of them; at which of its rows that of each message is, which
-            is -1 if it has none, or None if all have one in order; and errors of those which are
-            bad, by their row.
+            Documents, if there are such columns; the row of each message's document, -1 without a
+            document, or None if all messages have one in order; and errors by the message's row.
         """
         if self._documents is None:
             return None, None, {}
@@ -371,27 +369,27 @@ class RowDecoder:
         reason = " ".join(str(error).split())[:_MAX_TEXT]
         text = (
             f"bad record of journal {self.journal} at bytes [{begin}, {end}): {reason}"
-            " (mode=PERMISSIVE and mode=DROPMALFORMED pass over bad records)"
+            " (mode=PERMISSIVE and mode=DROPMALFORMED skip bad records)"
         )
         return FramingError(text, journal=self.journal, begin=begin, end=end, kind=kind)
 
 
 class _Constant:
-    """A column which has the same value everywhere."""
+    """A column with the same value in all rows."""
 
     def __init__(self, value: object, kind: Any) -> None:
         self._scalar = pa.scalar(value, kind)
         self._array = pa.repeat(self._scalar, 1)
 
     def rows(self, count: int) -> Any:
-        """Return the column of a number of rows."""
+        """Return the column for a number of rows."""
         if len(self._array) < count:
             self._array = pa.repeat(self._scalar, count)
         return self._array.slice(0, count)
 
 
 def _texts_at(rows: list[int], payloads: Payloads, indices: Indices) -> Any:
-    """Return the texts of some messages, and nulls in place of the others."""
+    """Return the texts of the messages at `rows`, and nulls for all others."""
     texts: list[str | None] = [None] * len(indices)
     for row, content in zip(rows, payloads.take_list(indices[np.array(rows)]), strict=True):
         texts[row] = content.decode("utf-8", "replace")

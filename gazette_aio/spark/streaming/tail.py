@@ -100,7 +100,8 @@ class Tail:
         self._scan = scan
         self._is_complete = is_complete
         self._ahead: dict[str, _Ahead] = {}
-        self._room = AHEAD_ROWS  # Rows which may be held still.
+        self.room = AHEAD_ROWS
+        """Number of further rows which may be held ahead."""
 
     async def advance(
         self, moves: Iterable[Move], max_rows: int | None = None
@@ -147,26 +148,26 @@ class Tail:
     def keep(self, names: Iterable[str]) -> None:
         """Forget what was read of all other journals."""
         for name in self._ahead.keys() - set(names):
-            self._room += self._ahead.pop(name).rows
+            self.room += self._ahead.pop(name).rows
 
     async def _read_ahead(self, planned: JournalRange) -> None:
         journal, begin, end = planned
         ahead = self._take_ahead(journal, begin)
         self._ahead[journal.name] = ahead
-        self._room -= ahead.rows
-        if ahead.end >= end or self._room <= 0:
+        self.room -= ahead.rows
+        if ahead.end >= end or self.room <= 0:
             return
         async with aclosing(self._chunks(planned, ahead.end, end)) as chunks:
             async for columns in chunks:
                 ahead.chunks.append(columns)
-                self._room -= columns.rows
-                if self._room <= 0:
+                self.room -= columns.rows
+                if self.room <= 0:
                     break
 
     def _take_ahead(self, journal: JournalInfo, begin: int) -> _Ahead:
         ahead = self._ahead.pop(journal.name, None)
         if ahead is not None:
-            self._room += ahead.rows
+            self.room += ahead.rows
             if ahead[:2] == (begin, journal.create_revision):
                 return ahead
         return _Ahead(begin, journal.create_revision, deque())
@@ -203,9 +204,9 @@ class Tail:
         else:
             offset = begin  # Its last record goes on behind the head.
         following = _Ahead(offset, journal.create_revision, chunks)
-        if 0 < following.rows <= self._room:
+        if 0 < following.rows <= self.room:
             self._ahead[journal.name] = following
-            self._room -= following.rows
+            self.room -= following.rows
         return replace(state, offset=offset)
 
     def __repr__(self) -> str:
