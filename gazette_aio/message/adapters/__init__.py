@@ -1,4 +1,7 @@
-"""Adapters of the kinds of messages which users have."""
+"""Adapters, which encode, stamp and decode messages: JSON, protobuf, CSV and raw bytes.
+
+Imports `message.framing` and `message.uuid`, and `protocol`.
+"""
 
 from __future__ import annotations
 

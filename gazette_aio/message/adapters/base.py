@@ -1,4 +1,4 @@
-"""Adapters: between messages as users have them, and their encoded bytes."""
+"""Protocols of adapters, which convert between messages of users and their encoded bytes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Adapter(Protocol[T]):
     """
 
     def decode(self, frame: bytes, /) -> T:
-        """Return the message of its bytes. Any exception is taken as a decode error."""
+        """Decode a message. Any exception is taken as a decode error."""
         ...
 
     def encode(self, message: T, uuid: UUID) -> bytes:
-        """Return the bytes of `message` as it's stamped with `uuid`."""
+        """Return the bytes of `message`, stamped with `uuid`."""
         ...
 
     def uuid(self, message: T) -> UUID:
@@ -34,7 +34,7 @@ class Adapter(Protocol[T]):
         ...
 
     def acknowledgement(self, uuid: UUID) -> bytes:
-        """Return the bytes of an acknowledgement which is stamped with `uuid`."""
+        """Return the bytes of an acknowledgement, stamped with `uuid`."""
         ...
 
 
@@ -42,7 +42,7 @@ class Adapter(Protocol[T]):
 class FrameUUIDAdapter(Protocol):
     """An adapter which reads the UUID of a message from its bytes, without decoding the rest.
 
-    Messages which don't commit then are never decoded, and those which do only once they have.
+    Its messages are decoded after they commit, and never if they don't.
     """
 
     def frame_uuid(self, frame: bytes) -> UUID:
@@ -62,21 +62,21 @@ class StampingAdapter(Protocol[T_contra]):
         Args:
             producer: ID of the producer to stamp messages with.
             flags: Flags to stamp messages with.
-            suffix: What to put behind each message. If UUIDs are text it may be what ends a frame,
-                such as a newline, and must not be within messages.
+            suffix: Bytes to append to each message. If UUIDs are text, it may be the end of a
+                frame, such as a newline, which messages must not contain.
         """
         ...
 
 
 class SplitMessages(NamedTuple):
-    """Encoded messages, split where their UUIDs are to be: `head, UUID, between, rest`."""
+    """Encoded messages, split at the places of their UUIDs: `head, UUID, between, rest`."""
 
     heads: bytes | list[bytes]
-    """What precedes the UUID of each message; one for all, or one of each."""
+    """Bytes before the UUID: one for all messages, or one for each."""
     between: bytes
-    """What follows the UUID of all messages."""
+    """Bytes after the UUID, the same for all messages."""
     rests: list[bytes]
-    """What follows that, of each message."""
+    """Bytes after `between`, of each message."""
 
 
 @runtime_checkable
@@ -89,18 +89,18 @@ class SplittingAdapter(Protocol[T_contra]):
     def split(self, messages: Sequence[T_contra]) -> SplitMessages:
         """Return encoded messages, without their UUIDs.
 
-        With a UUID in its place, each is what `encode()` returns. Any exception is taken as an
-        error of one of the messages.
+        With a UUID in its place, each equals the result of `encode()`. Any exception is taken as
+        an error of one of the messages.
         """
         ...
 
 
 class UUIDPlace(NamedTuple):
-    """A place where UUIDs of messages usually are: behind a constant prefix."""
+    """The usual place of UUIDs in messages: after a constant prefix."""
 
     prefix: bytes
     suffix: bytes
-    """What follows the UUID; may be empty."""
+    """Bytes after the UUID; may be empty."""
     text: bool
     """Whether the UUID is text, or else 16 bytes."""
 

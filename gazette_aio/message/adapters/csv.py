@@ -1,4 +1,4 @@
-"""Messages which are records of comma-separated values."""
+"""Adapter of records of comma-separated values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CSVAdapter:
-    """Adapter of records: lists of fields, the UUID's own among them. Made by `csv_adapter()`.
+    """Adapter of records: lists of fields, one of which is the UUID. Made by `csv_adapter()`.
 
     Fields which aren't UTF-8 keep their bytes as surrogate escapes.
     """
@@ -59,7 +59,7 @@ class CSVAdapter:
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
 
     def record(self, fields: Sequence[str]) -> list[str]:
-        """Return a record of fields without the UUID's."""
+        """Return the record of `fields`, with an empty field for the UUID."""
         return [*fields[: self._uuid_column], "", *fields[self._uuid_column :]]
 
     def _split(self, message: list[str]) -> tuple[bytes, bytes]:
@@ -94,7 +94,7 @@ class CSVAdapter:
         return head + str(uuid).encode() + rest
 
     def _around(self, message: list[str]) -> tuple[bytes, bytes]:
-        """Return what the record of `message` has before and behind its UUID."""
+        """Return the record of `message` before and after its UUID."""
         fields = [field.encode("utf-8", "surrogateescape") for field in message]
         before, behind = fields[: self._uuid_column], fields[self._uuid_column + 1 :]
         # An empty field at the end has `encode_record()` write the comma.

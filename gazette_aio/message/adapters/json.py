@@ -1,4 +1,4 @@
-"""Messages in JSON: dicts, msgspec Structs, dataclasses, pydantic models and raw documents."""
+"""Adapter of JSON: dicts, msgspec Structs, dataclasses, pydantic models and raw documents."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _pack_low = Struct(">I").pack
 class JSONAdapter(Generic[T]):
     """Adapter of messages which are JSON objects. Made by `json_adapter()`.
 
-    The UUID is text. It's written as the first member of a message which has no such member, and
-    otherwise in its place. On reading, a missing or null UUID is zero.
+    The UUID is text. It's written in the place of the message's own member for it, or else as the
+    first member. On reading, a missing or null UUID is zero.
     """
 
     uuid_is_text = True
@@ -159,7 +159,7 @@ class JSONAdapter(Generic[T]):
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
 
     def _split_usual(self, messages: Sequence[T]) -> list[bytes] | None:
-        """Return documents behind their first bytes, or None if one is anything special."""
+        """Return documents without their first bytes, or None if one needs `_split()`."""
         encode_lines, has_top_member = self._encode_lines, self._has_top_member
         if encode_lines is None or (
             has_top_member is not None and any(map(has_top_member, messages))
@@ -193,7 +193,7 @@ class JSONAdapter(Generic[T]):
         return False
 
     def _split(self, message: T) -> tuple[bytes, bytes]:
-        """Return what the document of `message` has before and behind its UUID."""
+        """Return the document of `message` before and after its UUID."""
         document = self._encode(message)
         if self._check_lines:
             _one_line(document)  # Members of msgspec.Raw may be laid out.
@@ -204,7 +204,7 @@ class JSONAdapter(Generic[T]):
         return self.split_document(document, own_uuid=own_uuid)
 
     def split_document(self, document: bytes, *, own_uuid: bool = True) -> tuple[bytes, bytes]:
-        """Return what a document has before and behind its UUID, which it need not have yet.
+        """Return a document before and after its UUID, or the place of a UUID which it lacks.
 
         Args:
             document: A JSON object.
@@ -230,9 +230,9 @@ class JSONAdapter(Generic[T]):
         return _split_at(document, self._path)
 
     def split_unchecked(self, document: bytes) -> tuple[bytes, bytes]:
-        """Return what bytes have before and behind their UUID, once they're known to be JSON.
+        """Check that bytes are JSON, and return them before and after their UUID.
 
-        Of members of one name which lead to the UUID, the last one is kept.
+        Of several members of one name on the path to the UUID, the last one is kept.
 
         Raises:
             ValidationError: If they're not an object.
@@ -249,7 +249,7 @@ class JSONAdapter(Generic[T]):
         return self.split_document(document, own_uuid=False)
 
     def split_foreign(self, document: bytes) -> tuple[bytes, bytes]:
-        """As `split_document()`, for documents which may repeat members. The last one is kept."""
+        """Split a document as `split_document()` does, and keep the last of repeated members."""
         repeats = _has_escapes(document) or any(document.count(name) > 1 for name in self._names)
         if repeats and document[:1] == b"{":
             # Wire: readers take the last one, which would be another UUID.
@@ -257,13 +257,13 @@ class JSONAdapter(Generic[T]):
         return self.split_document(document)
 
     def may_hold_uuid(self, names: Sequence[str]) -> bool:
-        """Return whether a document of members of these names may have a member for the UUID."""
+        """Return whether one of the names may be that of a member on the path to the UUID."""
         return self._path[0] in names
 
     def split_members(self, members: list[bytes]) -> SplitMessages:
-        """Return documents without their UUIDs, which are given without their opening braces.
+        """Return documents without UUIDs, of the bytes after their opening braces.
 
-        They have members, none of which may hold the UUID.
+        They must have members, none of which may hold the UUID.
         """
         return SplitMessages(self._head, self._after, members)
 
@@ -296,13 +296,13 @@ class JSONAdapter(Generic[T]):
 
     @property
     def stamps(self) -> tuple[bytes, bytes]:
-        """What precedes a UUID at the front of a document, and what's between it and the rest."""
+        """Bytes before a UUID at the front of a document, and between it and the next member."""
         return self._head, self._after
 
     def uuid_reader(self) -> tuple[Callable[[bytes], Any], Callable[[Any], object]]:
-        """Return two functions: of a document, and of what that returns, which is its UUID.
+        """Return two functions: one decodes a document, the other gets the UUID of its result.
 
-        The first decodes nothing but the members which lead to the UUID. The second raises
+        The first decodes only the members on the path to the UUID. The second raises
         AttributeError if one of them is missing or null.
         """
         return self._uuid_decoder.decode, attrgetter(".".join(["member"] * len(self._path)))
@@ -410,7 +410,7 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
 
 
 def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
-    """Return an adapter of messages which are JSON documents as bytes, and stay so."""
+    """Return an adapter of JSON documents as bytes, which it doesn't decode."""
     path = _parse_path(uuid_path)
     name = msgspec.json.encode(path[0])
     # What looks like the member may be within a string, and escapes may hide it: the slow path

@@ -1,4 +1,4 @@
-"""Access to a member of messages of any of the supported types, by its name in JSON."""
+"""Members of messages of any supported type, by their names in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of generated protobuf classes."""
+"""Adapter of messages of generated protobuf classes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProtobufAdapter(Generic[M]):
         return SplitMessages(self._tag, b"", [self._rest(message) for message in messages])
 
     def message(self, fields: dict[str, Any]) -> M:
-        """Return a message of values by the names of fields, those which are None left out.
+        """Return a message of values by the names of fields. Values which are None are left out.
 
         Raises:
             ValueError: There's no such field.
@@ -107,7 +107,7 @@ class ProtobufAdapter(Generic[M]):
         return self.uuid(self._parse(frame))
 
     def acknowledgement(self, uuid: UUID) -> bytes:
-        """Return a message which has only a UUID."""
+        """Return a message whose only field is the UUID."""
         return self._tag + uuid.bytes
 
 

@@ -1,4 +1,4 @@
-"""Messages which are bytes, and stay so."""
+"""Adapter of messages as bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RawAdapter:
         return frame
 
     def encode(self, message: bytes, uuid: UUID) -> bytes:
-        """Return `message`, stamped with `uuid` if there's a way to do so."""
+        """Return `message`, stamped with `uuid` if the adapter has `stamp`."""
         return message if self._stamp is None else self._stamp(message, uuid)
 
     def uuid(self, message: bytes) -> UUID:
@@ -48,7 +48,7 @@ class RawAdapter:
         """Return an acknowledgement.
 
         Raises:
-            ValidationError: If there's no way to make one.
+            ValidationError: If the adapter has no `acknowledgement`.
         """
         if self._acknowledgement is None:
             raise ValidationError("raw messages have no acknowledgement")
@@ -64,10 +64,9 @@ def raw_adapter(
     """Return an adapter of messages which are bytes.
 
     Args:
-        uuid: Returns the UUID of a message; or the path of members which lead to it, if messages
+        uuid: Returns the UUID of a message; or names the members on the path to it, if messages
             are JSON documents; or None, if messages have no UUID and opt out of exactly-once.
-        stamp: Returns a message as it's stamped with a UUID. By default messages are published as
-            they are.
+        stamp: Returns a message stamped with a UUID. By default messages are published unchanged.
         acknowledgement: Returns the acknowledgement of a UUID. Without it, messages can't be
             published in transactions.
     """

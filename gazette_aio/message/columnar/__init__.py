@@ -1,5 +1,5 @@
-"""Messages as columns: split, sequenced and decoded a batch at a time.
+"""Columns of messages: UUIDs, payloads, documents and record batches, made a batch at a time.
 
-All of it is pure, and takes numpy; what makes Arrow data takes pyarrow as well. Both come with
-`pip install gazette-aio[arrow]`.
+Pure. It needs numpy and pyarrow (`pip install gazette-aio[arrow]`). Imports `message.sequencing`,
+`message.envelopes`, `message.adapters`, `message.framing` and `protocol`.
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gazette_aio.message.columnar.documents.base import Decoded
+from gazette_aio.message.columnar.documents.decoder import Decoded
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import RecordBuilder
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.columnar.documents.base import DocumentDecoder
+    from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
     from gazette_aio.message.columnar.payloads import Payloads
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
 

@@ -93,7 +93,7 @@ class Framing(abc.ABC):
         It returns the frames and errors of `decoder()`, and by default takes them from there.
         """
         # Numpy is loaded by whoever reads columns.
-        from gazette_aio.message.framing.regions.decoded import DecoderSplitter  # noqa: PLC0415
+        from gazette_aio.message.framing.regions.decoder_splitter import DecoderSplitter  # noqa: PLC0415
 
         return DecoderSplitter(self.decoder(offset, max_frame_bytes=max_frame_bytes))
 

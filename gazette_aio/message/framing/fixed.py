@@ -49,7 +49,7 @@ class FixedFraming(Framing):
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> RegionSplitter:
         """Return a splitter of content into columns of fixed frames."""
-        from gazette_aio.message.framing.regions.fixed import FixedSplitter  # noqa: PLC0415
+        from gazette_aio.message.framing.regions.fixed_splitter import FixedSplitter  # noqa: PLC0415
 
         return FixedSplitter(offset, max_frame_bytes)
 

@@ -45,7 +45,7 @@ class NDJSONFraming(Framing):
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> RegionSplitter:
         """Return a splitter of content into columns of lines."""
-        from gazette_aio.message.framing.regions.lines import LineSplitter  # noqa: PLC0415
+        from gazette_aio.message.framing.regions.line_splitter import LineSplitter  # noqa: PLC0415
 
         return LineSplitter(offset, max_frame_bytes)
 

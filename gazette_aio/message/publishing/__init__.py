@@ -1,1 +1,5 @@
-"""What a Publisher is made of: routes, batches, and tables as batches."""
+"""Publishing: messages, batches and tables, by themselves or in transactions.
+
+Imports `message.adapters`, `message.framing` and `message.mapping`, `client`, `aio` and `protocol`;
+tables import `message.columnar` as well, on first use.
+"""

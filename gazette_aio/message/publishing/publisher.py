@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.publishing.batches import BatchWriter
+from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.aio.closing import Closing
-from gazette_aio.message.columnar.documents.base import DocumentDecoder
+from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
 from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordOptions
 from gazette_aio.message.columnar.records import record_schema

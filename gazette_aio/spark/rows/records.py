@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gazette_aio.message.columnar.documents.base import DocumentDecoder
+from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
 from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.pyarrow_api import pa

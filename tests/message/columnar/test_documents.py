@@ -20,8 +20,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message import csv_adapter, json_adapter, protobuf_adapter, raw_adapter
-from gazette_aio.message.columnar.documents import json as json_documents
-from gazette_aio.message.columnar.documents.base import Decoded, DocumentDecoder
+from gazette_aio.message.columnar.documents import json_reader as json_documents
+from gazette_aio.message.columnar.documents.decoder import Decoded, DocumentDecoder
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.protocol.errors import ConfigurationError
 from tests.message.columnar.test_payloads import region_of

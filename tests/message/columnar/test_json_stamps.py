@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message import build_uuid, json_adapter
-from gazette_aio.message.columnar.documents.base import DocumentDecoder
+from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
 from gazette_aio.message.columnar.documents.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines, Payloads
 from gazette_aio.message.framing import NDJSONFraming

@@ -16,7 +16,7 @@ from gazette_aio.message.framing import (
     Framing,
     NDJSONFraming,
 )
-from gazette_aio.message.framing.regions import MAX_ROWS, Region, lines
+from gazette_aio.message.framing.regions import MAX_ROWS, Region, line_splitter
 from gazette_aio.protocol.errors import (
     DesyncDetectedError,
     FrameTooLargeError,
@@ -355,14 +355,16 @@ def test_errors_are_linear():
     content = (b"x" * 20 + b"\nok\n") * (1 << 12)
     splitter = NDJSONFraming().splitter(max_frame_bytes=20)
     splitter.feed(content)
-    with mock.patch.object(lines, "_find_newlines", wraps=lines._find_newlines) as find:
+    with mock.patch.object(
+        line_splitter, "_find_newlines", wraps=line_splitter._find_newlines
+    ) as find:
         assert len(drain_regions(splitter, ALL)) == 2 << 12
     scanned = sum(stop - start for _, start, stop in (call.args for call in find.call_args_list))
     assert scanned < 200 * len(content)
 
 
 def test_newlines_are_found_across_scanned_blocks(monkeypatch):
-    monkeypatch.setattr(lines, "_SCAN_BYTES", 4)
+    monkeypatch.setattr(line_splitter, "_SCAN_BYTES", 4)
     splitter = NDJSONFraming().splitter()
     splitter.feed(b"abc\nabcd\n\n\nabcdefghijk\nx\n")
     assert [row[2] for row in drain_regions(splitter, ALL)] == [

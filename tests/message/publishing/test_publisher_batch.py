@@ -614,7 +614,7 @@ async def test_mixing_is_refused():
 async def test_long_batches_are_several_appends(monkeypatch):
     monkeypatch.setattr("gazette_aio.message.publishing.slices._FIRST_ROWS", 1)
     monkeypatch.setattr("gazette_aio.message.publishing.slices._MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.batches._CROWD_BYTES", 200)
+    monkeypatch.setattr("gazette_aio.message.publishing.batch_writer._CROWD_BYTES", 200)
     appends = BatchAppends(cutoff_bytes=1000)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     published = await publisher.publish_uncommitted_batch(ONE, numbered(100))

@@ -1,4 +1,4 @@
 """Documents of messages as Arrow columns, by format: JSON, CSV, and protobuf.
 
-Imports `message.adapters` and `protocol`; takes pyarrow.
+Imports `message.columnar`, `message.adapters` and `protocol`.
 """

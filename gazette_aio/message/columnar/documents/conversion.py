@@ -1,4 +1,4 @@
-"""Conversion of columns from what a document holds, such as text, to the types of a schema."""
+"""Converters of parsed columns, such as texts, to the types of a schema."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class Converter(NamedTuple):
-    """What converts a column."""
+    """Converts a column to another type."""
 
     convert: Callable[[Any], Any]
     """Returns a column of the same length; raises ArrowInvalid or ValueError if a value is bad."""
     pattern: str | None = None
-    """Regular expression which all texts match that can be converted, and few others."""
+    """Regular expression which matches all convertible texts, and few others."""
 
 
 _VALUE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -39,7 +39,7 @@ _FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def bad_value(name: str, text: object) -> ValueError:
-    """Return the error of a value which the column of a name can't hold."""
+    """Return the error of a value which column `name` can't hold."""
     return ValueError(f"column {name!r}: {str(text)[:_MAX_TEXT]}")
 
 
@@ -48,7 +48,7 @@ class Parsed(NamedTuple):
 
     columns: list[Any]
     positions: Indices | None
-    """Positions of their rows among those asked for; None if it's all of those."""
+    """Positions of their rows among the rows to read; None if all were parsed."""
     errors: dict[int, Exception]
     """Errors of the other rows, by position."""
     failed: dict[int, Exception]
@@ -71,7 +71,7 @@ def is_bytes(kind: Any) -> bool:
 def decode_singly(
     payloads: Iterable[bytes], decode: Callable[[bytes], T]
 ) -> tuple[list[T], Indices | None, dict[int, Exception]]:
-    """Return what payloads decode to, positions of those, and errors of the others by position.
+    """Return the decoded payloads, their positions, and the errors of the others by position.
 
     Positions are None if all payloads were decoded.
     """
@@ -88,7 +88,7 @@ def decode_singly(
 
 
 def is_text_dictionary(kind: Any) -> bool:
-    """Return whether it's a dictionary type of text, which has indices for any batch."""
+    """Return whether it's a dictionary type of text whose indices suffice for any batch."""
     if not pa.types.is_dictionary(kind):
         return False
     return bool(pa.types.is_string(kind.value_type) and kind.index_type.bit_width >= 32)
@@ -97,12 +97,12 @@ def is_text_dictionary(kind: Any) -> bool:
 def convert_column(
     name: str, column: Any, convert: Converter, kind: Any, errors: dict[int, Exception]
 ) -> Any:
-    """Return `column` converted, with nulls where that's not possible.
+    """Return `column` converted, with nulls for values which can't be.
 
     Args:
         name: Name of the column, for errors.
         column: The column.
-        convert: What converts it, to an array of type `kind`.
+        convert: Converter to an array of type `kind`.
         kind: Type of the result.
         errors: Takes an error by the index of each bad row.
     """
@@ -135,7 +135,7 @@ def convert_column(
 
 
 def convert_values(name: str, values: list[Any], kind: Any, errors: dict[int, Exception]) -> Any:
-    """Return a column of Python values, with nulls in place of those which aren't of type `kind`.
+    """Return a column of Python values, with nulls for values which aren't of type `kind`.
 
     Args:
         name: Name of the column, for errors.
@@ -170,7 +170,7 @@ FINITE = Converter(_refuse_non_finite)
 
 
 def check_digits(kind: Any) -> Converter:
-    """Return what refuses decimals of more digits than type `kind` has, which pyarrow parses."""
+    """Return a converter which refuses decimals of more digits than type `kind` has."""
     limit = 10 ** (kind.precision - kind.scale)
 
     def convert(column: Any) -> Any:
@@ -184,12 +184,12 @@ def check_digits(kind: Any) -> Converter:
 
 
 def parse_dates(kind: Any) -> Converter:
-    """Return what parses ISO dates."""
+    """Return a converter of ISO dates to type `kind`."""
     return Converter(cast_to(kind).convert, f"^{_YEAR}{_DAY}$")
 
 
 def cast_to(kind: Any) -> Converter:
-    """Return what casts a column to type `kind`."""
+    """Return a converter which casts to type `kind`."""
 
     def convert(column: Any) -> Any:
         return column.cast(kind)
@@ -198,7 +198,7 @@ def cast_to(kind: Any) -> Converter:
 
 
 def parse_timestamps(kind: Any) -> Converter:
-    """Return what parses ISO 8601 text, UTC where it has no zone, as timestamps of type `kind`.
+    """Return a converter of ISO 8601 texts, in UTC unless they have a zone, to type `kind`.
 
     Digits of fractions beyond those of `kind` are dropped.
     """
@@ -232,7 +232,7 @@ def _check_years(column: Any) -> None:
 
 
 def parse_base64(kind: Any) -> Converter:
-    """Return what decodes base64 text, to binary values of type `kind`."""
+    """Return a converter of base64 texts to binary values of type `kind`."""
     decode = binascii.a2b_base64
 
     def convert(column: Any) -> Any:
@@ -244,7 +244,7 @@ def parse_base64(kind: Any) -> Converter:
 
 
 def convert_fields(kind: Any, converters: list[Converter | None]) -> Converter:
-    """Return what converts the fields of structs, to structs of type `kind`."""
+    """Return a converter of the fields of structs, to structs of type `kind`."""
     fields = [kind.field(index) for index in range(kind.num_fields)]
 
     def convert(column: Any) -> Any:
@@ -258,7 +258,7 @@ def convert_fields(kind: Any, converters: list[Converter | None]) -> Converter:
 
 
 def convert_elements(kind: Any, converter: Converter) -> Converter:
-    """Return what converts the elements of lists, to lists of type `kind`."""
+    """Return a converter of the elements of lists, to lists of type `kind`."""
 
     def convert(column: Any) -> Any:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
@@ -273,7 +273,7 @@ def convert_elements(kind: Any, converter: Converter) -> Converter:
 
 
 def convert_items(kind: Any, converter: Converter) -> Converter:
-    """Return what converts the values of maps, to maps of type `kind`."""
+    """Return a converter of the values of maps, to maps of type `kind`."""
 
     def convert(column: Any) -> Any:
         offsets = column.offsets.to_numpy()

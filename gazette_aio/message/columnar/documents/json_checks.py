@@ -1,6 +1,6 @@
-"""Checks of JSON documents one by one, which tell what's wrong with those that are bad.
+"""Checks of JSON documents one by one, which find the errors of bad documents.
 
-They're much faster than to narrow down by pyarrow which documents of a block it refuses.
+They're much faster than narrowing down the bad documents of a block by pyarrow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 
 
 class LineChecker:
-    """Finds documents which pyarrow refuses for sure; it may refuse others as well.
+    """Finds documents which pyarrow refuses; it may refuse others as well.
 
     Args:
         fields: Columns which are parsed.
@@ -36,10 +36,10 @@ class LineChecker:
         return msgspec.json.Decoder(_struct("Document", self._fields))
 
     def decode(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
-        """Return a document of each line, and what's wrong with lines, by their index.
+        """Return a document of each line, and the errors of lines by their index.
 
-        Documents have attributes `f0`, `f1`, … of the columns. It's None for a line with which
-        something is wrong, or at least for this parser.
+        Documents have attributes `f0`, `f1`, … of the columns. A line which this parser refuses
+        has None, even without an error.
         """
         errors: dict[int, Exception] = {}
         documents: list[Any] = []
@@ -64,7 +64,7 @@ class LineChecker:
         return documents, errors
 
     def check(self, lines: list[bytes]) -> dict[int, Exception]:
-        """Return what's wrong with lines, by their index."""
+        """Return the errors of lines, by their index."""
         documents, errors = self.decode(lines)
         for number, field in enumerate(self._fields):
             if pa.types.is_integer(field.type) or pa.types.is_decimal(field.type):
@@ -74,7 +74,7 @@ class LineChecker:
         return errors
 
     def _repeated(self, line: bytes) -> str | None:
-        """Return the name of a column which is there several times, unless escapes hide that."""
+        """Return the name of a column with several values, unless escapes hide that."""
         if all(line.count(text) < 2 for text in self._names.values()):
             return None
         # Numbers may have more digits than Python is willing to convert.

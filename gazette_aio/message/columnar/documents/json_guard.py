@@ -1,11 +1,11 @@
-"""Guards of JSON documents against what pyarrow does wrong.
+"""Guards of JSON documents against mistakes of pyarrow.
 
 pyarrow takes text as a stream of documents: it skips blank lines, takes two documents of one line
-as two rows, accepts what isn't UTF-8, and crashes on a block of nulls only. It's therefore given
-nothing but lines that begin with `{` and end with `}`, without the zero byte, at which it stops. A
-line break between `}` and `{` is at the top level of documents, as elsewhere a comma would be
-missing, or a control character be within a string. So no document spans two lines, each line has
-at least one, and each has exactly one if there are as many rows as lines.
+as two rows, accepts text which isn't UTF-8, and crashes on a block of nulls only. So it's given
+only lines that begin with `{` and end with `}`, without a zero byte, at which it stops. A line
+break between `}` and `{` is at the top level of documents, as elsewhere a comma would be missing,
+or a control character be within a string. So no document spans two lines, each line has at least
+one, and each has exactly one if there are as many rows as lines.
 
 It also accepts NaN and Infinity, which isn't dangerous: columns refuse them, and elsewhere they're
 left alone.
@@ -35,11 +35,11 @@ _NOTHING: dict[int, bytes] = {}
 
 
 def guard(lines: Lines, errors: dict[int, Exception]) -> tuple[Lines, Indices | None]:
-    """Return lines which pyarrow can be trusted with, and their positions, or None if it's all.
+    """Return lines which pyarrow parses correctly, and their positions, or None if it's all.
 
     Args:
         lines: Lines.
-        errors: Takes errors of the other lines, by position.
+        errors: Takes the errors of other lines, by position.
     """
     data: Any = lines.data
     text = np.frombuffer(data, np.uint8)
@@ -66,7 +66,7 @@ def guard(lines: Lines, errors: dict[int, Exception]) -> tuple[Lines, Indices | 
 def rebuild(
     lines: Lines, dropped: Iterable[int], replaced: Mapping[int, bytes] = _NOTHING
 ) -> tuple[Lines, Indices | None]:
-    """Return lines without some, and others replaced; and positions of what's left, unless all."""
+    """Return lines without dropped ones, others replaced; and their positions, unless it's all."""
     dropped = set(dropped)
     view, offsets = memoryview(lines.data), lines.offsets
     sizes = np.diff(offsets)
@@ -114,7 +114,7 @@ def _irregular_rows(lines: Lines, text: NDArray[np.uint8]) -> list[int]:
 
 
 def _rows_at(lines: Lines, places: NDArray[np.int64]) -> list[int]:
-    """Return the lines of places in the text."""
+    """Return the lines which hold places of the text."""
     if not len(places):
         return []
     rows: list[int] = np.unique(np.searchsorted(lines.offsets, places, "right") - 1).tolist()

@@ -1,6 +1,6 @@
-"""Columns of JSON documents which have maps: objects of any members, for which pyarrow has no way.
+"""Reader of columns with maps, objects of any members, which pyarrow can't read from JSON.
 
-Documents are parsed one by one, but only for the members which are such columns.
+Documents are parsed one by one, but only the members of these columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 
 
 class MapReader:
-    """Reads columns which have maps.
+    """Reads columns with maps of JSON documents.
 
     Args:
         fields: Columns as they're parsed.
@@ -27,7 +27,7 @@ class MapReader:
         self._checker = LineChecker(fields)
 
     def read(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
-        """Return columns of lines, with nulls where lines are bad, and what's wrong with those."""
+        """Return columns of lines, with nulls for bad lines, and the errors of these by index."""
         documents, errors = self._checker.decode(lines)
         for row, document in enumerate(documents):
             if document is None and row not in errors:
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 
 
 def has_map(kind: Any) -> bool:
-    """Return whether there are maps within a type, or it's one."""
+    """Return whether a type is a map, or contains maps."""
     if pa.types.is_map(kind):
         return True
     if not pa.types.is_nested(kind):

@@ -1,4 +1,4 @@
-"""UUIDs at the front of JSON documents, which aren't parsed once more along with the columns."""
+"""Removal of UUIDs at the front of JSON documents, which were parsed before."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DASH, _LAST_DIGIT, _BACKSLASH, _OPEN = b"-"[0], b"f"[0], b"\\"[0], b"{"[0]
 
 
 class StampStripper:
-    """Takes the UUID off documents which begin with it, and leaves the rest a document.
+    """Removes UUIDs at the front of documents.
 
     Args:
-        prefix: What precedes the UUID, such as `{"_meta":{"uuid":"`.
-        suffix: What follows it, up to the comma which precedes another member, such as `"},`.
+        prefix: Bytes before the UUID, such as `{"_meta":{"uuid":"`.
+        suffix: Bytes after it, through the comma before another member, such as `"},`.
     """
 
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
@@ -31,7 +31,7 @@ class StampStripper:
         self._size = len(prefix) + TEXT_LENGTH + len(self._suffix)
 
     def strip(self, lines: Lines) -> Lines:
-        """Return lines without the members at their front which hold nothing but a UUID."""
+        """Return lines without the members at their front which only hold a UUID."""
         stamped = self._find(lines)
         if stamped is None:
             return lines
@@ -44,7 +44,7 @@ class StampStripper:
         return Lines(data.slice(0, int(offsets[-1])), offsets)
 
     def _find(self, lines: Lines) -> NDArray[np.bool_] | None:
-        """Return which lines begin with a UUID and go on behind it, or None if none does."""
+        """Return which lines begin with a UUID and have more members, or None if none does."""
         data: Any = lines.data
         starts, size = lines.offsets[:-1], self._size
         last: int = data.size - size

@@ -1,4 +1,4 @@
-"""UUIDs, and their parts, as columns of hexadecimal text."""
+"""Columns of UUIDs, and of their parts, as hexadecimal text."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PRODUCER_DIGITS = 12
 def uuid_texts(columns: UuidColumns, validity: Any = None) -> Any:
     """Return UUIDs as texts, such as `60b4c1d2-2b3a-11ee-8400-0123456789ab`.
 
-    They're made of producers, clocks and flags, as all UUIDs of version 1 are.
+    They're built of producers, clocks and flags, as UUIDs of version 1.
 
     Args:
         columns: The UUIDs.
-        validity: Bitmap of those which aren't null, if there are nulls.
+        validity: Bitmap of values which aren't null, if there are nulls.
     """
     clock = columns.clock
     high = (clock >> _4) << _32

@@ -7,6 +7,6 @@ package only within `Framing.splitter()`.
 
 from __future__ import annotations
 
-from gazette_aio.message.framing.regions.base import MAX_ROWS, Region, RegionSplitter
+from gazette_aio.message.framing.regions.region import MAX_ROWS, Region, RegionSplitter
 
 __all__ = ["MAX_ROWS", "Region", "RegionSplitter"]

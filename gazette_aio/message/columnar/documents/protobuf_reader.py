@@ -1,4 +1,4 @@
-"""Columns of protobuf messages: their fields by name."""
+"""Reader of protobuf messages as columns: their fields by name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProtobufReader:
 
 
 def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:
-    """Return what gets a field of messages, as a Python value for a type of Arrow.
+    """Return a getter of a field of messages, as a Python value for a type of Arrow.
 
     Raises:
         ConfigurationError: If there's no such field, or it's of another type.
@@ -121,7 +121,7 @@ def _map_getter(field: Any, kind: Any) -> _Getter:
 
 
 def _value_converter(field: Any, kind: Any) -> _Getter | None:
-    """Return what converts single values of a field, or None if they can stay as they are."""
+    """Return a converter of single values of a field, or None if they need none."""
     types, cpp = pa.types, field.cpp_type
     if is_text_dictionary(kind):
         kind = kind.value_type

@@ -1,4 +1,4 @@
-"""Columns of JSON documents, parsed by pyarrow."""
+"""Reader of JSON documents as columns, which pyarrow parses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JSONReader:
 
     Args:
         fields: Columns to read.
-        stamps: Prefix and suffix of UUIDs at the front of documents. They're columns of none.
+        stamps: Prefix and suffix of UUIDs at the front of documents, which aren't columns.
         use_threads: Parse in Arrow's threads.
 
     Raises:
@@ -146,7 +146,7 @@ class JSONReader:
         return [_single_chunk(column) for column in table.columns]
 
     def _recover(self, lines: Lines, errors: dict[int, Exception]) -> list[list[Any]]:
-        """Return columns of the good ones among lines of which some are bad.
+        """Return columns of the good lines, of lines which pyarrow refuses as a whole.
 
         Args:
             lines: Lines which are guarded.
@@ -209,7 +209,7 @@ def _single_chunk(column: Any) -> Any:
 
 
 def _reading(kind: Any) -> tuple[Any, Converter | None]:
-    """Return the type as which to parse values of a type, and how to convert them then.
+    """Return the type to parse values as, and the converter to a type of a schema.
 
     Raises:
         TypeError: If the type isn't supported.
@@ -251,7 +251,7 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
 
 
 def _cut(offsets: NDArray[np.int32]) -> list[tuple[int, int]]:
-    """Cut lines in blocks of at most _BLOCK_BYTES, or of one line which is larger."""
+    """Return blocks of lines: of at most _BLOCK_BYTES, or of one larger line."""
     rows = len(offsets) - 1
     blocks: list[tuple[int, int]] = []
     begin = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gazette_aio.message.framing.ndjson import line_too_large
-from gazette_aio.message.framing.regions.base import MAX_ROWS, ChunkSplitter, Indices, Region
+from gazette_aio.message.framing.regions.region import MAX_ROWS, ChunkSplitter, Indices, Region
 from gazette_aio.protocol.errors import UnexpectedEOFError
 
 _LINES_PER_SCAN = 64

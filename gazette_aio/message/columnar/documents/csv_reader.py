@@ -1,4 +1,4 @@
-"""Columns of records of comma-separated values."""
+"""Reader of CSV records as columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CSVReader:
-    """Reads columns of CSV records, which are those of `fields` in their order.
+    """Reads columns of CSV records: `fields`, in their order.
 
     Args:
         adapter: Adapter of the records. The field of the UUID is no column.

@@ -12,7 +12,7 @@ from gazette_aio.message.framing.fixed import (
     check_fixed_end,
     refuse_fixed,
 )
-from gazette_aio.message.framing.regions.base import (
+from gazette_aio.message.framing.regions.region import (
     MAX_ROWS,
     ChunkSplitter,
     Indices,

@@ -1,4 +1,4 @@
-"""Documents of messages as Arrow columns, of a schema which the user gives.
+"""Decoder of documents to the Arrow columns of a schema.
 
 Which values a column takes depends on the kind of messages and the column's type:
 
@@ -18,13 +18,13 @@ Which values a column takes depends on the kind of messages and the column's typ
 
 Digits of a time beyond the unit of the column are dropped. Dictionaries need indices of 32 bits or
 more. Nested fields must be nullable, but for keys of maps. Other types are refused. Columns are
-JSON members and protobuf fields by name; those of CSV follow the order of fields, that of the UUID
-left out. For columns with maps, JSON documents are parsed one by one, which is slower.
+JSON members and protobuf fields by name; those of CSV follow the order of fields, without that of
+the UUID. For columns with maps, JSON documents are parsed one by one, which is slower.
 
-Null is what's absent: members which are missing or null, protobuf fields which track presence and
-are unset, and empty CSV fields unless the column can hold empty values. A row is bad if it has no
-value in a column which isn't nullable, has a value which its column can't hold, or isn't a document
-at all.
+Nulls stand for absent values: members which are missing or null, protobuf fields which track
+presence and are unset, and empty CSV fields unless the column can hold empty values. A row is bad
+if it has no value in a column which isn't nullable, has a value which its column can't hold, or
+isn't a document at all.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from gazette_aio.message.columnar.documents.conversion import (
     Parsed,
     convert_column,
 )
-from gazette_aio.message.columnar.documents.csv import CSVReader
-from gazette_aio.message.columnar.documents.json import JSONReader
-from gazette_aio.message.columnar.documents.protobuf import ProtobufReader
+from gazette_aio.message.columnar.documents.csv_reader import CSVReader
+from gazette_aio.message.columnar.documents.json_reader import JSONReader
+from gazette_aio.message.columnar.documents.protobuf_reader import ProtobufReader
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.envelopes.stamps import BadFrame
@@ -63,18 +63,18 @@ if TYPE_CHECKING:
 
 
 class Decoded(NamedTuple):
-    """Columns of documents."""
+    """Columns of the documents of some rows, and errors of the others."""
 
     batch: RecordBatch
     """Columns of the good rows."""
     good: Indices | None
-    """Positions of the good rows among those which were to be decoded; None if all are good."""
+    """Positions of the good rows among the rows to decode; None if all are good."""
     bad: list[BadFrame]
-    """Positions of the bad rows, ascending, and what's wrong with them."""
+    """Positions and errors of the bad rows, ascending."""
 
 
 class DocumentDecoder:
-    """Decodes documents to columns.
+    """Decodes documents to the columns of a schema.
 
     Args:
         adapter: Adapter of the messages: of JSON, CSV or protobuf.
@@ -82,7 +82,7 @@ class DocumentDecoder:
         use_threads: Parse JSON in Arrow's threads.
 
     Raises:
-        ConfigurationError: If messages of the adapter have no columns, or not those of the schema.
+        ConfigurationError: If messages of the adapter can't have the columns of the schema.
     """
 
     def __init__(self, adapter: Adapter[Any], schema: Schema, *, use_threads: bool = False) -> None:
@@ -101,10 +101,10 @@ class DocumentDecoder:
             raise ConfigurationError(f"messages of {adapter!r} can't be decoded to columns")
 
     def decode(self, payloads: Payloads, rows: Indices) -> Decoded:
-        """Return the columns of the messages at `rows`, which are at most 2 GiB.
+        """Return the columns of the messages at `rows`, of 2 GiB at most.
 
         Raises:
-            OverflowError: The messages are larger: cut them by `Payloads.pieces()`.
+            OverflowError: The messages are larger: split them by `Payloads.pieces()`.
         """
         if not len(rows):
             return Decoded(pa.RecordBatch.from_pylist([], schema=self.schema), None, [])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gazette_aio.message.framing.regions.base import MAX_ROWS, Region
+from gazette_aio.message.framing.regions.region import MAX_ROWS, Region
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
 if TYPE_CHECKING:
