@@ -1,4 +1,4 @@
-"""What objects of the client which own tasks, calls or files have in common."""
+"""Async context managers, and owners of tasks, calls and files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Owner(ABC):
-    """An async context manager which closes itself at its end."""
+class Scope(ABC):
+    """An async context manager whose end is one method."""
 
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of what it owns. Idempotent."""
+    __slots__ = ()
 
     async def __aenter__(self) -> Self:
         return self
+
+    @abstractmethod
+    async def _leave(self, error: BaseException | None) -> None:
+        """End the block, which raised `error`, or None."""
 
     async def __aexit__(
         self,
@@ -25,20 +27,17 @@ class Owner(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        await self._leave(exc)
 
 
-class ByteReader(Owner):
-    """An async iterator of non-empty bytes."""
+class Owner(Scope):
+    """An async context manager which closes itself at its end."""
+
+    __slots__ = ()
 
     @abstractmethod
-    async def read(self, limit: int = -1) -> bytes:
-        """Return the next bytes, or nothing at the end."""
+    async def aclose(self) -> None:
+        """Let go of what it owns. Idempotent."""
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if data := await self.read():
-            return data
-        raise StopAsyncIteration
+    async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002 - For overriding.
+        await self.aclose()

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -34,6 +34,21 @@ class Turns:
         if time.perf_counter() >= self._end:
             await asyncio.sleep(0)
             self._end = time.perf_counter() + SLICE_SECONDS
+
+
+async def in_turns(work: Generator[None, None, T]) -> T:
+    """Do work which yields every few dozen steps, and return its result.
+
+    Cancellation: aborts — the work done so far is lost.
+    """
+    turns = Turns()
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await turns.rest()
 
 
 def in_thread_slices(items: Iterable[T]) -> Iterator[T]:

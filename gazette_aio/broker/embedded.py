@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.gateway import HttpGateway
@@ -24,14 +25,13 @@ from gazette_aio.serving.tls import ServerTLS, read_tls
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
-    from types import TracebackType
 
     from obstore.store import ObjectStore as Client
 
     from gazette_aio.serving.server import GrpcServer
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Owner):
     """A broker on one directory, served over gRPC and HTTP; an async context manager.
 
     Constructing it does nothing. It can be started again after it was stopped.
@@ -97,14 +97,6 @@ class EmbeddedBroker:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Load the data directory, and begin to answer.
@@ -172,6 +164,13 @@ class EmbeddedBroker:
         if self._core is None and self._temporary is None:
             return
         await finish(self._stop(grace))
+
+    async def aclose(self) -> None:
+        """Stop within the default grace. Idempotent.
+
+        Cancellation: safe — takes effect when it's done.
+        """
+        await self.stop()
 
     async def _stop(self, grace: float) -> None:
         self._endpoint = self._http_endpoint = ""

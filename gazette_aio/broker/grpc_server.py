@@ -18,6 +18,7 @@ from gazette_aio.broker.service.controlled import (
     serve_read,
     serve_replicate,
 )
+from gazette_aio.protocol.varint import encode_varint
 from gazette_aio.serving.calls import (
     END_OF_STREAM,
     CountedCall,
@@ -208,17 +209,8 @@ def encode_read(response: pb.ReadResponse | ContentChunk) -> bytes:
         return response.SerializeToString()
     # Wire: field 3 (offset) is a varint, field 7 (content) is length-delimited.
     offset, content = response
-    head = b"\x18" + _varint(offset) if offset else b""
-    return b"".join((head, b"\x3a", _varint(len(content)), content))
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    head = b"\x18" + encode_varint(offset) if offset else b""
+    return b"".join((head, b"\x3a", encode_varint(len(content)), content))
 
 
 class _AppendMessages:

@@ -9,13 +9,14 @@ import struct
 import warnings
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
+from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.testing.fault_schedule import LASTING, Direction, Fault, FaultKind, Faults
 
 if TYPE_CHECKING:
     import random
-    from types import TracebackType
 
 _PIECE_BYTES: Final = 64 << 10
 _CONNECT_SECONDS: Final = 5.0
@@ -33,12 +34,8 @@ class _Way:
         self.bytes_left: int | None = None
         """Bytes which may pass before connections end."""
         self.passed_bytes = 0
-        self.changed = asyncio.Event()
-
-    def change(self) -> None:
-        """Have connections look at what's wrong now."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self.changed = Signal()
+        """Has connections look at what's wrong now."""
 
     async def hold_up(self) -> None:
         """Wait until what was received may pass."""
@@ -88,7 +85,7 @@ class _Link:
         self.ended.add(way)
 
 
-class FaultProxy:
+class FaultProxy(Owner):
     """A TCP proxy between clients and a server, with faults on demand; an async context manager.
 
     Faults which last concern all connections, also those made later. Nothing which was sent is lost
@@ -155,33 +152,33 @@ class FaultProxy:
         """Let nothing pass until `resume()`. Connections remain, and new ones can be made."""
         for way in self._chosen(direction):
             way.is_stalled = True
-            way.change()
+            way.changed.set()
 
     def trickle(self, piece_bytes: int = 1, direction: Direction = Direction.BOTH) -> None:
         """Pass on only so many bytes at a time, each time in a packet of their own."""
         assert piece_bytes > 0, "nothing would pass"
         for way in self._chosen(direction):
             way.piece_bytes = piece_bytes
-            way.change()
+            way.changed.set()
 
     def delay(self, seconds: float, direction: Direction = Direction.BOTH) -> None:
         """Pass everything on so many seconds late, and 64 KiB within that time at most."""
         for way in self._chosen(direction):
             way.delay_seconds = seconds
-            way.change()
+            way.changed.set()
 
     def cut_after(self, count: int, direction: Direction = Direction.BOTH) -> None:
         """End all connections, once, as soon as `count` bytes have passed in either direction."""
         for way in self._chosen(direction):
             way.bytes_left = count
-            way.change()
+            way.changed.set()
 
     def resume(self, direction: Direction = Direction.BOTH) -> None:
         """End what `stall()`, `trickle()`, `delay()` and `cut_after()` began."""
         for way in self._chosen(direction):
             way.is_stalled, way.delay_seconds = False, 0.0
             way.piece_bytes, way.bytes_left = _PIECE_BYTES, None
-            way.change()
+            way.changed.set()
 
     def heal(self) -> None:
         """End all faults which last."""
@@ -367,14 +364,6 @@ class FaultProxy:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if getattr(self, "_listener", None) is not None:

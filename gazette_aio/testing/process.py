@@ -15,11 +15,11 @@ from typing import IO, TYPE_CHECKING, Self
 
 import msgspec
 
+from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
@@ -40,7 +40,7 @@ class _Running:
     ready: _Ready
 
 
-class BrokerProcess:
+class BrokerProcess(Owner):
     """`gazette-aio serve` on a directory, as an async context manager.
 
     Args:
@@ -163,12 +163,7 @@ class BrokerProcess:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         await (self.kill() if error is not None else self.stop())
 
 

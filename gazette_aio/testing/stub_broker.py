@@ -17,11 +17,11 @@ from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.service import SERVICE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class End(NamedTuple):
     """The status to end with, or None for OK."""
 
 
-class StubBroker:
+class StubBroker(Owner):
     """A scripted broker, as an async context manager.
 
     Closing it fails if a request wasn't looked at, a response wasn't sent, an RPC is still open, or
@@ -413,16 +413,8 @@ class StubBroker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc_type is None:
-            await self.aclose()
-        else:
-            await self.stop()
+    async def _leave(self, error: BaseException | None) -> None:
+        await (self.aclose() if error is None else self.stop())
 
     def __repr__(self) -> str:
         state = "listening" if self._server is not None else "stopped"

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.aio.signal import Signal
+
 if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.workers import Background
@@ -45,7 +47,7 @@ class Scheduler:
         self._count = itertools.count()
         self._task: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
-        self._progress: asyncio.Event | None = None
+        self._progress = Signal()
 
     def __repr__(self) -> str:
         return f"<Scheduler due={len(self._heap)}>"
@@ -73,8 +75,6 @@ class Scheduler:
         Cancellation: safe.
         """
         while self._lanes or self._is_due():
-            if self._progress is None:
-                self._progress = asyncio.Event()
             await self._progress.wait()
 
     def _is_due(self) -> bool:
@@ -86,7 +86,7 @@ class Scheduler:
         try:
             await self._run_due()
         finally:
-            self._wake()
+            self._progress.set()
 
     async def _run_due(self) -> None:
         clock = self._clock
@@ -121,9 +121,4 @@ class Scheduler:
     def _finish(self, key: str, lane: _Lane) -> None:
         lane.running -= 1
         self._start(key, lane)
-        self._wake()
-
-    def _wake(self) -> None:
-        event, self._progress = self._progress, None
-        if event is not None:
-            event.set()
+        self._progress.set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.workers import Workers, wait_until
 from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
@@ -39,7 +40,7 @@ class KeySpaceStore:
         self._workers = workers
         self._adopt = adopt
         self._lock = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._stopped = asyncio.Event()
         self._failure = ""
         self.stopping = False
@@ -97,7 +98,7 @@ class KeySpaceStore:
         Cancellation: safe.
         """
         while self.space.revision < revision:
-            if self.stopping or not await wait_until(self._changed, until):
+            if self.stopping or not await wait_until(self._changed.next(), until):
                 return False
         return True
 
@@ -134,7 +135,7 @@ class KeySpaceStore:
         """End all waits."""
         self.stopping = True
         self._stopped.set()
-        self._wake()
+        self._changed.set()
 
     async def close(self) -> None:
         """Write a snapshot, and close the log.
@@ -165,7 +166,7 @@ class KeySpaceStore:
         removed = [item for item in deletes if item is not None]
         self.space.commit(transaction)
         self._adopt(transaction, removed)
-        self._wake()
+        self._changed.set()
         if self._log.snapshot_is_due:
             await self._snapshot()
 
@@ -177,7 +178,3 @@ class KeySpaceStore:
         except OSError as error:
             # The log goes on, and has it all.
             logger.warning("unable to write a snapshot of the key space", exc_info=error)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.varint import decode_varint
 
 UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
 
@@ -116,19 +117,14 @@ def content_of(message: bytes) -> memoryview | None:
 
     Returns None for every other message, which is then to be parsed.
     """
-    # Wire: field 4, length-delimited, is the tag 0x22; its length is a varint of up to five bytes.
+    # Wire: field 4, length-delimited, is the tag 0x22.
     size = len(message)
     if size < 3 or message[0] != 0x22:
         return None
     if size < 130:
         return memoryview(message)[2:] if message[1] == size - 2 else None
-    length = shift = 0
-    for index in range(1, 6):
-        byte = message[index]
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if index + 1 + length == size:
-                return memoryview(message)[index + 1 :]
-            return None
-        shift += 7
-    return None
+    try:
+        length, begin = decode_varint(message, 1)
+    except pb.ValidationError:
+        return None
+    return memoryview(message)[begin:] if begin + length == size else None

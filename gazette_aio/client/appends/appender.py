@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import enum
 import warnings
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import Scope
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.stub import decoded, without_header
 from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.varint import encode_varint
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.rpc.stub import AppendCall
 
@@ -41,7 +41,7 @@ _WRITE_FAILURES: Final = (
 """What grpcio raises when a stream can't be written to, whatever the RPC came to."""
 
 
-class Appender:
+class Appender(Scope):
     """Appends to a journal by one RPC: all that's written, or nothing.
 
     As an async context manager it commits at its end, and rolls back upon an exception. Once the
@@ -263,20 +263,12 @@ class Appender:
         if self._call is not None:
             self._call.cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         if self._state is _State.CLOSED:
             return
-        if exc_type is None:
+        if error is None:
             await self.close()
-        elif issubclass(exc_type, Exception):
+        elif isinstance(error, Exception):
             await self.abort()
         else:
             self._drop()
@@ -290,13 +282,7 @@ class Appender:
 
 
 def _encode_chunk(content: memoryview) -> bytes:
-    size = len(content)
-    varint = bytearray()
-    while size >= 0x80:
-        varint.append(size & 0x7F | 0x80)
-        size >>= 7
-    varint.append(size)
-    return b"".join((_CONTENT_TAG, varint, content))
+    return b"".join((_CONTENT_TAG, encode_varint(len(content)), content))
 
 
 def _check_length(commit: pb.Fragment, expected: int) -> None:

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.owner import ByteReader
+from gazette_aio.client.fragments.byte_reader import ByteReader
 from gazette_aio.protocol.fragment import codec_name
 
 if TYPE_CHECKING:

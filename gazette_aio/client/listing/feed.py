@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
+from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.listing.changes import changes_between
 
 if TYPE_CHECKING:
-    import gazette_aio.protocol as pb
-    from gazette_aio.client.listing.changes import ListChanges, Slices
+    import asyncio
 
-T = TypeVar("T")
+    import gazette_aio.protocol as pb
+    from gazette_aio.client.listing.changes import ListChanges
 
 _NOT_BEGUN: Final = "not entered"
-
-
-async def in_slices(work: Slices[T]) -> T:
-    """Do long work, and let the event loop run in between.
-
-    Cancellation: aborts — what was done is lost.
-    """
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        await asyncio.sleep(0)
 
 
 class ListFeed:
@@ -46,7 +33,7 @@ class ListFeed:
         self._changed = changed
         self._failure: Exception | None = None
         self._is_closed = False
-        self._next = asyncio.Event()
+        self._next = Signal()
 
     def begin(self) -> None:
         """Note that listings will come.
@@ -92,14 +79,11 @@ class ListFeed:
                 return False
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-            # Race: an event of its own for each listing, since who sets and clears a shared one
-            # may do so before all have woken up.
             await self._next.wait()
         return True
 
     def _wake(self) -> None:
         self._next.set()
-        self._next = asyncio.Event()
         if self._changed is not None:
             self._changed.set()
 
@@ -158,7 +142,7 @@ class Changes:
         while await feed.newer_than(self._seen):
             version, listing, before = feed.version, feed.listing, self._before
             assert listing is not None
-            changes = await in_slices(changes_between(before, listing))
+            changes = await in_turns(changes_between(before, listing))
             self._seen, self._before = version, listing
             if changes or before is None:
                 return changes

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.calls import (
     list_once,
@@ -17,7 +18,6 @@ from gazette_aio.client.listing.calls import (
     update_routes,
 )
 from gazette_aio.client.listing.changes import lists_the_same
-from gazette_aio.client.listing.feed import in_slices
 from gazette_aio.client.listing.fold import ListFold, WatchPlan
 from gazette_aio.client.retry import LONGEST_DELAY, Operation
 
@@ -120,7 +120,7 @@ class PollFollower:
         feed.last_error = None
         before = feed.listing
         # Invariant: users rely on the same object for as long as nothing changes.
-        if not await in_slices(lists_the_same(before, listing)):
+        if not await in_turns(lists_the_same(before, listing)):
             feed.publish(listing)
             return True
         if before is not None and always:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from gazette_aio.aio.owner import ByteReader
+from gazette_aio.client.fragments.byte_reader import ByteReader
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.varint import decode_varint
 
 _FIELDS: Final = pb.ReadResponse.DESCRIPTOR.fields_by_name
 _OFFSET_TAG: Final = _FIELDS["offset"].number << 3
 _CONTENT_TAG: Final = _FIELDS["content"].number << 3 | 2
-_MORE: Final = 0x80
-_MOST_BITS: Final = 63
+_OFFSET_BYTES: Final = 9  # Of 63 bits.
 
 
 class ReadContent:
@@ -39,24 +39,14 @@ def decode_read_message(data: bytes) -> ReadMessage:
     # Hot: protobuf copies content twice, out of the message and out of its own memory.
     offset = position = 0
     end = len(data)
-    if end and data[0] == _OFFSET_TAG:
-        offset, position = _varint(data, 1)
-    if 0 <= position < end and data[position] == _CONTENT_TAG:
-        length, begin = _varint(data, position + 1)
-        # Wire: fields may come in any form and order, but they are written in this one.
-        if 0 < length == end - begin:
-            return ReadContent(offset, data[begin:])
+    try:
+        if end and data[0] == _OFFSET_TAG:
+            offset, position = decode_varint(data, 1, _OFFSET_BYTES)
+        if position < end and data[position] == _CONTENT_TAG:
+            length, begin = decode_varint(data, position + 1)
+            # Wire: fields may come in any form and order, but they are written in this one.
+            if 0 < length == end - begin:
+                return ReadContent(offset, data[begin:])
+    except pb.ValidationError:
+        pass  # A negative offset, or no message at all.
     return pb.ReadResponse.FromString(data)
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at `position` and what follows it, or -1 twice if it isn't a plain one."""
-    value = shift = 0
-    # Slices end where the message does.
-    for byte in data[position : position + _MOST_BITS // 7]:
-        value |= (byte & ~_MORE) << shift
-        shift += 7
-        position += 1
-        if byte < _MORE:
-            return value, position
-    return -1, -1

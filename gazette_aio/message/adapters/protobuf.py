@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.uuid import RAW_LENGTH, ZERO_UUID, raw_writer, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.varint import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ class ProtobufAdapter(Generic[M]):
             else attrgetter(uuid_field)
         )
         # Wire: a field's order within a message is free, so that the UUID may come first.
-        self._tag = _varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((RAW_LENGTH,))
+        self._tag = encode_varint(field.number << 3 | _LENGTH_DELIMITED) + bytes((RAW_LENGTH,))
         self.uuid_place: UUIDPlace | None = UUIDPlace(self._tag, b"", text=False)
 
     def decode(self, frame: bytes) -> M:
@@ -122,12 +123,3 @@ def protobuf_adapter(cls: type[M], uuid_field: str = "uuid") -> ProtobufAdapter[
         ConfigurationError: If the class has no such field.
     """
     return ProtobufAdapter(cls, uuid_field)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from gazette_aio.aio.owner import Scope
 from gazette_aio.message.publishing.intents import append_intents
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.intent_record import State
     from gazette_aio.message.publishing.intents import IntentLog
     from gazette_aio.message.publishing.uncommitted import Uncommitted
 
 
-class Transaction:
+class Transaction(Scope):
     """Commits the uncommitted messages of a Publisher, all or none of them. Made by a Publisher.
 
     At the end of its block, in this order:
@@ -65,18 +64,13 @@ class Transaction:
             self.state = log.state
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         """Commit, or abandon if the block raised.
 
         Cancellation: aborts — until the record is stored; then it's up to `recover()`.
         """
         try:
-            if exc_type is not None:
+            if error is not None:
                 self._uncommitted.abandon()
                 return
             await self._commit()

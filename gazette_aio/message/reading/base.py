@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
+from gazette_aio.aio.owner import Owner
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
@@ -28,7 +29,6 @@ from gazette_aio.protocol.errors import ConfigurationError, FramingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -67,7 +67,7 @@ def splitter_factory(
     return make
 
 
-class MessageIterator(ABC, Generic[T]):
+class MessageIterator(Owner, Generic[T]):
     """Base of iterators of messages.
 
     Messages are split, sequenced and decoded in runs of a chunk of content, and delivered from a
@@ -396,17 +396,6 @@ class MessageIterator(ABC, Generic[T]):
         if self._arrow is not None:
             await self._arrow.aclose()
         await self._inputs.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         inputs: Inputs[JournalSplitter] | None = getattr(self, "_inputs", None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
+from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.budget import FIFOBudget
 from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
@@ -100,7 +101,7 @@ class Inputs(Generic[S]):
         self._ready: deque[JournalPump[S]] = deque()
         self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
         self._failed: JournalPump[S] | None = None
-        self._wakeup: asyncio.Event | None = None
+        self._progress = Signal()
         self._following = OwnedTask()
         self._entered: WatchedList | None = None
 
@@ -149,8 +150,7 @@ class Inputs(Generic[S]):
                 if pump.arrivals:
                     return self._hand_out(pump)
             elif self._pumps or self._following.running:
-                self._wakeup = asyncio.Event()
-                await self._wakeup.wait()
+                await self._progress.wait()
             else:
                 break
         raise StopAsyncIteration
@@ -191,7 +191,7 @@ class Inputs(Generic[S]):
         Cancellation: safe — call again.
         """
         self._closed = True
-        self._wake()
+        self._progress.set()
         await self._following.aclose()
         pumps = [*self._pumps.values(), *self._stopped]
         await _for_each(pumps, lambda pump: pump.cancel())
@@ -293,11 +293,7 @@ class Inputs(Generic[S]):
         if not pump.is_queued:
             pump.is_queued = True
             self._ready.append(pump)
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._wakeup is not None:
-            self._wakeup.set()
+            self._progress.set()
 
     def _stop(self, pump: JournalPump[S]) -> None:
         pump.stop()
@@ -347,7 +343,7 @@ class Inputs(Generic[S]):
             # Whoever closed the list wants no more of these journals.
             await _for_each([*self._pumps], self._leave)
         finally:
-            self._wake()
+            self._progress.set()
 
     async def _apply(self, changes: ListChanges, *, is_first: bool) -> None:
         gone = {journal.spec.name for journal in changes.removed}
@@ -408,7 +404,7 @@ class Inputs(Generic[S]):
             framing = framing_of(spec, name)
         except UnrecognizedContentTypeError as error:
             self._errors.append(error)
-            self._wake()
+            self._progress.set()
             return
         reset = name in self._recreated
         if reset:

@@ -27,6 +27,7 @@ from gazette_aio.message.adapters import (
 from gazette_aio.message.framing import find_framing
 from gazette_aio.message.uuid import ZERO_UUID, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from gazette_aio.protocol.varint import decode_varint
 from gazette_aio.protocol.well_known import (
     CONTENT_TYPE_CSV,
     CONTENT_TYPE_JSON_LINES,
@@ -227,13 +228,13 @@ class _WireAdapter:
             return uuid_from_bytes(frame[len(_UUID_TAG) : len(_UUID_TAG) + 16])
         found, at, depth = b"", 0, 0
         while at < len(frame):
-            tag, at = _varint(frame, at)
+            tag, at = decode_varint(frame, at)
             number, wire_type = tag >> 3, tag & 7
             begin = at
             if wire_type == _VARINT:
-                _, at = _varint(frame, at)
+                _, at = decode_varint(frame, at)
             elif wire_type == _BYTES:
-                size, begin = _varint(frame, at)
+                size, begin = decode_varint(frame, at)
                 at = begin + size
                 if number == _UUID_NUMBER and not depth:
                     found = frame[begin:at]
@@ -248,18 +249,6 @@ class _WireAdapter:
         if at != len(frame) or depth:
             raise ValidationError("message is truncated")
         return uuid_from_bytes(found) if found else ZERO_UUID
-
-
-def _varint(frame: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(frame) and shift < 70:
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValidationError("message is truncated")
 
 
 class _LenientAdapter:
