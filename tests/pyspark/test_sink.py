@@ -186,14 +186,14 @@ def test_a_stream_of_which_nothing_can_be_published_fails(spark, sink, tmp_path)
 
 
 def test_overwriting_is_refused(spark, sink):
-    with pytest.raises(AnalysisException, match="journals are appended to only"):
+    with pytest.raises(AnalysisException, match="journals are append-only"):
         save(documents(spark.range(1)), sink(), mode="overwrite")
 
 
 @STREAMS
 def test_complete_mode_is_refused(spark, sink, tmp_path):
     counted = rate(spark).groupBy(fn.lit("k").alias("k")).count()
-    with pytest.raises(StreamingQueryException, match="journals are appended to only"):
+    with pytest.raises(StreamingQueryException, match="journals are append-only"):
         start(counted, sink(), tmp_path / "checkpoint", mode="complete").awaitTermination(
             DEADLINE_SECONDS
         )

@@ -679,12 +679,14 @@ async def test_a_sink_of_no_journals_is_refused(broker, client):
             await Sink(options_of(broker, **given)).plan(values([1]) if table is None else table)
 
     await refused("JOURNAL_NOT_FOUND: prefix 'none/' matches no journal", prefix="none/")
-    await refused("JOURNAL_NOT_FOUND: there's no journal 'none/a'", prefix=None, journal="none/a")
-    await refused("nothing tells the journals of rows", prefix=None)
+    await refused(
+        "JOURNAL_NOT_FOUND: journal 'none/a' doesn't exist", prefix=None, journal="none/a"
+    )
+    await refused("nothing names the journals of rows", prefix=None)
     await refused("mapping=modulo needs a column 'key'", mapping="modulo")
     table = pa.table({"id": [1], "key": ["a"], "journal": ["a/b"]})
     await refused("mapping=modulo contradicts column 'journal'", table, mapping="modulo")
-    await refused("is selected to be published to", commitJournal=PARTS[0])
+    await refused("is also selected as a target", commitJournal=PARTS[0])
     await create(client, "raw/one", content_type="application/octet-stream")
     await refused("content type 'application/octet-stream'", prefix="raw/")
     await create(client, "proto/one", content_type=PROTOBUF)
@@ -693,8 +695,8 @@ async def test_a_sink_of_no_journals_is_refused(broker, client):
 
 @pytest.mark.parametrize(("table", "error"), [
     ({"key": ["a"]}, "there's no column to publish"),
-    ({"value": ["a"], "id": [1]}, "'value' is the whole message, but there's 'id'"),
-    ({"_value": ["a"], "value": [1]}, "'_value' is the whole message, but there's 'value'"),
+    ({"value": ["a"], "id": [1]}, "'value' is the whole message, but there is also column 'id'"),
+    ({"_value": ["a"], "value": [1]}, "'_value' is the whole message, but there is also column 'value'"),
     ({"_value": [1]}, "'_value' must be STRING or BINARY"),
     ({"id": [1], "key": [1]}, "'key' must be STRING or BINARY"),
     ({"id": [1], "journal": [b"a"]}, "'journal' must be STRING"),

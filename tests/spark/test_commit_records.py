@@ -157,7 +157,7 @@ def test_acknowledgements_are_those_of_the_adapter(adapter, content_type):
 
 
 def test_acknowledgements_which_depend_on_their_uuids_are_refused():
-    with pytest.raises(ConfigurationError, match="aren't the same but for UUIDs"):
+    with pytest.raises(ConfigurationError, match="differ in more than their UUIDs"):
         ack_template(lambda uuid: b'{"u":"%d"}' % uuid.int, "application/x-ndjson")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gazette_aio.message.ranges.committed import ProducerBounds, RangeState
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, ValidationError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
-from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, settle
+from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, end_text
 from gazette_aio.spark.streaming.progress import (
     Loss,
     Target,
@@ -103,15 +103,15 @@ def test_equal_positions_give_equal_texts(journals, rng, committed):
 def test_nothing_new_gives_what_spark_gave(committed):
     journals = [journal("b", 100), journal("a", 50), journal("new", 0)]
     initial = Offsets.initial(journals[:2], "latest", committed=committed)
-    first = settle(initial, plan_batch(initial, journals).offsets, initial.to_text())
+    first = end_text(initial, plan_batch(initial, journals).offsets, initial.to_text())
     assert first["base"] == {"a": 50, "b": 100}, "the anchor is always written"
     start = json.loads(json.dumps(first))
     again = plan_batch(Offsets.parse(start), reversed(journals)).offsets
-    assert settle(Offsets.parse(start), again, start) is start
+    assert end_text(Offsets.parse(start), again, start) is start
     text = json.dumps(start)
-    assert settle(Offsets.parse(text), again, text) is text
+    assert end_text(Offsets.parse(text), again, text) is text
     more = plan_batch(Offsets.parse(text), [journal("a", 51), *journals]).offsets
-    assert "base" not in settle(Offsets.parse(text), more, text)
+    assert "base" not in end_text(Offsets.parse(text), more, text)
 
 
 VALID = {"c": {"a": 1}, "j": {"a": 3}, "s": {"a": state(3).to_json()}, "v": 1}
@@ -202,9 +202,9 @@ def test_where_journals_end_is_no_position():
     assert start.to_json()["h"] == {"a": 5}, "others are read up to there"
     assert Offsets.parse(start.to_text()).heads == {"a": 5}
     given = start.to_json()
-    assert settle(start, replace(start, heads={"a": 7, "b": 9}), given) is given
+    assert end_text(start, replace(start, heads={"a": 7, "b": 9}), given) is given
     further = replace(start, journals={"a": 7, "b": 2}, heads={"a": 7, "b": 9})
-    assert settle(start, further, given) == {"h": {"b": 9}, "j": {"a": 7, "b": 2}, "v": 1}
+    assert end_text(start, further, given) == {"h": {"b": 9}, "j": {"a": 7, "b": 2}, "v": 1}
 
 
 def test_the_first_batch_begins_at_its_anchor():
@@ -289,7 +289,7 @@ def test_all_is_read_in_the_end(heads, limit, divisible):
     while True:
         end = next_batch(start, journals, max_bytes=limit)
         text = start.to_text()
-        if settle(start, end, text) is text:
+        if end_text(start, end, text) is text:
             break
         for name, (begin, stop) in spans(start, end).items():
             assert covered[name] == begin < stop
@@ -324,7 +324,7 @@ def test_available_now_stops_at_its_target():
         listing = [journal("a", 100 + more), journal("b", 12 + more), journal("c", 70)]
         end = next_batch(start, listing, max_bytes=40, targets=targets)
         ends.append(end.journals)
-        if settle(start, end, "given") == "given":
+        if end_text(start, end, "given") == "given":
             break
         start = end
     assert ends == [{"a": at, "b": 12} for at in (40, 80, 100, 100)]
@@ -335,7 +335,7 @@ def test_available_now_takes_what_is_gone_for_done():
     start = started(journal("a", 0), journal("b", 50), journal("c", 10))
     end, losses = plan_batch(start, [journal("c", 90, revision=8)], targets=targets)
     assert losses == [Loss("a", "is gone", 0, 100), Loss("c", "is gone", 10, 20)]
-    assert settle(start, end, "given") == "given"
+    assert end_text(start, end, "given") == "given"
 
 
 # --- Journals which come and go.

@@ -1,1 +1,1 @@
-"""Publishing what Spark hands over, and deciding on it exactly once."""
+"""The sink: publishing the rows of tasks, and deciding batches exactly once."""

@@ -1,4 +1,4 @@
-"""Patience with brokers which accept a call, and never answer it."""
+"""Time limit of calls, for brokers which accept a call and never answer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 300.0
-"""Seconds for which a call may take, with all of its attempts."""
+"""Seconds which a call may take, with all of its attempts."""
 
 
 async def answered(call: Awaitable[T], what: str, journal: str = "") -> T:
-    """Return what a call comes to, unless that takes too long.
+    """Return the result of a call, or cancel the call after `ANSWER_SECONDS`.
 
     Args:
-        call: The call, which is cancelled then. What it asked for may happen nevertheless.
-        what: What it's for, for people.
-        journal: Journal which it's of.
-
-    Cancellation: as that of the call.
+        call: The call. A cancelled call may still take effect at the broker.
+        what: Description for errors.
+        journal: Journal of the call, or empty.
 
     Raises:
         TransportError: There was no answer in time.
+
+    Cancellation: as that of the call.
     """
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

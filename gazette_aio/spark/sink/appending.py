@@ -22,28 +22,30 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 APPEND_BYTES: Final = 4 << 20
-"""Content of a journal which is worth an append."""
+"""Bytes of a journal's content which start an append."""
 MEMORY_BYTES: Final = 64 << 20
-"""Most content which is kept until it's appended."""
+"""Greatest number of bytes kept until they are appended."""
 APPENDS_AT_ONCE: Final = 16
 ROLL_BACK_SECONDS: Final = 5.0
 
 
 class JournalAppends(Owner):
-    """Appends what one producer publishes.
+    """Appends the messages of one producer.
 
-    Content of a journal is gathered until an append is worth while, or memory runs short. Journals
-    are appended to at the same time; one by one append after the other, in the order of `put()`.
+    Content of a journal is collected until it's enough for an append, or memory is short. Appends
+    to different journals are concurrent; appends to one journal are sequential, in the order of
+    `put()`.
 
-    Invariant: an append which fails is repeated with the very same bytes, ahead of any later ones.
-    Readers drop the repeated messages by their clocks then.
+    Invariant: a failed append is repeated with the same bytes, before any later append. Readers
+        drop
+    repeated messages by their clocks.
 
     Args:
         client: Client to use.
-        retry_policy: Which failures to retry, and for how long.
-        append_bytes: Content of a journal which is worth an append.
-        memory_bytes: Most content which is kept. One `put()` may exceed it by itself.
-        at_once: Most appends at a time.
+        retry_policy: Retry policy of appends.
+        append_bytes: Bytes of a journal's content which start an append.
+        memory_bytes: Greatest number of bytes kept. A single `put()` may exceed the limit.
+        at_once: Greatest number of concurrent appends.
     """
 
     def __init__(
@@ -69,14 +71,14 @@ class JournalAppends(Owner):
         self._is_closed = False
 
     async def put(self, journal: str, content: bytes) -> None:
-        """Have content appended, as a whole and behind what was put before.
+        """Queue content, which is appended as a whole and after earlier content of the journal.
 
-        It waits while too much is kept.
-
-        Cancellation: safe — it isn't taken.
+        The method waits while too much content is kept.
 
         Raises:
             GazetteError: An append failed.
+
+        Cancellation: safe — the content isn't queued.
         """
         self._check()
         while self._kept_bytes and self._kept_bytes + len(content) > self._memory_bytes:
@@ -91,10 +93,10 @@ class JournalAppends(Owner):
     async def flush(self) -> None:
         """Wait until all content is appended.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: An append failed.
+
+        Cancellation: safe.
         """
         self._is_flushing = True
         try:
@@ -107,11 +109,11 @@ class JournalAppends(Owner):
 
     @property
     def kept_bytes(self) -> int:
-        """Content which isn't appended yet."""
+        """Number of bytes which aren't appended yet."""
         return self._kept_bytes
 
     def _start(self, *, least: int) -> None:
-        """Start appends of journals which have so much content, those with the most of it first."""
+        """Start appends to journals with at least so many bytes, the largest first."""
         if len(self._running) >= self._at_once:
             return
         waiting = [
@@ -144,7 +146,7 @@ class JournalAppends(Owner):
 
     async def _wait(self) -> None:
         await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
-        # Their callbacks come first, as they were added before.
+        # The callbacks of the tasks were added first, thus they ran first.
         self._check()
 
     def _check(self) -> None:
@@ -177,18 +179,18 @@ class JournalAppends(Owner):
 async def acknowledge(
     client: JournalClient, record: Record, retry_policy: RetryPolicy, *, ignores_missing: bool
 ) -> tuple[set[str], pb.GazetteError | None]:
-    """Append the acknowledgements of a record, even if those of some journals fail.
+    """Append the acknowledgements of a record; failures don't stop other journals.
 
     Args:
         client: Client to use.
         record: The record.
-        retry_policy: Which failures to retry, and for how long.
-        ignores_missing: Whether it's no failure if a journal is gone.
+        retry_policy: Retry policy of appends.
+        ignores_missing: Whether to ignore journals which don't exist.
 
     Returns:
-        Journals to which further copies may be under way; and what failed first, or None.
+        Journals to which further copies may arrive; and the first error, or None.
 
-    Cancellation: aborts — some may be appended.
+    Cancellation: aborts — some acknowledgements may be appended.
     """
     repeated: set[str] = set()
     errors: list[pb.GazetteError] = []
@@ -208,10 +210,10 @@ async def acknowledge(
             if not ignores_missing:
                 errors.append(error)
             else:
-                text = "batch %d can't be acknowledged in %s, which is gone"
+                text = "batch %d can't be acknowledged in %s, which doesn't exist"
                 _logger.warning(text, record.batch, journal, extra={"journal": journal})
         except pb.GazetteError as error:
-            repeated.add(journal)  # It may be appended still.
+            repeated.add(journal)  # The append may still arrive.
             errors.append(error)
 
     await map_bounded(append, record.acknowledgements().items())
@@ -221,14 +223,14 @@ async def acknowledge(
 async def roll_back(
     client: JournalClient, frames: Mapping[str, bytes], seconds: float = ROLL_BACK_SECONDS
 ) -> None:
-    """Append acknowledgements which roll messages back, as far as that's soon done.
+    """Append acknowledgements which roll messages back, within a time limit.
 
-    Readers hold pending messages back for a day otherwise, and are none the worse for it.
+    Without the roll back, readers keep the pending messages for a day, which does no harm.
 
     Args:
         client: Client to use.
         frames: Acknowledgements by journal.
-        seconds: Seconds within which it's done, or given up.
+        seconds: Time limit in seconds.
 
     Cancellation: aborts — messages remain pending.
     """
@@ -244,4 +246,4 @@ async def roll_back(
         async with asyncio.timeout(seconds):
             await map_bounded(append, frames.items(), limit=APPENDS_AT_ONCE)
     except TimeoutError:
-        _logger.warning("messages remain pending: there was no time to roll all of them back")
+        _logger.warning("messages remain pending: rolling them back took too long")

@@ -1,4 +1,4 @@
-"""The commit journal of Spark sinks, as drivers read and append to it."""
+"""Commit journal of Spark sinks: decisions about batches, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,27 +31,26 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_RETRY: Final = RetryPolicy(max_elapsed=120.0)
 _MOST_FAILURES: Final = 3
-"""Failed appends of one decision, not counting those which others came before."""
+"""Greatest number of failed appends of a decision, without appends which lost a race."""
 _MOST_PRODUCERS: Final = 4096
-"""Producers of the queries of one sink, beyond which those of further queries aren't used again."""
+"""Greatest number of reusable producers of a sink's queries; older queries are left out."""
 
 
 class CommitLog:
     """Decides batches of a sink by a commit journal, and appends their acknowledgements.
 
-    Any number of drivers may use the journal at the same time, for the same sink or others. Its
-    methods may be called by concurrent tasks of one event loop. It holds nothing but memory: a
-    driver which crashed, or whose call failed or was cancelled, goes on with the same object or a
-    new one.
+    Any number of drivers may use the journal concurrently, for the same sink or others. Concurrent
+    tasks of one event loop may call the methods. The object holds no resources: after a crash, an
+    error or a cancellation, a driver continues with the same object or a new one.
 
     Args:
-        client: Client to use. It's not closed.
-        journal: The commit journal, which nothing else appends to. Its content must be retained for
+        client: Client to use. It isn't closed.
+        journal: The commit journal. Nothing else may append to it, and its content must be retained
             longer than any outage of a driver.
-        key: The sink; None for all of them.
-        run: Run of the query, noted for people.
-        on_missing_journal: Whether acknowledgements of a journal which is gone fail, or are left.
-        retry_policy: Which failures to retry, and for how long. By default for two minutes.
+        key: The sink; None for all sinks.
+        run: Run of the query, informative.
+        on_missing_journal: Whether acknowledgements to a missing journal fail, or are skipped.
+        retry_policy: Retry policy; by default, failures are retried for two minutes.
     """
 
     def __init__(
@@ -75,47 +74,47 @@ class CommitLog:
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> SinkState:
-        """Read on to the head of the journal, and return what its records come to for the sink.
-
-        Cancellation: safe — reading goes on from where it was.
+        """Read up to the head of the journal, and return the state of the sink.
 
         Raises:
-            DataLossError: Records are missing which weren't read yet.
+            DataLossError: Unread records are missing.
             StoreError: The journal has records which this release doesn't understand.
-            ConfigurationError: There's no sink.
+            ConfigurationError: The log has no sink.
             GazetteError: An RPC failed.
+
+        Cancellation: safe — reading continues where it stopped.
         """
         async with self._lock:
             await self._tail.refresh()
             return self._state.of(self._own_key())
 
     async def plan(self) -> Plan:
-        """Return what tasks of the next batch have to know, as of now.
-
-        Cancellation: safe.
+        """Return the plan of the next batch, as of now.
 
         Raises:
             GazetteError: As `refresh()`.
+
+        Cancellation: safe.
         """
         return (await self.refresh()).plan(self._own_key())
 
     def of_sink(self, key: SinkKey, *, run: str = "") -> CommitLog:
-        """Return the log of one of all sinks, which shares what was read with this one."""
+        """Return the log of one sink, which shares the records already read."""
         log = copy.copy(self)
         log._key, log._run = key, run
         return log
 
     async def plans(self, sink: str) -> dict[SinkKey, Plan]:
-        """Return what tasks of the next batches of a sink have to know, for its latest queries.
-
-        Cancellation: safe.
+        """Return the plans of the next batches of a sink, for its latest queries.
 
         Raises:
             GazetteError: As `refresh()`.
+
+        Cancellation: safe.
         """
         async with self._lock:
             await self._tail.refresh()
-            # The latest queries are at the end. One whose records can't be read stops itself only.
+            # The latest queries are last. A query with unreadable records stops only itself.
             keys = [
                 key
                 for key in self._state
@@ -132,23 +131,23 @@ class CommitLog:
             return plans
 
     async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> Record | None:
-        """Commit a batch, or finish what another call has begun, and return only when it's done.
+        """Commit a batch, or finish the commit of another call, and return when it's complete.
 
         Args:
             batch: Number of the batch.
-            messages: What its tasks reported.
+            messages: Reports of the tasks.
 
         Returns:
-            The record which decided the batch, whose acknowledgements are now appended; or None if
+            The record which decided the batch, whose acknowledgements are appended; or None if
             nothing had to be appended.
 
-        Cancellation: aborts — the batch may be decided. Call again, with any messages of the batch.
-
         Raises:
-            FencedError: A producer was retired by another driver. The batch isn't decided by these
+            FencedError: Another driver retired a producer. The batch isn't decided by these
                 messages, and must be published again.
-            ValidationError: The messages aren't those of one batch.
+            ValidationError: The messages aren't of one batch.
             GazetteError: As `refresh()`, or acknowledgements failed. Call again.
+
+        Cancellation: aborts — the batch may be decided. Call again, with any messages of the batch.
         """
         key, nonce = self._own_key(), _new_nonce()
         proposal = commit_record(key, batch, messages, run=self._run, nonce=nonce)
@@ -168,19 +167,19 @@ class CommitLog:
                 return None
 
     async def acknowledge(self, record: Record) -> None:
-        """Append the acknowledgements of a record, which must have been decided upon.
+        """Append the acknowledgements of a record which decides its batch.
 
-        Producers are retired if there may be further copies of their acknowledgements under way.
-
-        Cancellation: aborts — some may be appended; `decide()` the batch again.
+        Producers are retired if further copies of their acknowledgements may arrive.
 
         Raises:
-            GazetteError: An append failed; all others were tried as well.
+            GazetteError: An append failed; all other appends were tried.
+
+        Cancellation: aborts — some acknowledgements may be appended; `decide()` the batch again.
         """
         repeated, error = await acknowledge(
             self._client, record, self._policy, ignores_missing=self._ignores_missing
         )
-        # Invariant: a producer is retired before its batch returns, and so before its next use.
+        # Invariant: a producer is retired before its batch returns, thus before its next use.
         if producers := record.producers_of(repeated):
             nonce = _new_nonce()
             retire = partial(rules.retire, record=record, producers=producers, nonce=nonce)
@@ -189,13 +188,13 @@ class CommitLog:
             raise error
 
     async def abort(self, batch: int, messages: Iterable[TaskMessage | None]) -> None:
-        """Give up a batch and roll its messages back, unless it's decided. Never fails.
+        """Abort a batch and roll its messages back, unless the batch is decided. Never fails.
 
         Args:
             batch: Number of the batch.
-            messages: What its tasks reported; None for those which failed.
+            messages: Reports of the tasks; None for failed tasks.
 
-        Cancellation: aborts — messages may remain which never commit.
+        Cancellation: aborts — messages may stay pending.
         """
         try:
             known = [message for message in messages if message is not None and message.journals]
@@ -204,7 +203,7 @@ class CommitLog:
             if not known or isinstance(await self._agree(key, decision), rules.Return):
                 return
             await roll_back(self._client, roll_backs(known))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
+        except Exception as error:  # noqa: BLE001 - No error may hide the cause of the abort.
             _logger.warning(
                 "messages of batch %d remain pending: %s",
                 batch,
@@ -213,18 +212,18 @@ class CommitLog:
             )
 
     async def recover(self) -> list[Record]:
-        """Finish the latest batches which were decided, and may not be acknowledged completely.
+        """Finish the latest decided batches, which may not be acknowledged completely.
 
-        It's for sinks whose drivers are gone. One which still runs has to publish the batch at hand
-        once more.
+        Use this for sinks whose drivers have ended. A running driver must publish its current batch
+        again.
 
         Returns:
             The records whose acknowledgements were appended.
 
-        Cancellation: aborts — call again.
-
         Raises:
-            GazetteError: As `decide()`. Other sinks were finished nevertheless.
+            GazetteError: As `decide()`. The other sinks were finished.
+
+        Cancellation: aborts — call again.
         """
         async with self._lock:
             await self._tail.refresh()
@@ -254,7 +253,7 @@ class CommitLog:
         return step.record
 
     async def _agree(self, key: SinkKey, decide: Callable[[SinkState], rules.Append | S]) -> S:
-        """Append the records which a decision asks for, and return what it comes to."""
+        """Append the records which a decision requests, and return its result."""
         failures = 0
         async with self._lock:
             await self._tail.refresh()
@@ -265,8 +264,8 @@ class CommitLog:
                 try:
                     await self._tail.append(encode_record(step.record))
                 except pb.GazetteError as error:
-                    # Race: another driver's record came first, or this one has been appended by an
-                    # earlier attempt, or is about to be. What's there tells.
+                    # Race: another driver's record came first, or an earlier attempt appended this
+                    # record, or will. The journal's content decides.
                     offset = self._tail.offset
                     await self._tail.refresh()
                     if isinstance(error, pb.WrongAppendOffsetError) and self._tail.offset > offset:
@@ -282,7 +281,7 @@ class CommitLog:
 
     def _own_key(self) -> SinkKey:
         if self._key is None:
-            raise ConfigurationError("a CommitLog of all sinks is of none: see of_sink()")
+            raise ConfigurationError("this CommitLog has no sink: use of_sink()")
         return self._key
 
     def __repr__(self) -> str:

@@ -1,18 +1,18 @@
-"""Records of a commit journal, which decide the batches of Spark sinks: one line of JSON each.
+"""Records of a commit journal, which decide the batches of Spark sinks. A record is a line of JSON.
 
     {"v":1,"t":"commit","q":"<query>","s":"<sink>","b":12,"r":"<run>","n":"<nonce>","rows":345,
      "j":["journal", …], "a":[["text","<prefix>","<suffix>"], …], "i":[0, …],
      "p":[["<producer>","<clock>",[0, …]], …]}
 
-`p` has the producers of a batch, the clocks of their acknowledgements, and indices of the journals
-`j` which they wrote to. `i` has for each journal the index of its form of acknowledgements in `a`.
-Clocks are hexadecimal, since numbers of JSON don't hold 64 bits everywhere.
+`p` has the producers of a batch, the clocks of their acknowledgements, and indices of their
+journals in `j`. `i` has for each journal the index of its acknowledgements' template in `a`. Clocks
+are hexadecimal, because numbers of JSON don't have 64 bits everywhere.
 
-Whoever can append to the journal may have written a line, and drivers of several releases may share
-it. Lines which aren't of a version can't be records, and are passed over. So are unknown kinds of
-this version: what readers must not pass over takes another version. Lines of other versions can't
-be passed over, nor records of known kinds which are damaged: a decision might be among them.
-They're `Refused`, and no batch is decided for their sinks; or for any, if they don't name one.
+Any process which can append to the journal may have written a line, and drivers of several releases
+may share the journal. Lines without a version aren't records, and are skipped, and so are unknown
+kinds of this version: a kind which readers must not skip needs another version. Lines of other
+versions, and damaged records of known kinds, can't be skipped, because they may be decisions. They
+are `Refused`, and no batch is decided for their sink; or for any sink, if they don't name one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ VERSION: Final = 1
 MAX_LINE_BYTES: Final = 4 << 20
 """Longest line of a record: some 80 000 producers."""
 MAX_ACK_BYTES: Final = 64 << 20
-"""Most bytes of the acknowledgements of a record."""
+"""Greatest number of bytes of a record's acknowledgements."""
 HEADER: Final = b'{"v":1,"t":"header"}\n'
-"""First line of a commit journal. Appends can't be made to depend on an offset of zero."""
+"""First line of a commit journal, because appends can't require an offset of zero."""
 
 _HEX_64: Final = re.compile(r"[0-9a-f]{1,16}")
 _PROBES: Final = (UUID(int=0x5A3C_96E1_0F4B_1D87_B2C3_0123_4567_89AB), UUID(int=0x77 << 120))
@@ -55,47 +55,47 @@ class Kind(enum.StrEnum):
     RETIRE = "retire"
     """Producers must not be used for a further batch."""
     ABORT = "abort"
-    """A batch isn't decided by these producers, whose messages are rolled back."""
+    """The messages of these producers are rolled back, and don't decide a batch."""
     DONE = "done"
     """All acknowledgements of the batch were appended."""
 
 
 class SinkKey(NamedTuple):
-    """Identity of what batches are counted for."""
+    """Identity of a sequence of batches."""
 
     query: str
     sink: str
 
     @classmethod
     def of_transaction(cls, name: str, sink: str) -> SinkKey:
-        """Return the key of a batch which is published once, however often its job is run."""
+        """Return the key of a batch which is published once, even if its job runs several times."""
         return cls(f"{_TRANSACTION}{name}", sink)
 
     @classmethod
     def of_run(cls, nonce: str, sink: str) -> SinkKey:
-        """Return the key of a batch which is one run of a job."""
+        """Return the key of the only batch of a job's run."""
         return cls(f"{_RUN}{nonce}", sink)
 
     @property
     def is_of_run(self) -> bool:
-        """Whether there's no other run of its batch, so that nobody asks for it thereafter."""
+        """Whether the key is of one run of a job, and never used again."""
         return self.query.startswith(_RUN)
 
     @property
     def is_of_one_batch(self) -> bool:
-        """Whether it has no more than one batch, whose producers aren't used again."""
+        """Whether the key has a single batch, whose producers aren't used again."""
         return self.query.startswith((_RUN, _TRANSACTION))
 
 
 class AckTemplate(NamedTuple):
-    """Form of the framed acknowledgements of a journal, which needs no adapter any more."""
+    """Template of the framed acknowledgements of a journal, usable without an adapter."""
 
     prefix: bytes
-    """What precedes the UUID."""
+    """Bytes before the UUID."""
     suffix: bytes
-    """What follows the UUID."""
+    """Bytes after the UUID."""
     text: bool
-    """Whether the UUID is text, or else 16 bytes."""
+    """Whether the UUID is text; otherwise it's 16 bytes."""
 
     def frame(self, producer: bytes, clock: int) -> bytes:
         """Return the frame of an acknowledgement."""
@@ -104,29 +104,29 @@ class AckTemplate(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What a producer published in a batch."""
+    """Journals and acknowledgement of a producer in a batch."""
 
     producer: ProducerID
     ack: int
-    """Clock of its acknowledgement."""
+    """Clock of the acknowledgement."""
     journals: tuple[int, ...] = ()
-    """Indices of its journals."""
+    """Indices of the journals."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """What a task reports of the messages which it published, and which are yet to be decided."""
+    """Report of a task about the messages which it published, and which are pending."""
 
     key: SinkKey
     batch: int
     producer: ProducerID
     ack: int
-    """Clock beyond those of all its messages."""
+    """Clock after those of all messages."""
     rows: int
     journals: tuple[tuple[str, AckTemplate], ...]
-    """Journals which it published to. None, if it published nothing."""
+    """Journals of the messages; empty if the task published nothing."""
     firsts: tuple[int, ...] = ()
-    """By journal, the clock of its first message."""
+    """Clock of the first message, by journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +137,19 @@ class Record:
     key: SinkKey
     batch: int
     run: str = ""
-    """Run of the query, for people."""
+    """Run of the query, informative."""
     nonce: str = ""
-    """Tells the record apart from those of other attempts to decide the batch."""
+    """Distinguishes the record from those of other attempts to decide the batch."""
     rows: int = 0
     spans: tuple[Span, ...] = ()
     journals: tuple[str, ...] = ()
     templates: tuple[AckTemplate, ...] = ()
     template_of: tuple[int, ...] = ()
-    """By journal, the index of its template."""
+    """Index of the template, by journal."""
 
     @property
     def producers(self) -> frozenset[ProducerID]:
-        """All producers it names."""
+        """All producers of the record."""
         return frozenset(span.producer for span in self.spans)
 
     def acknowledgements(self) -> dict[str, bytes]:
@@ -162,30 +162,30 @@ class Record:
         return {journal: b"".join(parts) for journal, parts in frames.items() if parts}
 
     def producers_of(self, journals: Iterable[str]) -> frozenset[ProducerID]:
-        """Return the producers of some of its journals."""
+        """Return the producers of some journals."""
         named = set(journals)
         indices = {index for index, journal in enumerate(self.journals) if journal in named}
         return frozenset(s.producer for s in self.spans if not indices.isdisjoint(s.journals))
 
 
 class Refused(NamedTuple):
-    """A line which can't be passed over, and can't be understood."""
+    """A line which can't be skipped, and isn't understood."""
 
     key: SinkKey | None
-    """The sink it's of, or None if that's unknown."""
+    """Sink of the line, or None if it's unknown."""
     reason: str
 
 
 def ack_template(acknowledgement: Callable[[UUID], bytes], content_type: str) -> AckTemplate:
-    """Return the form of the acknowledgements of a journal.
+    """Return the template of a journal's acknowledgements.
 
     Args:
-        acknowledgement: Returns an acknowledgement of its UUID, as that of an Adapter does.
+        acknowledgement: Makes an acknowledgement from its UUID, like an Adapter's method.
         content_type: Content type of the journal.
 
     Raises:
-        ConfigurationError: What surrounds UUIDs isn't the same in all acknowledgements.
-        UnrecognizedContentTypeError: There's no framing of the content type.
+        ConfigurationError: Acknowledgements differ in more than their UUIDs.
+        UnrecognizedContentTypeError: The content type has no framing.
         ValidationError: The adapter can't make an acknowledgement.
     """
     framing = framing_by_content_type(content_type)
@@ -195,16 +195,16 @@ def ack_template(acknowledgement: Callable[[UUID], bytes], content_type: str) ->
         prefix, found, suffix = one.partition(first)
         if found and other == prefix + second + suffix:
             return AckTemplate(prefix, suffix, text)
-    raise ConfigurationError(f"acknowledgements of {content_type} aren't the same but for UUIDs")
+    raise ConfigurationError(f"acknowledgements of {content_type} differ in more than their UUIDs")
 
 
 def commit_record(
     key: SinkKey, batch: int, messages: Iterable[TaskMessage], *, run: str = "", nonce: str = ""
 ) -> Record | None:
-    """Return the record which decides a batch, or None if nothing was published.
+    """Return the record which decides a batch, or None if no task published anything.
 
     Raises:
-        ValidationError: The messages aren't all of the batch, share a producer, or are too many.
+        ValidationError: Messages are of another batch, share a producer, or are too many.
     """
     journals: dict[str, int] = {}
     templates: dict[AckTemplate, int] = {}
@@ -242,7 +242,8 @@ def roll_backs(messages: Iterable[TaskMessage]) -> dict[str, bytes]:
     frames: dict[str, bytes] = {}
     for message in messages:
         for (journal, template), first in zip(message.journals, message.firsts, strict=True):
-            # Wire: it acknowledges no more than what has been before, and drops the rest.
+            # Wire: the acknowledgement's clock is before the first message, which drops the
+            # messages.
             frame = template.frame(message.producer, first - 1)
             frames[journal] = frames.get(journal, b"") + frame
     return frames
@@ -252,7 +253,7 @@ def encode_record(record: Record) -> bytes:
     """Return the line of a record.
 
     Raises:
-        ValidationError: It's too long.
+        ValidationError: The line is too long.
     """
     line = msgspec.json.encode(
         _Line(
@@ -284,12 +285,13 @@ def encode_record(record: Record) -> bytes:
 def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
     """Return the records of lines without their newlines.
 
-    Commit records are left out which so many later ones of the same sink make obsolete, and needn't
-    be sound: most of a journal is of them, and they'd take far longer to decode than to skip.
+    Only the `latest` commit records of each sink are decoded and returned; older ones may be
+    damaged. Most of a journal is older commit records, which take far longer to decode than to
+    skip.
     """
     outlines = [_outline(line) for line in lines]
     batches: dict[SinkKey, list[int]] = {}
-    """By sink, batches of its latest commit records, from behind: each is before the next."""
+    """Batches of the latest commit records by sink, in descending order."""
     found: list[Record | Refused] = []
     for line, outline in zip(reversed(lines), reversed(outlines), strict=True):
         if isinstance(outline, _Outline) and (key := outline.commits) is not None:
@@ -305,7 +307,7 @@ def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
 
 
 def decode_line(line: bytes) -> Record | Refused | None:
-    """Return the record of a line without its newline, or None if it's none to heed."""
+    """Return the record of a line without its newline, or None to skip the line."""
     return _decode(line, _outline(line))
 
 
@@ -326,7 +328,7 @@ def _decode(line: bytes, outline: _Outline | Refused | None) -> Record | Refused
         return None
     if version != VERSION:
         return Refused(key, f"a record of version {version}")
-    # A sink finds its own records by their keys: without one, it's nobody's.
+    # Sinks find their records by key: a line without a key belongs to no sink.
     if key is None or not isinstance(kind, str) or kind not in _KINDS:
         return None
     try:
@@ -352,7 +354,7 @@ class _Outline(msgspec.Struct):
 
     @property
     def commits(self) -> SinkKey | None:
-        """The sink of which it commits a batch, if it's such a record."""
+        """Sink of a commit record, or None for other lines."""
         is_commit = type(self.v) is int and self.v == VERSION and self.t == Kind.COMMIT.value
         return self.key if is_commit and type(self.b) is int else None
 
@@ -384,7 +386,7 @@ def _record(line: _Line, key: SinkKey) -> Record:
         raise ValueError("its templates")
     spans = tuple(_span(producer, ack, journals) for producer, ack, journals in line.p)
     if len({span.producer for span in spans}) != len(spans):
-        raise ValueError("a producer is named twice")
+        raise ValueError("a producer occurs twice")
     kind = Kind(line.t)
     for span in spans:
         if any(index >= len(line.j) for index in span.journals):

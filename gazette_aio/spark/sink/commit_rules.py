@@ -1,23 +1,23 @@
-"""What the records of a commit journal come to, and what a driver does next.
+"""Rules of a commit journal: the state which records amount to, and a driver's next step.
 
-Drivers append to the journal by compare-and-append: a record takes effect only if nothing was
-appended since its driver last read. So what a driver decides upon is what is there just before its
-record, and all drivers agree on the order.
+Drivers append by compare-and-append: a record takes effect only if nothing was appended since its
+driver last read. A driver thus decides on the state just before its record, and all drivers agree
+on the order.
 
 Invariants:
 
-1. There's one commit record of each batch of a sink: the first, and those of later batches follow.
-2. A producer publishes for another batch only if the batch before is decided, lists it with the
-   clock it reported, and it isn't retired.
+1. Each batch of a sink has one commit record: the first one. Records of later batches follow it.
+2. A producer publishes for another batch only if the previous batch is decided, and lists the
+   producer with the clock which it reported, and the producer isn't retired.
 3. An acknowledgement is appended only for a producer of the latest commit record of its sink. It's
-   repeated only once that producer is retired: a copy of it which lands behind messages of the next
-   batch would have readers drop these.
-4. A batch returns only when all of its acknowledgements are appended.
-5. No producer of a commit record is rolled back, and none which is rolled back, or retired, gets
-   into a commit record thereafter.
+   repeated only after that producer is retired: a copy after messages of the next batch would make
+   readers drop these messages.
+4. A commit returns only after all acknowledgements of its batch are appended.
+5. No producer of a commit record is rolled back, and no producer which is rolled back or retired is
+   in a later commit record.
 
-A function which decides returns an `Append`, or what the sink has come to. Who appends the record
-folds it, and asks again; if the append was refused, it reads on, and asks again.
+A deciding function returns an `Append`, or a final step. The driver appends and folds the record,
+and calls the function again; if the append is refused, it reads the journal, and calls again.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ if TYPE_CHECKING:
     from gazette_aio.spark.sink.commit_records import TaskMessage
 
 RECENT_RECORDS: Final = 8
-"""Batches over which a producer may be idle, and be used again."""
+"""Number of batches for which a producer may be idle and still be reused."""
 MOST_RUNS: Final = 256
-"""Jobs without a name which are remembered. Only those who run them ask for them, and soon."""
+"""Greatest number of unnamed jobs in the state. Only the job itself needs its state, and soon."""
 
 
 class Use(NamedTuple):
-    """The use which a producer was put to."""
+    """Use of a producer for a batch."""
 
     batch: int
     ack: int
-    """Clock of its acknowledgement."""
+    """Clock of the acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What tasks of a batch have to know of those before. It's small, and can be pickled."""
+    """Plan of a batch: the state of a sink which tasks need. Small, and pickles."""
 
     key: SinkKey
     decided: int
     """Latest batch which is decided, or -1."""
     clean: dict[ProducerID, Use]
-    """Producers which may be used again, and their latest uses."""
+    """Reusable producers, and their latest uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What the records of one sink come to."""
+    """State of one sink."""
 
     recent: tuple[Record, ...] = ()
-    """Its latest commit records, the last one at the end."""
+    """The latest commit records, in order."""
     retired: dict[ProducerID, int] = dataclasses.field(default_factory=dict["ProducerID", int])
-    """Retired producers which may still be named, and the batches which retired them."""
+    """Retired producers which a record may still name, and the batches which retired them."""
     done: bool = False
-    """Whether the acknowledgements of the latest one are known to be appended."""
+    """Whether the acknowledgements of the latest commit record are known to be appended."""
 
     @property
     def last(self) -> Record | None:
@@ -82,7 +82,7 @@ class SinkState:
         return self.recent[-1].batch if self.recent else -1
 
     def plan(self, key: SinkKey) -> Plan:
-        """Return what tasks of the next batch have to know."""
+        """Return the plan of the next batch."""
         clean = {
             span.producer: Use(record.batch, span.ack)
             for record in self.recent
@@ -92,13 +92,13 @@ class SinkState:
         return Plan(key, self.decided, clean)
 
     def fold(self, record: Record) -> SinkState:
-        """Return the state behind a further record."""
+        """Return the state after a further record."""
         match record.kind:
             case Kind.COMMIT:
                 if record.batch <= self.decided:
                     return self  # Invariant: the first one counts.
                 recent = (*self.recent, record)[-RECENT_RECORDS:]
-                # Nobody names producers of batches before that.
+                # No record names producers of earlier batches.
                 oldest = recent[0].batch
                 retired = {p: batch for p, batch in self.retired.items() if batch >= oldest}
                 return SinkState(recent, retired)
@@ -110,10 +110,10 @@ class SinkState:
 
 
 class CommitState:
-    """What a commit journal comes to.
+    """State of the sinks of a commit journal.
 
     Args:
-        only: The one sink of interest; None for all.
+        only: The only sink to keep; None for all.
     """
 
     def __init__(self, only: SinkKey | None = None) -> None:
@@ -123,14 +123,14 @@ class CommitState:
         self._refused: dict[SinkKey | None, str] = {}
 
     def fold(self, line: Record | Refused) -> None:
-        """Take in the next line of the journal."""
+        """Process the next line of the journal."""
         key = line.key
         if key is not None and self._only not in (None, key):
             return
         if isinstance(line, Refused):
             self._refused.setdefault(key, line.reason)
         else:
-            # The one which was heard of last is at the end.
+            # Least recently updated first.
             self._sinks[line.key] = self._sinks.pop(line.key, SinkState()).fold(line)
             if line.key.is_of_run:
                 self._runs[line.key] = None
@@ -150,7 +150,7 @@ class CommitState:
         return self._sinks.get(key, SinkState())
 
     def refuses(self, key: SinkKey) -> bool:
-        """Whether lines which aren't understood are of this sink, and not of any."""
+        """Return whether only lines of this sink aren't understood."""
         return key in self._refused and None not in self._refused
 
     def __iter__(self) -> Iterator[SinkKey]:
@@ -161,7 +161,7 @@ class CommitState:
 
 
 class Append(NamedTuple):
-    """Append a record right behind what was read, fold it, and ask again."""
+    """Append a record at the offset read so far, fold it, and decide again."""
 
     record: Record
 
@@ -173,17 +173,17 @@ class Acknowledge(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Fail: the batch must be published again by other producers."""
+    """Fail: other producers must publish the batch again."""
 
     producers: frozenset[ProducerID]
 
 
 class RollBack(NamedTuple):
-    """Roll back messages of the batch: nothing commits them any more."""
+    """Roll back messages of the batch, which no record commits any more."""
 
 
 class Return(NamedTuple):
-    """Return: there's nothing to do."""
+    """Return: nothing is left to do."""
 
 
 Commit: TypeAlias = Append | Acknowledge | Refuse | Return
@@ -191,12 +191,12 @@ Abort: TypeAlias = Append | RollBack | Return
 
 
 def decide(state: SinkState, batch: int, proposal: Record | None, nonce: str = "") -> Commit:
-    """Return what a driver does next to commit a batch.
+    """Return a driver's next step to commit a batch.
 
     Args:
-        state: What the journal comes to, up to where a record would be appended.
-        batch: The batch.
-        proposal: The record which commits it, or None if nothing was published.
+        state: State of the sink up to the offset at which a record would be appended.
+        batch: Number of the batch.
+        proposal: The record which commits the batch, or None if nothing was published.
         nonce: Nonce of records which this call appends.
     """
     last = state.last
@@ -207,7 +207,7 @@ def decide(state: SinkState, batch: int, proposal: Record | None, nonce: str = "
             return Return()
         if proposal is not None and last.nonce == proposal.nonce:
             return Acknowledge(last)
-        # Invariant: these may have been acknowledged before.
+        # Invariant: another call may have appended these acknowledgements before.
         retirement = retire(state, last, last.producers, nonce)
         return retirement if isinstance(retirement, Append) else Acknowledge(last)
     if proposal is None:
@@ -220,9 +220,9 @@ def decide(state: SinkState, batch: int, proposal: Record | None, nonce: str = "
 def retire(
     state: SinkState, record: Record, producers: Iterable[ProducerID], nonce: str = ""
 ) -> Append | Return:
-    """Return what a driver does next so that producers of a commit record are retired."""
+    """Return a driver's next step to retire producers of a commit record."""
     remaining = frozenset(producers) - state.retired.keys()
-    # Invariant: they aren't of a later batch: who decided that has retired them, or none was to be.
+    # Invariant: after a later decision, the producers are retired, or didn't need to be.
     if not remaining or state.decided > record.batch:
         return Return()
     spans = tuple(Span(span.producer, span.ack) for span in record.spans)
@@ -233,10 +233,10 @@ def retire(
 def abort(
     state: SinkState, key: SinkKey, batch: int, messages: Iterable[TaskMessage], nonce: str = ""
 ) -> Abort:
-    """Return what a driver does next to abort a batch, unless that's decided already.
+    """Return a driver's next step to abort a batch, unless the batch is decided.
 
-    The record retires the producers, so that no commit record names them thereafter. It also takes
-    the place at which a commit record may still be about to be appended.
+    The record retires the producers, so that no later commit record names them. It also takes the
+    offset at which a commit record may still arrive.
     """
     if state.decided >= batch:
         return Return()
@@ -248,7 +248,7 @@ def abort(
 
 
 def finish(state: SinkState, record: Record, nonce: str = "") -> Append | Return:
-    """Return what is next once all acknowledgements of a commit record are appended."""
+    """Return the next step after all acknowledgements of a commit record are appended."""
     if state.done or state.decided != record.batch:
         return Return()
     return Append(Record(Kind.DONE, record.key, record.batch, record.run, nonce))
@@ -258,6 +258,6 @@ def _unusable(state: SinkState, proposal: Record) -> Iterable[ProducerID]:
     """Yield producers which a commit record must not name."""
     acks = {span.producer: span.ack for record in state.recent for span in record.spans}
     for span in proposal.spans:
-        # Wire: an acknowledgement which isn't beyond the one before would roll back.
+        # Wire: an acknowledgement with a clock not after the previous one would roll back.
         if span.producer in state.retired or span.ack <= acks.get(span.producer, -1):
             yield span.producer

@@ -1,4 +1,4 @@
-"""The lines of a commit journal: read up to its head, and appended right behind what was read."""
+"""Reader and appender of a commit journal's lines."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 128 << 10
 _DECODE_BYTES: Final = 1 << 20
-"""Content which is decoded at a time: of most of it, nothing has to be but the outlines."""
+"""Bytes which are decoded at a time; most lines are decoded only in outline."""
 _THREAD_BYTES: Final = 32 << 10
-"""Length of lines which take longer to decode than the event loop may be held."""
+"""Bytes of lines from which a thread decodes them, to keep the event loop responsive."""
 _LISTINGS: Final = 1.25
-"""Intervals of listings of the store to wait for content which isn't there."""
+"""Refresh intervals of the store to wait for missing content."""
 _POLL_SECONDS: Final = 1.0
 
 
 class CommitTail:
-    """Follows a commit journal. Its methods are called one at a time.
+    """Follows a commit journal. Methods must be called one at a time.
 
     Args:
         client: Client to use.
         journal: The commit journal.
-        policy: Which failures to retry.
-        fold: Called with each record, in their order, including those which are appended.
+        policy: Retry policy.
+        fold: Called with each record in order, including appended records.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class CommitTail:
     ) -> None:
         self.journal = journal
         self.offset = 0
-        """Offset which was read through."""
+        """Offset up to which the journal was read."""
         self._client = client
         self._policy = policy
         self._fold = fold
-        self._rest = b""  # What's before the offset, and behind the last newline.
+        self._rest = b""  # Content after the last newline.
 
     async def refresh(self) -> None:
         """Read all records up to the head of the journal, which gets a header if it's empty.
 
-        The first ones may have expired. Unless what follows them is old, it's awaited that the
-        brokers list the store once more, which takes minutes by default.
-
-        Cancellation: safe — reading goes on from where it was.
+        The first records may have expired. Unless the next content is old, this method waits until
+        brokers list the store again, which takes minutes by default.
 
         Raises:
-            DataLossError: Records are missing behind those which were read.
-            OffsetNotYetAvailableError: The same, but they may appear still.
+            DataLossError: Records after those already read are missing.
+            OffsetNotYetAvailableError: The same, but the records may still appear.
             StoreError: A line is too long for a record.
             GazetteError: An RPC failed.
+
+        Cancellation: safe — reading continues where it stopped.
         """
         response = await self._append(self.journal)
         if (head := response.commit.end) == 0:
-            # Wire: an append at offset zero isn't compared. Further headers do no harm.
+            # Wire: offset zero means any offset. Repeated headers do no harm.
             response = await self._append(self.journal, HEADER)
             head = response.commit.end
         if head < self.offset:
@@ -82,15 +82,16 @@ class CommitTail:
             await self._read(head)
 
     async def append(self, line: bytes) -> None:
-        """Append a line if nothing was appended behind what was read.
-
-        Cancellation: aborts — it may be appended. `refresh()` tells, unless it's yet to arrive.
+        """Append a line at the offset read so far.
 
         Raises:
-            WrongAppendOffsetError: Something was, which may be this line by an earlier attempt.
-            GazetteError: The append failed. It may be appended nevertheless, even later on.
+            WrongAppendOffsetError: The journal has further content, possibly this line by an
+                earlier attempt.
+            GazetteError: The append failed. The line may still be appended, even later.
+
+        Cancellation: aborts — the line may be appended, possibly later.
         """
-        # Whoever left a line open didn't append a record. It mustn't swallow this one.
+        # An incomplete line isn't a record, and must not become part of this line.
         content = b"\n" + line if self._rest else line
         request = pb.AppendRequest(journal=self.journal, offset=self.offset)
         await self._append(request, content)
@@ -112,8 +113,8 @@ class CommitTail:
                     if deadline is None:
                         deadline = 0.0 if has_expired else await self._deadline()
                     remaining = deadline - asyncio.get_running_loop().time()
-                    # Race: a broker which took the journal over may not have learned yet of the
-                    # fragment which the one before persisted. A decision might be in it.
+                    # Race: a broker which took over the journal may not know yet the fragment which
+                    # the previous broker persisted, which may have a decision.
                     if remaining > 0 and not has_expired:
                         await asyncio.sleep(min(_POLL_SECONDS, remaining))
                     elif self.offset == 0 < begin:
@@ -133,12 +134,12 @@ class CommitTail:
         except pb.GazetteError:
             if not content:
                 raise
-            # What came before counts. The next read raises it once more.
+            # Process the content before the error. The next read raises the error again.
             await reader.seek(self.offset + len(content))
         await self._take(bytes(content))
 
     async def _deadline(self) -> float:
-        """Return when the broker is to know of all fragments of the journal."""
+        """Return the loop time at which the broker should know all fragments of the journal."""
         get = get_journal(self._client, self.journal)
         spec = (await answered(get, f"a listing of {self.journal}", self.journal)).spec
         seconds = _LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
@@ -150,7 +151,7 @@ class CommitTail:
         return asyncio.get_running_loop().time() + seconds
 
     async def _next_begin(self, head: int) -> tuple[int, bool]:
-        """Return where content goes on, and whether what's before has expired for sure."""
+        """Return the offset of the next content, and whether earlier content has surely expired."""
         list_fragments = self._client.list_fragments(self.journal)
         what = f"a listing of fragments of {self.journal}"
         listing = await answered(list_fragments, what, self.journal)
@@ -161,7 +162,7 @@ class CommitTail:
         return min(first.begin, head), is_old(first)
 
     def _skip(self, offset: int) -> None:
-        """Go on behind the first content, which has expired."""
+        """Continue after the first content, which has expired."""
         extra = {"journal": self.journal, "offset": offset}
         _logger.warning("records of the commit journal have expired", extra=extra)
         self.offset = offset
@@ -176,7 +177,7 @@ class CommitTail:
         )
 
     async def _take(self, data: bytes) -> None:
-        """Fold the lines which the next content completes."""
+        """Fold the lines which new content completes."""
         if b"\n" in data:
             *lines, rest = (self._rest + data).split(b"\n")
         else:
@@ -189,7 +190,7 @@ class CommitTail:
             records = await asyncio.to_thread(decode_lines, lines, RECENT_RECORDS)
         else:
             records = decode_lines(lines, RECENT_RECORDS)
-        # Invariant: cancelled or not, what counts as read was folded.
+        # Invariant: also after a cancellation, all records up to the offset were folded.
         self._rest = rest
         self.offset += len(data)
         for record in records:

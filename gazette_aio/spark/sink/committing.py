@@ -1,4 +1,4 @@
-"""What the driver of a sink does: it plans, commits, aborts and recovers batches."""
+"""Steps of a sink's driver: planning, committing, aborting and recovering batches."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 TARGETS_SECONDS: Final = 10.0
-"""Seconds for which a listing of journals is taken to be current."""
+"""Seconds for which a listing of journals is reused."""
 
 
 def sink_name(options: SinkOptions) -> str:
-    """Return what tells the sinks of a query apart: the option, or else a hash of the targets.
+    """Return the identity of a sink in its query: the option, or else a hash of the targets.
 
-    Brokers aren't part of it: a query which is restarted may reach the same ones by other names.
+    The hash doesn't include brokers: a restarted query may use other addresses of the same brokers.
     """
     if options.sink_id is not None:
         return options.sink_id
@@ -50,17 +50,17 @@ def sink_name(options: SinkOptions) -> str:
 
 
 async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
-    """Return what tasks of the next batch have to know, as of now.
+    """Return the plan of the next batch, as of now.
 
     Args:
         options: Options of the sink.
-        columns: What the columns of rows are.
-
-    Cancellation: safe.
+        columns: Columns of the rows.
 
     Raises:
-        ConfigurationError: There are no such journals, or rows can't be published to them.
+        ConfigurationError: Journals don't exist, or rows can't be published to them.
         GazetteError: An RPC failed, or the commit journal can't be read.
+
+    Cancellation: safe.
     """
     check_routing(options, columns)
     client = await spark_client(options.connection)
@@ -69,7 +69,7 @@ async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
         check_target(content_type, options)
     if options.commit_journal in dict(targets):
         raise ConfigurationError(
-            f"option 'commitJournal': {options.commit_journal!r} is selected to be published to"
+            f"option 'commitJournal': {options.commit_journal!r} is also selected as a target"
         )
     plan = SinkPlan(options, columns, targets)
     if options.exactly_once:
@@ -81,22 +81,22 @@ async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
 async def commit_batch(
     options: SinkOptions, messages: Sequence[TaskMessage], batch: int, *, run: str = ""
 ) -> Record | None:
-    """Commit what tasks have published, and return only when it's done.
+    """Commit the messages of tasks, and return when the commit is complete.
 
     Args:
         options: Options of the sink.
-        messages: What all tasks reported.
+        messages: Reports of all tasks.
         batch: Number of the batch.
-        run: Run of the query, for people.
+        run: Run of the query, informative.
 
     Returns:
-        The record which committed the batch, be it one of another attempt.
-
-    Cancellation: aborts — the batch may be committed. Call again, with any messages of the batch.
+        The record which committed the batch, possibly of another attempt.
 
     Raises:
-        FencedError: The batch has to be published again, by other producers.
+        FencedError: Other producers must publish the batch again.
         GazetteError: An RPC failed.
+
+    Cancellation: aborts — the batch may be committed. Call again, with any messages of the batch.
     """
     if options.exactly_once is False or not messages:
         return None
@@ -117,14 +117,14 @@ async def commit_batch(
 async def abort_batch(
     options: SinkOptions, messages: Sequence[TaskMessage | None], batch: int
 ) -> None:
-    """Roll back what tasks have published, unless it's committed already. It never fails.
+    """Roll back the messages of tasks, unless they are committed. Never fails.
 
     Args:
         options: Options of the sink.
-        messages: What all tasks reported; None for those which failed.
+        messages: Reports of all tasks; None for failed tasks.
         batch: Number of the batch.
 
-    Cancellation: aborts — messages may remain which never commit.
+    Cancellation: aborts — messages may stay pending.
     """
     known = [message for message in messages if message is not None and message.journals]
     if options.exactly_once is False or not known:
@@ -135,10 +135,10 @@ async def abort_batch(
             async with _log_of(client, options) as log:
                 await log.of_sink(known[0].key).abort(batch, known)
         elif None in messages:
-            # Where no task failed, it was the commit. What that acknowledged isn't taken back:
-            # readers have seen it, and would take it for a loss of exactly-once semantics.
+            # If no task failed, the commit failed. Its acknowledgements can't be undone, because
+            # readers have seen the messages.
             await roll_back(client, roll_backs(known))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the cause.
+    except Exception as error:  # noqa: BLE001 - No error may hide the cause of the abort.
         _logger.warning("messages of batch %d remain pending: %s", batch, error)
 
 
@@ -148,7 +148,7 @@ async def recover_batches(
     *,
     on_missing_journal: Literal["fail", "ignore"] = "fail",
 ) -> list[Record]:
-    """As `recover_sink()`, for those who have an event loop.
+    """Recover as `recover_sink()` does, in an event loop.
 
     Cancellation: aborts — call again.
     """
@@ -165,22 +165,22 @@ def recover_sink(
     *,
     on_missing_journal: Literal["fail", "ignore"] = "fail",
 ) -> list[Record]:
-    """Finish batches which were decided, and whose drivers died amid the acknowledgements.
+    """Finish decided batches whose drivers died before all acknowledgements were appended.
 
-    It needs no Spark. A query which is restarted does it by itself: this is for those which aren't.
-    A driver which still runs has to publish the batch at hand once more.
+    This function needs no Spark. A restarted query recovers by itself; use this for queries which
+    aren't restarted. A running driver must publish its current batch again.
 
     Args:
-        brokers: URLs of brokers, or options of a sink which tell how to reach them.
+        brokers: URLs of brokers, or options of a sink with the brokers and credentials.
         commit_journal: The commit journal.
-        on_missing_journal: Whether journals which are gone are an error, or are left.
+        on_missing_journal: Whether missing journals are an error, or are skipped.
 
     Returns:
         The records whose acknowledgements were appended.
 
     Raises:
         ConfigurationError: An option is invalid.
-        GazetteError: An RPC failed, or the journal can't be read. Other sinks were finished.
+        GazetteError: An RPC failed, or the journal can't be read. The other sinks were finished.
     """
     options = {"brokers": brokers} if isinstance(brokers, str) else brokers
     return bridge.run(
@@ -189,7 +189,7 @@ def recover_sink(
 
 
 class _Kept:
-    """What a process keeps of a sink between batches, in the event loop of its client."""
+    """State of a sink which a process keeps between batches, in the event loop of its client."""
 
     def __init__(self) -> None:
         self.log: CommitLog | None = None
@@ -198,12 +198,12 @@ class _Kept:
         self.lock = asyncio.Lock()
 
     async def aclose(self) -> None:
-        """Do nothing: it holds nothing but memory."""
+        """Do nothing: there are no resources."""
 
 
 @asynccontextmanager
 async def _log_of(client: JournalClient, options: SinkOptions) -> AsyncGenerator[CommitLog]:
-    """Lend the log of a commit journal, which has read what it had read before."""
+    """Provide the log of a commit journal, which keeps the records already read."""
     journal = options.commit_journal
     assert journal is not None
     kept = await bridge.client_of((client, journal, options.on_missing_journal), lambda _: _Kept())
@@ -212,13 +212,13 @@ async def _log_of(client: JournalClient, options: SinkOptions) -> AsyncGenerator
     try:
         yield kept.log
     except (pb.DataLossError, pb.StoreError):
-        # The journal may be another one by now, or be mended. Whoever tries again reads it all.
+        # The journal may be replaced or repaired: the next attempt reads all of it.
         kept.log = None
         raise
 
 
 async def _targets(client: JournalClient, options: SinkOptions) -> tuple[Target, ...]:
-    """Return the journals which options select, listed not long ago."""
+    """Return the journals which options select, from a recent listing."""
     selection = options.selection
     if options.journal is not None:
         selector = pb.LabelSelector(include=pb.label_set("name", options.journal))
@@ -234,7 +234,7 @@ async def _targets(client: JournalClient, options: SinkOptions) -> tuple[Target,
             if options.journal is None:
                 check_found(selection, dict(kept.targets))
             elif not kept.targets:
-                text = f"JOURNAL_NOT_FOUND: there's no journal {options.journal!r}"
+                text = f"JOURNAL_NOT_FOUND: journal {options.journal!r} doesn't exist"
                 raise ConfigurationError(text)
             kept.listed_at = now
         return kept.targets

@@ -1,4 +1,4 @@
-"""The producers of a process, which tasks of Spark sinks publish as."""
+"""Producers of a process, as which tasks of Spark sinks publish."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from gazette_aio.spark.sink.commit_rules import Plan
 
 _MOST_SINKS: Final = 64
-"""Sinks whose producers are kept. Those of others, which are used again, are drawn afresh."""
+"""Greatest number of sinks whose producers are kept. Other sinks use new producers."""
 
 
 class Lease:
-    """A producer which one task has for itself. Made by a ProducerPool.
+    """A producer in exclusive use of one task, made by a ProducerPool.
 
-    Unless it's finished, the producer isn't used again: messages may be pending which nothing is to
+    Without `finish()`, the producer isn't reused: it may have pending messages which must not
     commit.
     """
 
@@ -34,19 +34,19 @@ class Lease:
     ) -> None:
         self._pool = pool
         self.process = os.getpid()
-        """Process which it's of."""
+        """ID of the process."""
         self.key = key
         self.batch = batch
         self.producer = producer
         self.last_ack = last_ack
-        """Clock of its acknowledgement before, or 0 if it's fresh."""
+        """Clock of the last acknowledgement, or 0 for a new producer."""
         self.clock = Clock(last_ack)
-        """Clock of its messages, to be updated from wall time."""
+        """Clock of the messages, to be updated from wall time."""
 
     def finish(self, ack: int) -> None:
-        """Note that all messages were appended, and the clock reported to acknowledge them.
+        """Return the producer to the pool, after all messages were appended.
 
-        The producer may be used for a later batch then, once this one is decided so.
+        The producer may be reused for a later batch, if this batch is decided with the clock `ack`.
         """
         assert ack > self.last_ack, "clocks increase"
         self._pool.put(self, ack)
@@ -68,7 +68,7 @@ class _Pool:
         self.idle: OrderedDict[SinkKey, list[_Idle]] = OrderedDict()
 
     def keep(self, key: SinkKey, idle: list[_Idle]) -> None:
-        """Keep the producers of a sink, which becomes the latest one."""
+        """Keep the producers of a sink, which becomes the most recent sink."""
         if idle:
             self.idle[key] = idle
         while len(self.idle) > _MOST_SINKS:
@@ -76,17 +76,17 @@ class _Pool:
 
 
 class ProducerPool:
-    """Producers which tasks of this process have used, and may use again.
+    """Reusable producers of this process.
 
-    Readers keep a state of each producer for a day, so that they shouldn't be one per task. But a
-    producer which has messages pending that weren't committed would commit them with its next ones;
-    so it's used again only if its latest use is one which the plan of a later batch lists.
+    Readers keep the state of each producer for a day, thus a producer per task would be costly. But
+    a producer with uncommitted pending messages would commit them with its next messages. A
+    producer is thus reused only if the plan of a later batch lists its latest use.
 
-    Its methods may be called by any thread. A process which was forked begins anew, since no two
-    processes may publish as the same producer.
+    Thread-safe. A forked process starts with an empty pool, because no two processes may publish as
+    the same producer.
 
     Args:
-        new_producer: Draws the ID of a fresh producer.
+        new_producer: Makes the ID of a new producer.
     """
 
     def __init__(self, new_producer: Callable[[], ProducerID] = new_producer_id) -> None:
@@ -94,21 +94,23 @@ class ProducerPool:
         self._pools: dict[int, _Pool] = {}
 
     def take(self, plan: Plan, batch: int) -> Lease:
-        """Return a producer for a task of a batch: a clean one, or else a fresh one.
+        """Return a reusable or new producer for a task.
 
         Args:
-            plan: What the tasks of the batch have to know of those before.
-            batch: The batch.
+            plan: Plan of the batch.
+            batch: Number of the batch.
         """
         pool = self._of_process()
         with pool.lock:
-            # Invariant: it's taken out ahead of the first append, whatever becomes of that.
+            # Invariant: the producer leaves the pool before the first append, even if that fails.
             idle = pool.idle.pop(plan.key, [])
             kept: list[_Idle] = []
             clean: _Idle | None = None
             for entry in idle:
                 if entry.use.batch >= batch:
-                    kept.append(entry)  # Another task's of this batch, or of one behind a zombie's.
+                    kept.append(
+                        entry
+                    )  # Of another task of this batch, or this batch is of a zombie.
                 elif plan.clean.get(entry.producer) == entry.use:
                     if clean is not None:
                         kept.append(clean)
@@ -119,9 +121,9 @@ class ProducerPool:
         return Lease(self, plan.key, batch, clean.producer, clean.use.ack)
 
     def put(self, lease: Lease, ack: int) -> None:
-        """Take back the producer of a lease, which is over. Use `Lease.finish()`."""
+        """Put back the producer of a finished lease. Use `Lease.finish()`."""
         if lease.process != os.getpid():
-            return  # It's the parent's.
+            return  # The producer belongs to the parent process.
         pool = self._of_process()
         with pool.lock:
             idle = pool.idle.pop(lease.key, [])
@@ -130,7 +132,7 @@ class ProducerPool:
             pool.keep(lease.key, idle)
 
     def _of_process(self) -> _Pool:
-        # Race: a fork copies a lock which another thread holds, and that thread isn't there.
+        # Race: a fork may copy a lock which is held by a thread that doesn't exist in the child.
         return self._pools.setdefault(os.getpid(), _Pool())
 
     def __repr__(self) -> str:

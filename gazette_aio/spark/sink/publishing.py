@@ -1,4 +1,4 @@
-"""What one task of a sink does: it publishes its rows, and reports them to the driver."""
+"""Work of a sink's task: publishing its rows, and reporting them to the driver."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _NAMES_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What the driver tells the tasks of a batch. It can be pickled."""
+    """Plan of a batch for its tasks. Pickles."""
 
     options: SinkOptions
     columns: SinkColumns
     targets: tuple[Target, ...] = ()
     """Journals which the options select."""
     plans: dict[SinkKey, Plan] = field(default_factory=dict[SinkKey, Plan])
-    """Of exactly-once sinks, by query."""
+    """Plans of an exactly-once sink, by query."""
 
 
 def publish_rows(
@@ -61,22 +61,22 @@ def publish_rows(
     *,
     memory_bytes: int | None = None,
 ) -> TaskMessage:
-    """Publish the rows of a task, and return its report once all of them are appended.
+    """Publish the rows of a task, and return its report after all of them are appended.
 
-    Unless delivery is at least once, they're pending until the driver has them acknowledged. A
-    record batch is encoded as a whole before any of it is appended. If it fails, what is pending is
-    rolled back if that's soon done.
+    Unless delivery is at least once, the messages are pending until the driver acknowledges them. A
+    record batch is encoded as a whole before any of it is appended. After an error, pending
+    messages are rolled back within a time limit.
 
     Args:
-        plan: What the driver has planned.
+        plan: Plan of the batch.
         key: The sink.
-        batch: Number of its batch.
+        batch: Number of the batch.
         rows: The rows.
-        memory_bytes: Most content which is kept until it's appended; None for the usual.
+        memory_bytes: Greatest number of bytes kept until they are appended; None for the default.
 
     Raises:
         ConfigurationError: Rows can't be published to a journal.
-        ValidationError: A row can't be, such as one which isn't a JSON object.
+        ValidationError: A row can't be encoded, for example because it isn't a JSON object.
         GazetteError: An append failed.
     """
     task = _Task(plan, key, batch, memory_bytes)
@@ -102,13 +102,13 @@ class _Task:
         self._encoder: RowEncoder | None = None
         self._appends: JournalAppends | None = None
         self._content_types: dict[str, str] = {}
-        """Of the journals which were published to."""
+        """Content types of the journals with messages."""
         self._firsts: dict[str, int] = {}
-        """Clocks of their first messages."""
+        """Clocks of the journals' first messages."""
         self._rows = 0
 
     def publish(self, batch: RecordBatch) -> None:
-        """Encode rows, and hand them to the event loop to be appended."""
+        """Encode rows, and append them in the event loop."""
         options = self._plan.options
         if unknown := self._router.unknown(batch):
             self._router.add(bridge.run(_find(options, unknown)))
@@ -127,7 +127,7 @@ class _Task:
                 first, data = encoder.stamp(target, part, clock, self._flags)
                 self._firsts.setdefault(target[0], first)
                 frames.append((target[0], data))
-        # Invariant: what's rolled back is all that may have been appended.
+        # Invariant: a roll back covers all messages which may have been appended.
         self._content_types.update(rows_of.keys())
         self._rows += batch.num_rows
         bridge.run(self._put(frames))
@@ -166,10 +166,10 @@ class _Task:
         return TaskMessage(self._key, self._batch, producer, ack, self._rows, journals, firsts)
 
     def fail(self) -> None:
-        """Stop appends, and roll back what was published."""
+        """Stop appends, and roll back the messages."""
         try:
             bridge.run(self._fail())
-        except Exception as error:  # noqa: BLE001 - it must not hide the cause.
+        except Exception as error:  # noqa: BLE001 - No error may hide the cause.
             _logger.warning("messages of a task remain pending: %s", error)
 
     async def _flush(self, appends: JournalAppends) -> None:
@@ -192,7 +192,7 @@ class _Task:
 
 
 _idle: Final[dict[int, list[tuple[ProducerID, int]]]] = {}
-"""Producers of committed messages by process, and their last clocks. They have nothing pending."""
+"""Idle producers of committed messages by process, and their last clocks."""
 
 
 def _take_idle(key: SinkKey, batch: int) -> Lease:
@@ -208,7 +208,7 @@ def _put_back(lease: Lease) -> None:
 
 
 async def _find(options: SinkOptions, names: list[str]) -> list[Target]:
-    """Return the journals of names which rows have, or all which options select."""
+    """Return the journals which rows name, or all journals which options select."""
     client = await spark_client(options.connection)
     if options.selection:
         return await list_targets(client, options.selection.label_selector())
@@ -224,15 +224,15 @@ async def _find(options: SinkOptions, names: list[str]) -> list[Target]:
 async def list_targets(client: JournalClient, selector: pb.LabelSelector) -> list[Target]:
     """Return the journals of a selector with their content types, in the order of the listing.
 
-    Cancellation: safe.
-
     Raises:
         GazetteError: The listing failed.
+
+    Cancellation: safe.
     """
     listing = await answered(client.list(selector), "a listing of journals")
     return [(each.spec.name, content_type_of(each.spec)) for each in listing.journals]
 
 
 def _choose(limit: int, count: int) -> NDArray[np.int64]:
-    # Race: one generator, which a fork copies, would choose the same in all workers.
+    # Race: a shared generator would be copied by forks, and choose the same in all workers.
     return np.random.default_rng().integers(limit, size=count)

@@ -1,4 +1,4 @@
-"""The choice of the journals which rows of a sink go to."""
+"""Choice of journals for the rows of a sink."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     Rows = range | list[int]
 
 _MOST_KEYS: Final = 1 << 16
-"""Keys whose targets are kept."""
+"""Greatest number of keys whose targets are cached."""
 
 
 class Router:
-    """Tells the journals of rows.
+    """Chooses the journals of rows.
 
-    They're those of the option `journal`, or else of the column, or else what a mapping of keys
-    chooses among the targets: bit for bit as publishers of messages do.
+    The option `journal` names the journal, or else the column `journal` does, or else a mapping of
+    keys chooses among the targets, exactly as a Publisher's mapping does.
 
     Args:
         options: Options of the sink.
-        columns: What the columns of rows are.
+        columns: Columns of the rows.
         targets: Journals which the options select, in the order of their listing.
-        choose: Returns so many random numbers below a limit, for rows without keys.
+        choose: Returns random numbers below a limit (first argument), for rows without keys.
 
     Raises:
-        ConfigurationError: Neither options nor columns tell the journals.
+        ConfigurationError: Neither options nor columns decide the journals.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Router:
         """Return journals which rows name, and whose content types aren't known yet.
 
         Raises:
-            ValidationError: One is that of commits.
+            ValidationError: A row names the commit journal.
         """
         if self._by_column is None:
             return []
@@ -85,14 +85,14 @@ class Router:
         return [name for name in names if name is not None and name not in self._content_types]
 
     def add(self, targets: Sequence[Target]) -> None:
-        """Take in journals which rows may name."""
+        """Add journals which rows may name."""
         self._content_types.update(targets)
 
     def route(self, batch: RecordBatch) -> dict[Target, Rows]:
-        """Return the indices of the rows of each target, in their order.
+        """Return the indices of the rows of each target, in order.
 
         Raises:
-            ValidationError: A row has no journal, one which isn't known, or no key.
+            ValidationError: A row has no journal, an unknown journal, or no key.
         """
         if not (count := batch.num_rows):
             return {}
@@ -140,15 +140,15 @@ class Router:
 
 
 def check_routing(options: SinkOptions, columns: SinkColumns) -> None:
-    """Raise ConfigurationError unless options and columns tell the journals of rows."""
+    """Raise ConfigurationError unless options and columns decide the journals of rows."""
     if columns.journal is not None and options.mapping is not None:
         raise ConfigurationError(
-            f"mapping={options.mapping} contradicts column 'journal', which tells where rows go"
+            f"mapping={options.mapping} contradicts column 'journal', which names the journals"
         )
     if options.journal is None and columns.journal is None:
         if not options.selection:
             raise ConfigurationError(
-                "nothing tells the journals of rows: expected one of the options journal, selector,"
+                "nothing names the journals of rows: expected one of the options journal, selector,"
                 " journals and prefix, or a column 'journal'"
             )
         _mapping(options, columns)
@@ -164,7 +164,7 @@ def _mapping(options: SinkOptions, columns: SinkColumns) -> str | None:
 
 
 def _group(numbers: NDArray[np.int64], targets: list[Target]) -> dict[Target, Rows]:
-    """Return the indices of rows by their targets, of which numbers are given."""
+    """Return the indices of rows by target; `numbers` has the index of each row's target."""
     if len(targets) == 1:
         return {targets[0]: range(len(numbers))}
     order = np.argsort(numbers, kind="stable")

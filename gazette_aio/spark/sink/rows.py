@@ -1,15 +1,15 @@
-"""Rows of a sink, as messages: which columns hold what, and their encoding.
+"""Rows of a sink as messages: meaning of the columns, and encoding.
 
-| column | what it is |
+| column | meaning |
 | --- | --- |
 | `_value`, or `value` of STRING or BINARY | the whole message |
-| `key` | what a mapping hashes |
-| `journal` | the journal of the row |
-| `_journal`, `_begin`, … | what a source tells of a message: left out |
+| `key` | key of the mapping |
+| `journal` | journal of the row |
+| `_journal`, `_begin`, … | columns of a source which describe a message: ignored |
 | others | members of the message, by name; fields of CSV, by position |
 
-The columns of sources are taken as they are, so that a journal is copied by loading and saving it.
-That's why `_journal` isn't where a row goes. UUIDs which messages have are replaced.
+Columns of a source are accepted, so that loading and saving copies a journal. `_journal` thus
+doesn't choose the journal of a row. UUIDs in messages are replaced.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ _SLICE_ROWS: Final = 4096
 
 
 class SinkColumns(NamedTuple):
-    """Columns of rows by what they are."""
+    """Columns of rows, by meaning."""
 
     value: str | None
-    """The whole message."""
+    """Column of whole messages, or None."""
     documents: tuple[str, ...]
-    """Or its members. May be empty."""
+    """Columns of members, if there's no column of whole messages."""
     key: str | None
     journal: str | None
     corrupt: str | None
-    """Texts of records which a source couldn't decode: such rows are refused."""
+    """Column with the texts of bad records of a source: such rows are refused."""
 
 
 def classify_rows(schema: Schema) -> SinkColumns:
-    """Return what the columns of rows are. They're told by their exact names.
+    """Return the meaning of columns by their exact names.
 
     Raises:
-        ConfigurationError: There's nothing to publish, it's unclear what, or a type is wrong.
+        ConfigurationError: There is no column to publish, columns contradict, or a type is wrong.
     """
     kinds: dict[str, Any] = dict(zip(schema.names, cast("Any", schema).types, strict=True))
     names = [name for name in schema.names if name not in RESERVED or name == VALUE_NAME]
@@ -84,8 +84,8 @@ def classify_rows(schema: Schema) -> SinkColumns:
         value = VALUE_NAME if VALUE_NAME in documents else "value"
         if others := [name for name in documents if name != value]:
             raise ConfigurationError(
-                f"column {value!r} is the whole message, but there's {others[0]!r} as well: drop"
-                " it, or let to_json() or another column's name have them together"
+                f"column {value!r} is the whole message, but there is also column {others[0]!r}:"
+                f" drop it, or combine both by to_json(), or rename {value!r}"
             )
         documents = []
         if not _is_text(kinds[value]):
@@ -133,7 +133,7 @@ def check_target(content_type: str, options: SinkOptions) -> None:
 
 
 class _Kind(NamedTuple):
-    """What's the same for all journals of a content type."""
+    """Adapter and acknowledgements of a content type."""
 
     adapter: Adapter[Any]
     acknowledgement: Callable[[UUID], bytes]
@@ -143,10 +143,10 @@ class RowEncoder:
     """Encodes and stamps the rows of one task.
 
     Args:
-        columns: What the columns of rows are.
+        columns: Columns of the rows.
         options: Options of the sink.
-        message_type: Class of protobuf messages, if an option names one.
-        producer: ID to stamp messages with.
+        message_type: Class of protobuf messages, if an option names it.
+        producer: ID of the messages' producer.
     """
 
     def __init__(
@@ -163,15 +163,15 @@ class RowEncoder:
     def encode(
         self, batch: RecordBatch, rows_of: dict[Target, range | list[int]]
     ) -> list[tuple[Target, list[Encoded]]]:
-        """Return the rows of a batch encoded, by their targets.
+        """Return the encoded rows of a batch by target.
 
         Args:
             batch: The rows.
-            rows_of: Indices of those of each target.
+            rows_of: Indices of the rows of each target.
 
         Raises:
-            ConfigurationError: Messages of a target can't be made of the columns.
-            ValidationError: A row can't be encoded, such as a value which isn't a JSON object.
+            ConfigurationError: The columns can't be encoded as messages of a target.
+            ValidationError: A row can't be encoded, for example because it isn't a JSON object.
         """
         self._refuse_corrupt(batch)
         table = self._documents(batch)
@@ -193,7 +193,7 @@ class RowEncoder:
                 except GazetteError:
                     raise
                 except Exception as error:
-                    # Classes of messages raise what they will.
+                    # Message classes may raise any exception.
                     text = f"rows {some[0]} to {some[-1]}: {type(error).__name__}: {error}"
                     raise ValidationError(text) from error
                 parts.append(part)
@@ -201,12 +201,12 @@ class RowEncoder:
         return encoded
 
     def stamp(self, target: Target, part: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
-        """Return the first clock and the frames of encoded rows, for which the clock advances."""
+        """Advance the clock by the number of rows, and return the first clock and the frames."""
         clock.update()
         return self._routes[target].stamp(part, clock, flags)
 
     def template(self, content_type: str) -> AckTemplate:
-        """Return the form of acknowledgements of journals which rows were encoded for."""
+        """Return the template of acknowledgements of a content type for which rows were encoded."""
         template = self._templates.get(content_type)
         if template is None:
             acknowledgement = self._kind(content_type).acknowledgement

@@ -1,14 +1,14 @@
-"""Writers of Spark, of batches and of streams.
+"""Writers of Spark for batches and streams.
 
-| call | where |
+| call | process |
 | --- | --- |
-| the constructor of a batch's writer | a process which plans; it's pickled to all others |
-| the constructor of a stream's writer | the same, for every batch; and where it's committed |
-| `write()` | processes which execute |
-| `commit()`, `abort()` | a process which commits |
+| constructor of a batch's writer | planning; the writer is pickled to all other processes |
+| constructor of a stream's writer | planning, for every batch; and committing |
+| `write()` | executing |
+| `commit()`, `abort()` | committing |
 
-So a stream's writer plans when it's pickled, which only the one for the tasks is; and what a commit
-knows of the batch is what its tasks report.
+A stream's writer plans when it's pickled, because only the writer for the tasks is. A commit knows
+only the reports of the tasks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.spark.options import SinkOptions
 else:
-    # PySpark 4.0 hasn't got it. Streams are refused there.
+    # PySpark 4.0 has no such class. Streams are refused there.
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
     )
@@ -57,28 +57,28 @@ _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.
 
 @dataclass(frozen=True)
 class SinkMessage(WriterCommitMessage):
-    """What a task reports to the driver."""
+    """Report of a task to the driver."""
 
     task: TaskMessage
     run: str = ""
-    """Run of the query, for people."""
+    """Run of the query, informative."""
 
 
 class GazetteWriter(DataSourceArrowWriter):
     """Publishes one batch.
 
-    It's visible as a whole, or not at all. With a commit journal, that's so even if the driver dies
-    meanwhile, and it's published once however often it's run: by the option `txnId`, or within
-    `foreachBatch` by query and batch.
+    The batch is visible as a whole, or not at all. With a commit journal, this holds even if the
+    driver dies, and the batch is published once even if it runs several times: the option `txnId`
+    identifies it, or query and batch within `foreachBatch`.
 
     Args:
         schema: Schema of the rows.
         options: Options of the sink.
-        overwrite: Whether what's there is to be replaced, which isn't possible.
+        overwrite: Whether to replace existing content, which is refused.
 
     Raises:
-        ConfigurationError: Rows can't be published as options and schema say.
-        GazetteError: Brokers can't tell.
+        ConfigurationError: The schema and the options don't fit the journals.
+        GazetteError: An RPC failed.
     """
 
     def __init__(self, schema: StructType, options: SinkOptions, overwrite: bool) -> None:  # noqa: FBT001 - Spark's.
@@ -91,7 +91,7 @@ class GazetteWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override]  # PySpark overrides it in the same way.
         self, iterator: Iterator[RecordBatch]
     ) -> SinkMessage:
-        """Publish the rows of a task. They stay pending until the batch is committed."""
+        """Publish the rows of a task, which are pending until the batch is committed."""
         name, transaction = sink_name(self.options), self.options.txn_id
         properties = _Properties.current()
         if transaction is not None:
@@ -106,8 +106,8 @@ class GazetteWriter(DataSourceArrowWriter):
         """Commit the batch.
 
         Raises:
-            ConfigurationError: Another write of the same batch of a query has published it.
-            GazetteError: It may be committed, or not. To run it again is safe with a commit journal
+            ConfigurationError: Another write published the same batch of the query.
+            GazetteError: The batch may be committed. Running it again is safe with a commit journal
                 and an identity.
         """
         found = _reports(messages)
@@ -119,8 +119,8 @@ class GazetteWriter(DataSourceArrowWriter):
         own = {task.producer for task in tasks if task.journals}
         if record is None or record.key.is_of_one_batch or not own or not _is_run(run):
             return
-        # A run of a query comes to a batch once: it's not that the batch is run again. Of one which
-        # another run decided, only this process knows who came to it.
+        # A run of a query writes a batch once, thus this isn't a repetition of the batch. If
+        # another run decided the batch, only this process knows which write came first.
         before, _committed[record.key] = _committed.get(record.key), (run, batch)
         if own.isdisjoint(record.producers) and (record.run == run or before == (run, batch)):
             raise ConfigurationError(
@@ -129,13 +129,13 @@ class GazetteWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back what was published, unless it's committed. Never fails."""
+        """Roll back the messages, unless they are committed. Never fails."""
         if found := _reports(messages):
             bridge.run(abort_batch(self.options, _tasks(messages), found[0].task.batch))
 
 
 def _is_run(text: str) -> bool:
-    """Whether a group of jobs is the run of a query, and not one which a user named."""
+    """Return whether a job group is the run of a query, and not named by a user."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -143,7 +143,7 @@ def _is_run(text: str) -> bool:
 
 
 _committed: Final[dict[SinkKey, tuple[str, int]]] = {}
-"""Latest batches which writers of this process committed, and the runs of their queries."""
+"""Latest batches which writers of this process committed, with the runs of their queries."""
 
 
 class GazetteStreamWriter(DataSourceStreamArrowWriter):
@@ -152,10 +152,10 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
     Args:
         schema: Schema of the rows.
         options: Options of the sink.
-        overwrite: Whether a batch is to replace what's there, which isn't possible.
+        overwrite: Whether a batch replaces existing content, which is refused.
 
     Raises:
-        ConfigurationError: Rows can't be published as options and schema say.
+        ConfigurationError: The schema and the options contradict.
     """
 
     def __init__(self, schema: StructType, options: SinkOptions, overwrite: bool) -> None:  # noqa: FBT001 - Spark's.
@@ -167,11 +167,11 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
 
     @property
     def plan(self) -> SinkPlan:
-        """What the tasks of the batch have to know, as of the first time that it's asked for.
+        """Plan of the batch, made at the first access.
 
         Raises:
-            ConfigurationError: Rows can't be published as options and schema say.
-            GazetteError: Brokers can't tell.
+            ConfigurationError: The schema and the options don't fit the journals.
+            GazetteError: An RPC failed.
         """
         if self._plan is None:
             _warn(self.options)
@@ -185,11 +185,11 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override]  # PySpark overrides it in the same way.
         self, iterator: Iterator[RecordBatch]
     ) -> SinkMessage:
-        """Publish the rows of a task. They stay pending until the batch is committed."""
+        """Publish the rows of a task, which are pending until the batch is committed."""
         properties = _Properties.current()
         if properties.query is None or properties.batch is None:
             raise ConfigurationError(
-                f"Spark doesn't tell {_QUERY} and {_BATCH}, without which batches aren't known"
+                f"Spark doesn't set {_QUERY} and {_BATCH}, which identify batches"
             )
         key = SinkKey(properties.query, sink_name(self.options))
         task = publish_rows(self.plan, key, properties.batch, iterator)
@@ -200,10 +200,10 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
-        """Commit a batch, and return only when it's done.
+        """Commit a batch, and return when the commit is complete.
 
         Raises:
-            GazetteError: It may be committed, or not. Spark runs the batch again.
+            GazetteError: The batch may be committed. Spark runs it again.
         """
         if found := _reports(messages):
             tasks = [message.task for message in found]
@@ -214,13 +214,13 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
-        """Roll back what was published, unless it's committed. Never fails."""
+        """Roll back the messages, unless they are committed. Never fails."""
         bridge.run(abort_batch(self.options, _tasks(messages), batchId))
 
 
 @dataclass(frozen=True)
 class _Properties:
-    """What Spark tells a task of its query."""
+    """Spark's properties of a task's query."""
 
     query: str | None
     batch: int | None
@@ -240,12 +240,12 @@ class _Properties:
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
-    """Return the reports of the tasks which didn't fail."""
+    """Return the reports of the successful tasks."""
     return [message for message in messages if isinstance(message, SinkMessage)]
 
 
 def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
-    """Return the reports of all tasks, and None for those which failed."""
+    """Return the reports of all tasks, with None for failed tasks."""
     return [message.task if isinstance(message, SinkMessage) else None for message in messages]
 
 
@@ -253,7 +253,7 @@ def _refuse_overwrite(what: str, *, overwrite: bool) -> None:
     if overwrite:
         instead = "mode('append')" if what.startswith("mode") else "outputMode('append')"
         raise ConfigurationError(
-            f"{what} isn't possible: journals are appended to only; use {instead}"
+            f"{what} is refused, because journals are append-only: use {instead}"
         )
 
 
@@ -264,6 +264,6 @@ def _warn(options: SinkOptions) -> None:
     if options.exactly_once is None and options not in _warned:
         _warned.add(options)
         _logger.warning(
-            "without option 'commitJournal', a batch of the stream may be visible in part, and be"
-            " published twice, if its driver dies meanwhile"
+            "without option 'commitJournal', a batch of the stream may be partly visible, or be"
+            " published twice, if its driver dies"
         )

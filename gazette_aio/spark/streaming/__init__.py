@@ -1,1 +1,1 @@
-"""Streams: positions of queries, how far their batches go, and what Spark asks of a source."""
+"""Streams: positions of queries, plans of their batches, and the readers which Spark calls."""

@@ -1,4 +1,4 @@
-"""The reader of streams for Spark 4.2 and later, which limits batches and ends runs."""
+"""Reader of streams for Spark 4.2 and later, with limits of batches and ends of runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
     """
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """Return the limit of batches which options set."""
+        """Return the limit of batches in the options."""
         if self.options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_rows_per_trigger is not None:
@@ -34,32 +34,32 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Have the run end at the present write heads.
+        """End the run at the current write heads.
 
-        Journals which appear later are left to the next run. What's left of those which vanish is
+        Journals which appear later belong to the next run. Unread content of deleted journals is
         lost.
 
         Raises:
-            GazetteError: Brokers can't tell.
+            GazetteError: An RPC failed.
         """
         bridge.run(self._planner.fix_targets())
 
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return where a batch ends: `start` itself, if nothing is new.
+        """Return the end of a batch: `start` itself if there is no new content.
 
-        Limits are soft: each journal goes on by a message, or by a fragment if its framing needs
-        that.
+        Limits are soft: each journal advances by at least a message, or by a fragment if its
+        framing needs that.
 
         Args:
-            start: Where it begins.
-            limit: Limit of its bytes or messages.
+            start: Begin of the batch.
+            limit: Limit of the bytes or messages of the batch.
 
         Raises:
-            DataLossError: What was to be read is lost.
-            ConfigurationError: It can't go on from there with these options.
-            GazetteError: Brokers can't tell, or journals can't be read.
+            DataLossError: Content is lost.
+            ConfigurationError: The query can't continue from `start` with these options.
+            GazetteError: An RPC failed, or journals can't be read.
         """
         match limit:
             case ReadAllAvailable():
@@ -74,5 +74,5 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         return cast("dict[str, Any]", bridge.run(end))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """Return the write heads, as of when the last batch was planned."""
+        """Return the write heads as of the last planned batch."""
         return self._planner.latest()

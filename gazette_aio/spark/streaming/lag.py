@@ -1,4 +1,4 @@
-"""How far a streaming query is behind, from what Spark tells of its progress."""
+"""Lag of a streaming query, from the progress which Spark reports."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from gazette_aio.spark.streaming.offsets import Offsets, is_recreated
 
 
 def lag(progress: Mapping[str, Any] | str | None) -> dict[str, int]:
-    """Return how many bytes of each journal a streaming query has yet to read.
+    """Return the number of bytes of each journal which a streaming query has yet to read.
 
-    It's as of the end of the batch that the progress is of: from there up to the write heads as
-    they were then. A journal which several sources read is as far behind as the last of them.
+    The lag is from the end of the reported batch to the write heads at that time. The lag of a
+    journal with several sources is the greatest of them.
 
-    PySpark before 4.2 has no write heads in what it tells; nor have sources other than Gazette's.
-    They're left out.
+    PySpark before 4.2 doesn't report write heads; such sources and sources other than Gazette's are
+    left out.
 
     Args:
         progress: `query.lastProgress`, which may be None, `event.progress` of a listener, or its
             JSON.
 
     Raises:
-        ValidationError: It isn't JSON, or offsets are of a later version of this package.
+        ValidationError: The progress isn't JSON, or a later version of this package wrote the
+            offsets.
 
     Example:
         behind = sum(lag(query.lastProgress).values())
@@ -57,7 +58,7 @@ def _sources(progress: Mapping[str, Any] | str | None) -> list[Mapping[str, Any]
 
 
 def _offsets(value: object) -> Offsets | None:
-    """Return offsets of ours, which Spark tells as text or as an object; or None."""
+    """Return offsets of Gazette's source, which Spark reports as text or object; or None."""
     if isinstance(value, str):
         try:
             value = cast("object", json.loads(value))

@@ -1,16 +1,15 @@
-"""Plans the batches of a streaming query for Spark before 4.2, which doesn't tell where they begin.
+"""Planner of streaming batches for Spark before 4.2, which doesn't pass their begins.
 
-There, `latestOffset()` has no argument. Within a run it's known that a batch begins where the last
-one ended. But the first batch of a run is planned without any knowledge of what was read before,
-nor whether anything was. So it's planned for both. It ends at the write heads, whatever the limits.
-If the query turns out to be new, it begins where a new one does, which its end says. If not, that's
-ignored.
+There, `latestOffset()` has no argument. Within a run, a batch begins at the end of the last batch.
+But the first batch of a run is planned without knowing whether and what the query read before. Its
+plan fits both cases: it ends at the write heads, regardless of limits, and its end includes the
+begin of a new query, which is ignored if the query isn't new.
 
-States of producers at that end depend on the begin as well, so this end has none; nor has it places
-in journals which are gone. When the begin is told, along with the tasks, both are found out and
-held on to by the process; all further ends have them. If a run goes on from an end without states,
-as its predecessor was of a single batch, states are computed from the first byte of each journal
-on: they're the same, but it takes time.
+States of producers at that end depend on the begin, so this end has no states, and no positions in
+deleted journals. When Spark passes the begin to plan the tasks, the process computes and keeps
+both, and includes them in further ends. If a run continues from an end without states, because the
+previous run had a single batch, the states are computed from the first byte of each journal: the
+result is the same, but it takes time.
 """
 
 from __future__ import annotations
@@ -37,31 +36,31 @@ if TYPE_CHECKING:
 
 
 class LegacyStreamPlanner(StreamPlanner):
-    """Plans batches of a query, without being told where they begin.
+    """Plans batches of a query without knowing their begins.
 
     The arguments are those of `StreamPlanner`.
     """
 
     _last: Mapping[str, Any] | None = None  # End of the last batch.
-    _known: tuple[Mapping[str, Any], Offsets] | None = None  # An end, and what it lacks.
+    _known: tuple[Mapping[str, Any], Offsets] | None = None  # An end, and its complete form.
 
     async def next_end(
         self, *, max_bytes: int | None = None, max_rows: int | None = None
     ) -> Mapping[str, Any]:
-        """Return where the next batch ends.
+        """Return the end of the next batch.
 
         Limits are those of `end()`. They're ignored in the first batch of a run.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: As `end()`.
+
+        Cancellation: safe.
         """
         if self._last is None:
             initial = await self.initial()
             journals = await self._listing.ahead_of(Offsets())
             end = plan_batch(initial, journals.values()).offsets
-            # Whichever of them are read from where: all may end within a line.
+            # Any journal may end inside a line.
             end = await self._end_at_lines(batch_ranges(Offsets(), end), end, journals)
             self._last = replace(end, states=None).to_json()
         else:
@@ -71,12 +70,12 @@ class LegacyStreamPlanner(StreamPlanner):
     async def partitions(
         self, given_start: Mapping[str, Any], given_end: Mapping[str, Any]
     ) -> list[Partition]:
-        """Return what the tasks of a batch read. See `StreamPlanner.partitions()`.
+        """Return the partitions of a batch; see `StreamPlanner.partitions()`.
 
         Cancellation: safe.
         """
         if self._last is None:
-            self._last = given_end  # It's a batch which failed in another run.
+            self._last = given_end  # The batch failed in another run.
         return await super().partitions(given_start, given_end)
 
     async def _parse_start(self, given: Mapping[str, Any]) -> Offsets:
@@ -103,7 +102,7 @@ class LegacyStreamPlanner(StreamPlanner):
         return end
 
     async def _recompute(self, offsets: Offsets) -> Offsets:
-        """Return positions with the states there."""
+        """Return positions with the states of producers."""
         journals = await self._listing.look(offsets.journals, fragments=True)
         ranges = [
             BatchRange(name, 0, offset, 0, True, RangeState())  # noqa: FBT003
@@ -127,10 +126,10 @@ class LegacyStreamPlanner(StreamPlanner):
 
 
 def _complete(start: Offsets, end: Offsets, moved: Mapping[str, RangeState]) -> Offsets:
-    """Return an end with what's known of where its batch begins.
+    """Return an end completed from the begin of its batch.
 
-    That's places in journals which are gone, or whose write heads seemed to be behind them, and
-    states of journals which had nothing to read.
+    The end gets positions in journals which are deleted, or whose write heads seemed to lag, and
+    states of journals without new content.
     """
     start = begin_of(start, end)
     kept = {

@@ -1,7 +1,7 @@
 """Ends of the last records of journals.
 
-Publishers append whole messages. But whoever pipes a file to a journal may append the begin of a
-line, and its rest a little later. A batch which ended in between would read neither.
+Publishers append whole messages. But a file which is piped to a journal may be appended in parts of
+lines. A batch which ended inside a line would lose the line.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
 _WINDOW_BYTES: Final = 1 << 20
-"""Bytes within which the end of the last line is looked for at once, from the head backwards."""
+"""Bytes which are searched at once for the end of the last line, from the head backwards."""
 
 
 async def is_complete(client: JournalClient, journal: JournalInfo, options: SourceOptions) -> bool:
     """Return whether a record ends at the head.
 
-    Framings of neither lines nor a suffix are taken to be appended by frames, without an RPC. Where
-    the last bytes are lost, the last record ends there as well.
-
-    Cancellation: safe.
+    Framings with neither lines nor a suffix are assumed to be appended in whole frames, without an
+    RPC. If the last bytes are lost, the last record ends there.
 
     Raises:
         GazetteError: The journal can't be read.
+
+    Cancellation: safe.
     """
     framing = framing_for(options, journal.content_type)
     if framing is None:
@@ -49,19 +49,19 @@ async def is_complete(client: JournalClient, journal: JournalInfo, options: Sour
 
 
 async def last_end(client: JournalClient, planned: JournalRange, options: SourceOptions) -> int:
-    """Return where the last record ends which begins in a range, or the begin if none does.
+    """Return the end of the last record which begins in a range, or the range's begin.
 
-    A record of lines which begins before the end may go on behind the head.
+    A line which begins before the end of the range may extend beyond the head.
 
     Args:
         client: Client to use.
         planned: The range.
         options: Options of the source.
 
-    Cancellation: safe.
-
     Raises:
         GazetteError: The journal can't be read.
+
+    Cancellation: safe.
     """
     journal, begin, end = planned
     if await is_complete(client, journal, options):
@@ -82,9 +82,9 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
 async def _last_record_end(
     client: JournalClient, planned: JournalRange, framing: Framing, options: SourceOptions
 ) -> int:
-    """Return where the last complete record ends of a range up to a head, or its begin."""
+    """Return the end of the last complete record of a range, or the range's begin."""
     journal, begin, end = planned
-    # The suffix may be part of a value, so records are found from a begin of one.
+    # The suffix may be part of a value, so the search starts at the begin of a record.
     if journal.fragments is None:
         async with aclosing(iter_fragments(client, journal.name)) as listed:
             found = tuple([FragmentInfo(each.spec.begin, each.spec.end) async for each in listed])
@@ -99,7 +99,7 @@ async def _last_record_end(
 
 
 def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
-    """Pass over the records which end in content. Who reads it tells which are bad."""
+    """Skip the records which end in content. The reader of the range reports bad records."""
     for _ in split_regions(splitter, [(offset, chunk)]):
         pass
 
@@ -107,7 +107,7 @@ def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
 async def _fetch(
     client: JournalClient, journal: str, begin: int, end: int, options: SourceOptions
 ) -> bytes:
-    """Return the content of a range, or what's behind the last gap of it."""
+    """Return the content of a range after its last gap."""
     reader = _reader_of(client, journal, begin, end, options)
     content, at = bytearray(), begin
     async with aclosing(reader):

@@ -1,11 +1,11 @@
-"""Listings of the journals of a streaming query, with what batches are planned by.
+"""Listings of the journals of a streaming query, for the plans of batches.
 
-To plan a batch takes a listing, and a probe of the head of each journal, all at once. Fragments are
-listed as well where a journal is read which wasn't read a moment ago, as its first content may be
-gone; where a limit can cut it at fragments only; or where there's enough to read to be worth
-several tasks.
+Planning a batch takes a listing and concurrent probes of the heads of journals. Fragments are
+listed for journals which weren't read recently, because their first content may be gone; for
+journals which a limit can cut at fragments only; and for journals with enough content for several
+tasks.
 
-A query outlives a restart of its brokers: once they've answered, it's waited for that they do so
+A query survives a restart of its brokers: after the first answer, it waits for brokers to answer
 again.
 """
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _PROBE_SECONDS: Final = 5.0
-"""Seconds for which a write head which went back is asked for again."""
+"""Seconds for which a write head which decreased is probed again."""
 
 _PAUSE_SECONDS: Final = 1.0
-"""Seconds between attempts to reach brokers which are away."""
+"""Seconds between attempts to reach brokers."""
 
 _FRESH_SECONDS: Final = 60.0
-"""Seconds for which content that was read is taken to be there still."""
+"""Seconds for which content which was read is assumed to exist."""
 
 
 class StreamListing:
-    """Lists the journals of a query, and checks that rows can be made of those which are new.
+    """Lists the journals of a query, and checks that new journals fit the schema.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
     """
 
@@ -60,25 +60,25 @@ class StreamListing:
         self._options = options
         self._schema = schema
         self._layout: RowLayout | None = None
-        self._has_answered = False  # Whether brokers were there.
+        self._has_answered = False  # Whether a broker ever answered.
         self._checked: dict[str, tuple[str, Labels]] = {}
-        self._read: dict[str, tuple[int, float]] = {}  # Offsets read up to, and when.
+        self._read: dict[str, tuple[int, float]] = {}  # Ends of reads, and their times.
 
     async def initial(self) -> dict[str, JournalInfo]:
-        """Return all journals, with what it takes to find where a new query begins.
-
-        Cancellation: safe.
+        """Return all journals, with the properties which decide the begin of a new query.
 
         Raises:
-            ConfigurationError: A journal which is named isn't there, or rows can't be made of one.
-            GazetteError: Brokers can't tell.
+            ConfigurationError: A named journal doesn't exist, or a journal doesn't fit the schema.
+            GazetteError: An RPC failed.
+
+        Cancellation: safe.
         """
         begin_mod_time = 0
         if self._options.starting_timestamp_ms is not None:
             begin_mod_time = self._options.starting_timestamp_ms // 1000 - MAX_SKEW_SECONDS
         journals = await self._list(
             fragments=self._options.starting != "latest",
-            # Others may be created while the query runs.
+            # Selected journals may be created while the query runs.
             allow_none=not self._options.selection.journals,
             begin_mod_time=max(begin_mod_time, 0),
         )
@@ -88,13 +88,13 @@ class StreamListing:
     async def look(
         self, names: Collection[str] | None = None, *, fragments: bool
     ) -> dict[str, JournalInfo]:
-        """Return the journals of these names which are there; or all of the query.
-
-        Cancellation: safe.
+        """Return the existing journals of these names, or all journals of the query.
 
         Raises:
-            ConfigurationError: Rows of the schema can't be made of one.
-            GazetteError: Brokers can't tell.
+            ConfigurationError: A journal doesn't fit the schema.
+            GazetteError: An RPC failed.
+
+        Cancellation: safe.
         """
 
         def is_wanted(journal: JournalInfo) -> bool:
@@ -105,12 +105,12 @@ class StreamListing:
         return {journal.name: journal for journal in listed}
 
     async def ahead_of(self, start: Offsets) -> dict[str, JournalInfo]:
-        """Return all journals, with heads that aren't behind what was read, but for a warning.
-
-        Cancellation: safe.
+        """Return all journals. Heads before the offsets already read are probed again for a while.
 
         Raises:
             GazetteError: As `look()`.
+
+        Cancellation: safe.
         """
         journals = await self.look(fragments=False)
         deadline = time.monotonic() + _PROBE_SECONDS
@@ -121,10 +121,12 @@ class StreamListing:
             if start.revisions.get(name) in (None, journals[name].create_revision)
             and journals[name].fragments is None
         ]:
-            # An empty append would tell, but who reads may not be allowed to append. A replica
-            # which is behind learns of it by the next proposal, or within the time of an append.
+            # An empty append would return the head, but readers may not be allowed to append. A
+            # lagging replica learns the head with the next proposal, or the next append.
             if time.monotonic() >= deadline:
-                _logger.warning("write heads are behind what was read", extra={"journals": behind})
+                _logger.warning(
+                    "write heads are before offsets already read", extra={"journals": behind}
+                )
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
@@ -139,18 +141,18 @@ class StreamListing:
         *,
         cuts: bool,
     ) -> None:
-        """List the fragments of those journals where it matters.
+        """List the fragments of the journals for which planning needs them.
 
         Args:
-            start: Where a batch begins.
-            journals: The journals, which are replaced by those with fragments.
-            targets: Where the run ends, if it does.
-            cuts: Whether journals are to be cut.
-
-        Cancellation: safe.
+            start: Begin of the batch.
+            journals: The journals, updated with fragments.
+            targets: Targets of an AvailableNow run, if it is one.
+            cuts: Whether a limit cuts journals.
 
         Raises:
             GazetteError: As `look()`.
+
+        Cancellation: safe.
         """
         fresh = time.monotonic() - _FRESH_SECONDS
         names: set[str] = set()
@@ -166,18 +168,18 @@ class StreamListing:
                 names.add(name)
         found = await self.look(names, fragments=True) if names else {}
         for name, journal in found.items():
-            # Race: fragments may be those of a replica which doesn't know of the last append yet.
+            # Race: the fragments may be of a replica which doesn't know the last append yet.
             is_same = journal.create_revision == journals[name].create_revision
             head = max(journal.head, journals[name].head) if is_same else journal.head
             journals[name] = replace(journal, head=head)
 
     def note_read(self, ranges: Iterable[BatchRange]) -> None:
-        """Take note of what's read now."""
+        """Note the ends and the time of reads."""
         now = time.monotonic()
         self._read |= {one.journal: (one.end, now) for one in ranges}
 
     async def _list(self, **wanted: Any) -> list[JournalInfo]:
-        """Return what `list_journals()` does of these arguments, as soon as brokers answer."""
+        """Call `list_journals()`, and repeat the call while brokers restart."""
         options = self._options
         began = time.monotonic()
         while True:
@@ -188,7 +190,7 @@ class StreamListing:
                 waited = time.monotonic() - began
                 if not (self._has_answered and error.retryable and waited < options.fetch_timeout):
                     raise
-                _logger.warning("brokers are waited for: %s", str(error))
+                _logger.warning("waiting for brokers: %s", str(error))
             else:
                 self._has_answered = True
                 return found
@@ -213,11 +215,11 @@ class StreamListing:
             try:
                 head = await head_of(client, name)
             except (pb.JournalNotFoundError, pb.SuspendedError):
-                journals.pop(name)  # The next listing tells.
+                journals.pop(name)  # The next listing decides.
             else:
                 journals[name] = replace(journals[name], head=head)
 
         await map_bounded(probe, names)
 
     def __repr__(self) -> str:
-        return f"<StreamListing, {len(self._checked)} journals were seen>"
+        return f"<StreamListing, {len(self._checked)} journals seen>"

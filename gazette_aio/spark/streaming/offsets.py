@@ -1,21 +1,21 @@
 """Positions of a streaming query, as Spark keeps them in its checkpoint.
 
-    {"base": {JOURNAL: OFFSET, ...},     of the end of the first batch: where that begins
-     "c": {JOURNAL: REVISION, ...},      at which journals were created, where that's known
-     "h": {JOURNAL: OFFSET, ...},        where journals ended that weren't read up to there
-     "init": true,                       of the begin of the first batch
-     "j": {JOURNAL: OFFSET, ...},        up to which journals are read
-     "s": {JOURNAL: STATE, ...},         of producers, as `RangeState.to_json()` has it
+    {"base": {JOURNAL: OFFSET, ...},     begin of the first batch, in the end of that batch
+     "c": {JOURNAL: REVISION, ...},      revisions at which journals were created, where known
+     "h": {JOURNAL: OFFSET, ...},        write heads of journals which have unread content
+     "init": true,                       in the begin of the first batch
+     "j": {JOURNAL: OFFSET, ...},        offsets up to which journals are read
+     "s": {JOURNAL: STATE, ...},         states of producers, from `RangeState.to_json()`
      "v": 1}
 
 Theory of operation. Spark asks for the begin of the first batch, but writes only the ends of
-batches to its checkpoint. If that batch is planned again after a crash, it's given another begin.
-So its end says where it begins, and `begin_of()` prefers that. As this makes the two texts differ,
-Spark runs the first batch at once, even if there's nothing to read, and the begin is kept.
+batches to its checkpoint. If the first batch is planned again after a crash, Spark passes another
+begin. The end of the batch thus includes its begin, which `begin_of()` prefers. As the two texts
+differ, Spark runs the first batch at once, even without content, and the begin is kept.
 
-Spark compares texts. Equal positions give equal JSON, key by key, and where nothing is new
-`settle()` returns the very object which Spark gave. Where journals end isn't a position: it's kept
-so that a query which is started again knows what it has yet to read of a journal that is gone.
+Spark compares texts. Equal positions have equal JSON, key by key, and without new content
+`end_text()` returns the object which Spark passed. Write heads aren't positions: they are kept so
+that a restarted query knows the unread content of a deleted journal.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _TextT = TypeVar("_TextT", str, Mapping[str, Any])
 
 
 class BatchRange(NamedTuple):
-    """What a batch reads of a journal."""
+    """Range of a journal in a batch."""
 
     journal: str
     begin: int
     end: int
     revision: int
-    """Revision at which the journal was created; or 0 if that isn't known."""
+    """Revision at which the journal was created; or 0 if it's unknown."""
     is_new: bool
-    """Whether it was found while the query ran: it's read from its first byte, wherever that is."""
+    """Whether the journal appeared while the query ran, and is read from its first byte."""
     state: RangeState | None
-    """State of producers where it begins, if messages are sequenced."""
+    """State of producers at the begin, if messages are sequenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,12 @@ class Offsets:
 
     Args:
         journals: Offset up to which each journal was read.
-        revisions: Revisions at which journals were created, of those where it's known.
+        revisions: Revisions at which journals were created, where known.
         states: States of producers at these offsets; or None if messages aren't sequenced. Journals
-            of which no producer is known may be missing.
-        base: Offsets at which the first batch begins, if this is its end.
-        is_initial: Whether the first batch begins here.
-        heads: Write heads of journals, as they were known then. Those which were read up to there
-            don't count.
+            without known producers may be missing.
+        base: Begin of the first batch, if this is its end.
+        is_initial: Whether this is the begin of the first batch.
+        heads: Known write heads of journals. Heads up to which journals were read don't count.
     """
 
     journals: dict[str, int] = field(default_factory=dict[str, int])
@@ -83,15 +82,15 @@ class Offsets:
     def initial(
         cls, journals: Iterable[JournalInfo], starting: Positions, *, committed: bool
     ) -> Self:
-        """Return where a new query begins.
+        """Return the begin of a new query.
 
         Args:
-            journals: Its journals.
-            starting: Value of the option.
+            journals: Journals of the query.
+            starting: Value of the option `startingOffsets`.
             committed: Whether messages are sequenced.
 
         Raises:
-            ConfigurationError: If an offset is out of bounds.
+            ConfigurationError: An offset is out of bounds.
         """
         listed = list(journals)
         return cls(
@@ -102,7 +101,7 @@ class Offsets:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON. Equal positions give equal texts, as all keys are in order."""
+        """Return the positions as JSON with ordered keys: equal positions have equal texts."""
         found: dict[str, Any] = {}
         if self.base is not None:
             found["base"] = _sorted(self.base)
@@ -130,10 +129,10 @@ class Offsets:
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> Self:
-        """Return what `to_json()` or `to_text()` returned.
+        """Return the positions of `to_json()` or `to_text()`.
 
         Raises:
-            ValidationError: If it isn't such JSON, or is of a version which isn't known.
+            ValidationError: The JSON isn't valid, or its version is unknown.
         """
         try:
             top = cast("object", json.loads(value)) if isinstance(value, str) else value
@@ -147,26 +146,27 @@ class Offsets:
     def _parse(cls, top: Mapping[str, Any]) -> Self:
         version = top.get("v")
         if type(version) is not int or version != VERSION:
-            raise ValueError(f"version {version!r:.40} isn't known")
+            raise ValueError(f"version {version!r:.40} is unknown")
         if not top.keys() <= _KEYS:
-            raise ValueError(f"{min(top.keys() - _KEYS)!r:.40} isn't known")
+            raise ValueError(f"key {min(top.keys() - _KEYS)!r:.40} is unknown")
         journals = _parse_numbers(top.get("j"), "j")
         revisions = _parse_numbers(top.get("c", {}), "c")
         heads = _parse_numbers(top.get("h", {}), "h")
         base = _parse_numbers(top["base"], "base") if "base" in top else None
         is_initial = "init" in top
         if is_initial and (top["init"] is not True or base is not None):
-            raise ValueError("'init' contradicts the others")
+            raise ValueError("'init' contradicts other keys")
         states = _parse_states(top["s"], journals) if "s" in top else None
         if not (revisions.keys() | heads.keys() | (base or {}).keys()) <= journals.keys():
             raise ValueError("a journal isn't in 'j'")
         return cls(journals, revisions, states, base, is_initial, heads)
 
     def sequence(self, *, committed: bool) -> Self:
-        """Return this for a query which does or doesn't sequence messages.
+        """Return these positions for a query which does or doesn't sequence messages.
 
         Raises:
-            ConfigurationError: If it does, and states of producers were needed but aren't there.
+            ConfigurationError: The query sequences messages, but the states of producers are
+                missing.
         """
         if not committed:
             return replace(self, states=None)
@@ -181,11 +181,11 @@ class Offsets:
         return self
 
     def end_at(self, states: Mapping[str, RangeState], horizon: timedelta | int) -> Self:
-        """Return this as the end of a batch of which messages were sequenced up to `states`.
+        """Return these positions as the end of a batch whose messages were sequenced.
 
         Args:
-            states: State of each journal which was sequenced, at the offset where the batch ends.
-            horizon: Producers are forgotten as by `prune()`: nanoseconds, or a timedelta.
+            states: State of each sequenced journal at the end of the batch.
+            horizon: Age at which `prune()` forgets producers: nanoseconds, or a timedelta.
         """
         pruned = {name: prune(state, horizon) for name, state in states.items()}
         return replace(
@@ -195,13 +195,13 @@ class Offsets:
         )
 
 
-def settle(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, Any]:
-    """Return the end of a batch for Spark, which is `given` if nothing is new.
+def end_text(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, Any]:
+    """Return the end of a batch for Spark, which is `given` without new content.
 
     Args:
-        start: Where the batch begins.
-        end: Where it ends.
-        given: What Spark gave for `start`, and was parsed.
+        start: Begin of the batch.
+        end: End of the batch.
+        given: Object of `start` which Spark passed.
     """
     found = end.to_json()
     if start.is_initial:
@@ -211,7 +211,7 @@ def settle(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, An
 
 
 def begin_of(start: Offsets, end: Offsets) -> Offsets:
-    """Return where a batch begins, given what Spark takes for its begin and its end."""
+    """Return the begin of a batch from the begin and the end which Spark passed."""
     if not start.is_initial or end.base is None:
         return start
     kept = {name: end.revisions[name] for name in end.base if name in end.revisions}
@@ -219,13 +219,13 @@ def begin_of(start: Offsets, end: Offsets) -> Offsets:
 
 
 def batch_ranges(start: Offsets, end: Offsets) -> list[BatchRange]:
-    """Return what a batch reads, in the order of journals' names.
+    """Return the ranges of a batch in the order of journals' names.
 
-    Journals which `start` doesn't know, or which were created anew, are read from their first byte.
+    Journals which aren't in `start`, or which were recreated, are read from their first byte.
 
     Args:
-        start: Where the batch begins, as Spark has it.
-        end: Where it ends.
+        start: Begin of the batch which Spark passed.
+        end: End of the batch.
     """
     start = begin_of(start, end)
     ranges: list[BatchRange] = []
@@ -244,13 +244,13 @@ def batch_ranges(start: Offsets, end: Offsets) -> list[BatchRange]:
 
 
 def is_recreated(offsets: Offsets, name: str, revision: int, head: int) -> bool:
-    """Return whether a known journal isn't the one which was read up to `offsets`.
+    """Return whether a journal was recreated since it was read up to `offsets`.
 
     Args:
-        offsets: The positions, which have the journal.
+        offsets: Positions which include the journal.
         name: Name of the journal.
-        revision: Revision at which it was created; or 0 if that isn't known.
-        head: Its write head, or where a batch ends.
+        revision: Revision at which the journal was created; or 0 if it's unknown.
+        head: Write head of the journal, or the end of a batch.
     """
     known = offsets.revisions.get(name, 0)
     if known and revision:
@@ -268,7 +268,7 @@ def _parse_numbers(value: object, key: str) -> dict[str, int]:
     numbers = cast("Mapping[object, object]", value)
     for name, number in numbers.items():
         if not (isinstance(name, str) and name and is_offset(number)):
-            raise ValueError(f"'{key}' has no number of {name!r:.200}")
+            raise ValueError(f"'{key}' has no number for {name!r:.200}")
     return cast("dict[str, int]", dict(numbers))
 
 

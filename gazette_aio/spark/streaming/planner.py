@@ -1,12 +1,11 @@
-"""Plans the batches of a streaming query: what each reads, and where it ends.
+"""Planner of the batches of a streaming query: their ends and their tasks.
 
-A planner lives as long as a run of the query, in one process. What it knows besides the positions
-which Spark keeps is a cache, or a help to tell a loss: write heads which it saw, what was read
-ahead, where an AvailableNow run ends, and the listing that the next tasks are planned by.
+A planner lives as long as a run of the query, in one process. Its state, besides the positions
+which Spark keeps, is a cache, or helps to detect losses: write heads, content which was read ahead,
+the targets of an AvailableNow run, and the listing for the next tasks.
 
-It asks brokers for little: for a listing of each batch, see `StreamListing`; and if messages are
-sequenced, it reads what's new. Where a limit ended the batch before the write heads, that goes on
-while the tasks of the batch run.
+A batch takes one listing, see `StreamListing`; if messages are sequenced, their UUIDs are read too.
+Where a limit ended the batch before the write heads, reading continues while the tasks run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.rows.formats import isolation_of
 from gazette_aio.spark.streaming.line_ends import is_complete, last_end
 from gazette_aio.spark.streaming.listing import StreamListing
-from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, settle
+from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, end_text
 from gazette_aio.spark.streaming.progress import (
     Target,
     available_now,
@@ -59,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Planned(NamedTuple):
-    """The listing of a batch whose tasks weren't planned yet."""
+    """Listing of a batch whose tasks aren't planned yet."""
 
     start: Mapping[str, Any]
     end: Mapping[str, Any]
@@ -69,12 +68,12 @@ class _Planned(NamedTuple):
 class StreamPlanner:
     """Plans batches of a query.
 
-    Its methods are called one at a time. Positions are JSON of `Offsets`, as Spark passes them.
+    Methods must be called one at a time. Positions are JSON of `Offsets`, as Spark passes them.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
-        cores: Partitions to make at least, of what's not too small for so many.
+        cores: Least number of partitions, unless they would be too small.
     """
 
     def __init__(self, options: SourceOptions, schema: Schema, *, cores: int = 1) -> None:
@@ -95,26 +94,26 @@ class StreamPlanner:
         self._journals: dict[str, JournalInfo] | None = None
         self._targets: dict[str, Target] | None = None
         self._seen: dict[str, int] = {}
-        self._lost: set[str] = set()  # Journals which are gone, and of which that was told.
+        self._lost: set[str] = set()  # Deleted journals whose loss was reported.
         self._planned: _Planned | None = None
         self._ahead = OwnedTask()
 
     async def aclose(self) -> None:
-        """End what's read ahead. Idempotent: it may be used again.
+        """End reading ahead. Idempotent; the planner can be used again.
 
         Cancellation: safe — call again.
         """
         await self._ahead.aclose()
 
     async def initial(self) -> Offsets:
-        """Return where the query begins: always the same.
-
-        Cancellation: safe.
+        """Return the begin of the query: always the same.
 
         Raises:
-            ConfigurationError: A journal which is named isn't there, rows can't be made of one, or
+            ConfigurationError: A named journal doesn't exist, a journal doesn't fit the schema, or
                 an offset is out of bounds.
-            GazetteError: Brokers can't tell.
+            GazetteError: An RPC failed.
+
+        Cancellation: safe.
         """
         if self._initial is None:
             journals = await self._listing.initial()
@@ -125,12 +124,12 @@ class StreamPlanner:
         return self._initial
 
     async def fix_targets(self) -> None:
-        """Have the run end at the present write heads.
-
-        Cancellation: safe.
+        """End the run at the current write heads.
 
         Raises:
-            GazetteError: Brokers can't tell.
+            GazetteError: An RPC failed.
+
+        Cancellation: safe.
         """
         journals = await self._listing.look(fragments=False)
         self._targets = available_now(journals.values())
@@ -143,19 +142,20 @@ class StreamPlanner:
         max_bytes: int | None = None,
         max_rows: int | None = None,
     ) -> Mapping[str, Any]:
-        """Return where a batch ends: the very object which is given, if nothing is new.
+        """Return the end of a batch: the object `given` if there is no new content.
 
         Args:
-            given: Where it begins.
-            max_bytes: Limit of its bytes. It's exceeded by what journals need to go on.
-            max_rows: Limit of its messages, of journals whose messages are sequenced.
-
-        Cancellation: safe.
+            given: Begin of the batch.
+            max_bytes: Soft limit of the bytes: each journal advances by at least a message or
+                fragment.
+            max_rows: Limit of the messages of journals whose messages are sequenced.
 
         Raises:
-            DataLossError: What was to be read is lost.
-            ConfigurationError: It can't go on from there with these options.
-            GazetteError: Brokers can't tell, or journals can't be read.
+            DataLossError: Content is lost.
+            ConfigurationError: The query can't continue from `given` with these options.
+            GazetteError: An RPC failed, or journals can't be read.
+
+        Cancellation: safe.
         """
         await self.aclose()
         start = await self._parse_start(given)
@@ -190,25 +190,25 @@ class StreamPlanner:
         end = replace(
             end, heads={name: journals[name].head for name in end.journals.keys() & journals.keys()}
         )
-        found = settle(start, end, given)
+        found = end_text(start, end, given)
         self._planned = _Planned(given, found, journals)
         return found
 
     async def partitions(
         self, given_start: Mapping[str, Any], given_end: Mapping[str, Any]
     ) -> list[Partition]:
-        """Return what the tasks of a batch read.
+        """Return the partitions of a batch.
 
         Args:
-            given_start: Where it begins, as Spark has it.
-            given_end: Where it ends.
-
-        Cancellation: safe.
+            given_start: Begin of the batch which Spark passed.
+            given_end: End of the batch.
 
         Raises:
-            DataLossError: What was to be read is lost.
-            ConfigurationError: It can't go on from there with these options.
-            GazetteError: Brokers can't tell.
+            DataLossError: Content is lost.
+            ConfigurationError: The query can't continue from `given_start` with these options.
+            GazetteError: An RPC failed.
+
+        Cancellation: safe.
         """
         await self.aclose()
         start = await self._parse_start(given_start)
@@ -221,7 +221,7 @@ class StreamPlanner:
             journals = planned.journals
         else:
             names = {one.journal for one in ranges}
-            # Race: a replica which is behind may not know of what the last line goes on with.
+            # Race: a lagging replica may not know the rest of the last line.
             journals = {
                 name: replace(journal, head=max(journal.head, end.heads.get(name, 0)))
                 for name, journal in (await self._listing.look(names, fragments=True)).items()
@@ -233,7 +233,7 @@ class StreamPlanner:
         return self._pack(found, ranges)
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the write heads as of the last listing, as positions; or None before the first."""
+        """Return the write heads of the last listing as positions; or None before the first."""
         if self._journals is None:
             return None
         listed = self._journals.values()
@@ -270,7 +270,7 @@ class StreamPlanner:
     def _check(
         self, ranges: Sequence[BatchRange], journals: Mapping[str, JournalInfo]
     ) -> list[JournalRange]:
-        """Return what can be read of a batch."""
+        """Return the readable ranges of a batch."""
         known = dict(journals)
         for one in ranges:
             journal = known.get(one.journal)
@@ -278,7 +278,7 @@ class StreamPlanner:
                 continue
             first = min(journal.fragments or (), default=None)
             if first is not None and not is_old(pb.Fragment(mod_time=first.mod_time)):
-                # Race: what was before it may be about to be listed. Who reads it waits for that.
+                # Race: earlier fragments may be listed soon. The reader waits for them.
                 known[one.journal] = replace(journal, fragments=None)
         found, losses = check_batch(ranges, known)
         self._tell(losses)
@@ -298,12 +298,12 @@ class StreamPlanner:
         journals: Mapping[str, JournalInfo],
         max_rows: int | None = None,
     ) -> dict[str, RangeState]:
-        """Return the states where a batch ends."""
+        """Return the states at the end of a batch."""
         found = self._check(ranges, journals)
         states = {one.journal: one.state or RangeState(one.begin) for one in ranges}
         moves = [Move(planned, states[planned.journal.name]) for planned in found]
         moved = await self._tail.advance(moves, max_rows)
-        # What is left of the others is behind their first content.
+        # The other ranges end before their first existing content.
         gone = {
             one.journal: replace(states[one.journal], offset=one.end)
             for one in ranges
@@ -312,13 +312,13 @@ class StreamPlanner:
         return gone | moved
 
     def _following(self, found: Iterable[JournalRange]) -> list[JournalRange]:
-        """Return what's likely to be sequenced next, if the limit of batches stays the same."""
+        """Return the ranges which are likely to be sequenced next, with the same limit."""
         following: list[JournalRange] = []
         for journal, begin, end in found:
             head = journal.head
             if self._targets is not None:
                 head = min(head, self._targets.get(journal.name, Target(0)).head)
-            # Others are cut where fragments end.
+            # Other journals are cut where fragments end.
             if end < head and journal.is_divisible and self._is_committed(journal):
                 following.append(JournalRange(journal, end, min(head, 2 * end - begin)))
         return following
@@ -327,7 +327,7 @@ class StreamPlanner:
         try:
             await self._tail.read_ahead(following)
         except pb.GazetteError as error:
-            # The next batch meets it again, if it matters.
+            # The next batch raises the error again, if it persists.
             _logger.debug("reading ahead: %s", error)
 
     async def _scan(
@@ -336,7 +336,7 @@ class StreamPlanner:
         client = await spark_client(self._options.connection)
         options = self._options
         if journal.fragments is None and options.io == "auto":
-            # It was appended since the last batch, so it's likely to be with a broker still.
+            # The content was appended since the last batch, so a broker likely has it.
             options = replace(options, io="broker")
         scan = scan_uuids(
             client,
@@ -355,7 +355,7 @@ class StreamPlanner:
     async def _end_at_lines(
         self, ranges: Iterable[BatchRange], end: Offsets, journals: Mapping[str, JournalInfo]
     ) -> Offsets:
-        """Return the end of a batch without lines of ranges which aren't complete at the heads."""
+        """Return the end of a batch without incomplete lines at the heads."""
         client = await spark_client(self._options.connection)
 
         async def end_of(planned: JournalRange) -> tuple[str, int]:
@@ -366,10 +366,10 @@ class StreamPlanner:
         return replace(end, journals=end.journals | dict(ends)) if ends else end
 
     def _near_head(self, planned: JournalRange) -> list[JournalRange]:
-        """Return a range whose last record may go on behind the head, or the target of the run."""
+        """Return the range if its last record may extend beyond the head or the run's target."""
         journal, _, end = planned
         if journal.is_divisible:
-            return [planned]  # However far behind: who knows how long a line is.
+            return [planned]  # The length of a line is unknown.
         target = (self._targets or {}).get(journal.name, Target(journal.head))
         is_near = end in {journal.head, target.head}
         return [planned._replace(journal=replace(journal, head=end))] if is_near else []

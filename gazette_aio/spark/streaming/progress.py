@@ -1,17 +1,17 @@
-"""How far a batch of a streaming query goes, and what of its journals is lost.
+"""Ends of batches of a streaming query, and losses of journals.
 
-Theory of operation. `plan_batch()` compares where a query is with a listing of its journals. Each
-journal goes on towards its write head, or the target of an AvailableNow run. A limit of bytes is
-split over journals in proportion to what they lag behind, so that all of them catch up at the same
-time; each goes on by a byte at least, or by as much as its framing needs to be cut. What has
-expired is passed at once, and counts for nothing.
+Theory of operation. `plan_batch()` compares the positions of a query with a listing of its
+journals. Each journal advances towards its write head, or the target of an AvailableNow run. A
+limit of bytes is split over journals in proportion to their lags, so that all journals catch up at
+the same time; each advances by at least a byte, or by as much as its framing needs to be cut.
+Expired content is skipped at once, and doesn't count.
 
-Journals which are gone, were created anew, or fell behind, are losses. They're returned rather than
-raised, as a heads-up: `raise_losses()` makes errors of them if they aren't tolerated. The offsets
-are those of a query which tolerates them. It keeps its place in journals which are gone, reads new
-ones from their first byte, and goes on at the write head of those which fell behind.
+Journals which were deleted or recreated, or whose write heads decreased, are losses. `plan_batch()`
+returns them, and `raise_losses()` raises them if options don't allow losses. The offsets are those
+of a query which allows losses: it keeps its position in deleted journals, reads recreated journals
+from their first byte, and continues at decreased write heads.
 
-`check_batch()` is for the batch which is about to be read, be it planned now or before a restart.
+`check_batch()` checks the batch to be read, which was planned now or before a restart.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ _EXPIRED: Final = "has lost its oldest fragments"
 
 
 class Target(NamedTuple):
-    """Where an AvailableNow run ends in a journal."""
+    """End of an AvailableNow run in a journal."""
 
     head: int
     revision: int = 0
-    """Revision at which the journal was created; or 0 if that isn't known."""
+    """Revision at which the journal was created; or 0 if it's unknown."""
 
 
 class Loss(NamedTuple):
-    """Content of a journal which can't be read any more."""
+    """Content of a journal which is lost."""
 
     journal: str
     reason: str
     begin: int
     end: int
-    """Equal to `begin`, if it isn't known how much is lost."""
+    """Equal to `begin` if the amount is unknown."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of the journal, as it was, can be read any more in this run."""
+        """Whether the journal is lost for the rest of this run."""
         return self.reason == _GONE
 
 
 class BatchEnd(NamedTuple):
-    """Where a batch ends."""
+    """End of a batch."""
 
     offsets: Offsets
-    """Its end, with states as of its begin: see `Offsets.end_at()`."""
+    """End of the batch, with states of its begin; see `Offsets.end_at()`."""
     losses: list[Loss]
-    """What's lost, in the order of journals' names."""
+    """Losses in the order of journals' names."""
 
 
 def available_now(journals: Iterable[JournalInfo]) -> dict[str, Target]:
@@ -74,10 +74,10 @@ def available_now(journals: Iterable[JournalInfo]) -> dict[str, Target]:
 
 
 def regressed(start: Offsets, journals: Iterable[JournalInfo]) -> list[str]:
-    """Return journals whose write heads are behind what was read of them.
+    """Return journals whose write heads are before the offsets already read.
 
-    A replica which hasn't heard of the last append yet says so. Ask again, by an empty append,
-    before the journals are taken for new ones.
+    A replica which doesn't know the last append yet reports such a head: probe again before
+    treating the journal as recreated.
     """
     return [one.name for one in journals if one.head < start.journals.get(one.name, 0)]
 
@@ -90,16 +90,16 @@ def plan_batch(
     targets: Mapping[str, Target] | None = None,
     seen: Mapping[str, int] | None = None,
 ) -> BatchEnd:
-    """Return where a batch ends.
+    """Return the end of a batch.
 
     Args:
-        start: Where it begins.
-        journals: All journals of the query, with fragments of those which can't be cut anywhere if
-            there's a limit. Without them, they're read up to their heads.
-        max_bytes: Limit of the bytes of the batch. It's exceeded by what journals need to go on.
-        targets: Where the run ends, if it does. Other journals are ignored.
-        seen: Write heads which were seen earlier. A journal which is gone is a loss only if its
-            head was beyond what was read.
+        start: Begin of the batch.
+        journals: All journals of the query. With a limit, journals which can't be cut anywhere need
+            fragments; without fragments they are read up to their heads.
+        max_bytes: Soft limit of the bytes: each journal advances by at least a byte or fragment.
+        targets: Targets of an AvailableNow run. Other journals are ignored.
+        seen: Earlier write heads. A deleted journal is a loss only if its head was beyond the
+            offset already read.
     """
     seen = seen or {}
     losses: list[Loss] = []
@@ -151,7 +151,7 @@ def plan_batch(
 
 
 def find_recreated(start: Offsets, end: Offsets) -> list[Loss]:
-    """Return journals which were created anew between positions, in the order of their names."""
+    """Return journals which were recreated between positions, in the order of their names."""
     return [
         Loss(name, _RECREATED, offset, offset)
         for name, offset in sorted(start.journals.items())
@@ -160,11 +160,11 @@ def find_recreated(start: Offsets, end: Offsets) -> list[Loss]:
 
 
 def split_limit(lags: Sequence[int], limit: int | None) -> list[int]:
-    """Return how many bytes each journal goes on: in proportion to its lag, and one at least.
+    """Return the number of bytes by which each journal advances: in proportion, at least one.
 
     Args:
         lags: Bytes by which each journal lags.
-        limit: Bytes of all of them; or None, if there's no limit.
+        limit: Limit of all bytes; None for no limit.
     """
     total = sum(lags)
     if limit is None or total <= limit:
@@ -175,11 +175,11 @@ def split_limit(lags: Sequence[int], limit: int | None) -> list[int]:
 def check_batch(
     ranges: Iterable[BatchRange], journals: Mapping[str, JournalInfo]
 ) -> tuple[list[JournalRange], list[Loss]]:
-    """Return what can be read of a batch, and what can't.
+    """Return the readable ranges of a batch, and its losses.
 
     Args:
-        ranges: What is to be read, from `batch_ranges()`.
-        journals: Journals by name, with fragments if the begins of ranges are to be checked.
+        ranges: Ranges of the batch, from `batch_ranges()`.
+        journals: Journals by name, with fragments to check the begins of ranges.
     """
     found: list[JournalRange] = []
     losses: list[Loss] = []
@@ -200,10 +200,10 @@ def check_batch(
 
 
 def raise_losses(losses: Sequence[Loss]) -> None:
-    """Raise an error if anything is lost.
+    """Raise an error if there are losses.
 
     Raises:
-        DataLossError: Of the first loss. It tells how many there are.
+        DataLossError: Content is lost. The error describes the first loss, and has their number.
     """
     if not losses:
         return
@@ -213,7 +213,7 @@ def raise_losses(losses: Sequence[Loss]) -> None:
     what = f"[{begin}, {end}) can't be read" if missing else f"it was read up to {begin}"
     raise DataLossError(
         f"DATA_LOSS: journal {journal} {reason}: {what}{others}. "
-        "Set failOnDataLoss=false to go on without",
+        "Set failOnDataLoss=false to continue without it",
         journal=journal,
         offset=begin,
         missing=missing,
@@ -221,12 +221,12 @@ def raise_losses(losses: Sequence[Loss]) -> None:
 
 
 def _differ(revision: int, other: int) -> bool:
-    """Return whether revisions, which may be unknown, are of two journals."""
+    """Return whether two revisions are known and differ."""
     return 0 not in (revision, other) and revision != other
 
 
 def _find_loss(start: Offsets, journal: JournalInfo, seen: int) -> Loss | None:
-    """Return what of a listed journal was to be read, and is lost."""
+    """Return the loss of a listed journal, if any."""
     name, head = journal.name, journal.head
     begin = start.journals.get(name)
     if begin is None:
@@ -238,7 +238,7 @@ def _find_loss(start: Offsets, journal: JournalInfo, seen: int) -> Loss | None:
 
 
 def _truncate(state: RangeState, head: int) -> RangeState:
-    """Return a state without pending messages which begin at `head` or behind."""
+    """Return a state without pending messages which begin at `head` or later."""
     kept = {
         producer: bounds if bounds.begin < head else ProducerBounds(bounds.min, bounds.min, -1)
         for producer, bounds in state.producers.items()

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class BaseStreamReader(DataSourceStreamReader):
-    """What readers of all versions of Spark have in common.
+    """Base of the readers for all versions of Spark.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
     """
 
@@ -43,25 +43,25 @@ class BaseStreamReader(DataSourceStreamReader):
         return self._planner_type(self.options, self.schema, cores=usable_cores())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was found out while planning stays where batches are planned.
+        # The planner's state stays in the process which plans.
         return type(self), (self.options, self.schema)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Return where a new query begins.
+        """Return the begin of a new query.
 
         Raises:
-            ConfigurationError: A journal which is named isn't there, or an offset out of bounds.
-            GazetteError: Brokers can't tell.
+            ConfigurationError: A named journal doesn't exist, or an offset is out of bounds.
+            GazetteError: An RPC failed.
         """
         return bridge.run(self._planner.initial()).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """Return what each task of a batch reads.
+        """Return the partitions of a batch, one per task.
 
         Raises:
-            DataLossError: What was to be read is lost.
-            ConfigurationError: It can't go on from there with these options.
-            GazetteError: Brokers can't tell.
+            DataLossError: Content is lost.
+            ConfigurationError: The query can't continue from `start` with these options.
+            GazetteError: An RPC failed.
         """
         planned = bridge.run(self._planner.partitions(start, end))
         return [InputPartition(partition) for partition in planned]
@@ -70,7 +70,7 @@ class BaseStreamReader(DataSourceStreamReader):
         """Yield the rows of a partition.
 
         Raises:
-            GazetteError: Journals can't be read, content is lost, or is malformed.
+            GazetteError: Journals can't be read, or content is lost or malformed.
         """
         tasks: Partition | None = None if partition is None else partition.value
         return read_partition(tasks or (), self.options, self.schema)
@@ -78,13 +78,13 @@ class BaseStreamReader(DataSourceStreamReader):
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: brokers don't keep the positions of readers.
 
-        Spark tells of one batch when it plans the next one, and not of the last one of a run.
+        Spark calls this when it plans the next batch, and not for the last batch of a run.
         """
 
     def stop(self) -> None:
-        """Forget what was read ahead.
+        """Drop content which was read ahead.
 
-        The process and its clients end together, after this.
+        The process ends after this, with its clients.
         """
         bridge.run(self._planner.aclose())
         self._planner = self._make_planner()

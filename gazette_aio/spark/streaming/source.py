@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def stream_reader(options: SourceOptions, schema: pa.Schema) -> DataSourceStreamReader:
-    """Return the reader of a stream which fits this version of Spark.
+    """Return the reader of a stream for this version of Spark.
 
     Args:
-        options: What's read.
+        options: Options of the source.
         schema: Exact Arrow schema of the rows.
 
     Raises:
-        ConfigurationError: The schema has columns which can't be made.
+        ConfigurationError: The schema has unsupported columns.
     """
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
         return LegacyGazetteStreamReader(options, schema)
@@ -38,8 +38,8 @@ def stream_reader(options: SourceOptions, schema: pa.Schema) -> DataSourceStream
 class LegacyGazetteStreamReader(BaseStreamReader):
     """Reads a stream in Spark before 4.2.
 
-    It can't tell a reader where a batch begins, nor that a run is to end: an AvailableNow run is of
-    one batch. See `LegacyStreamPlanner` for what becomes of limits, and of committed messages.
+    These versions don't pass the begin of a batch, nor the end of a run: an AvailableNow run has
+    one batch. `LegacyStreamPlanner` describes limits and committed messages.
     """
 
     _planner_type = LegacyStreamPlanner
@@ -47,12 +47,12 @@ class LegacyGazetteStreamReader(BaseStreamReader):
     def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name.
         self,
     ) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return where the next batch ends.
+        """Return the end of the next batch.
 
         Raises:
-            DataLossError: What was to be read is lost.
-            ConfigurationError: It can't go on from where it is with these options.
-            GazetteError: Brokers can't tell, or journals can't be read.
+            DataLossError: Content is lost.
+            ConfigurationError: The query can't continue with these options.
+            GazetteError: An RPC failed, or journals can't be read.
         """
         planner = self._planner
         assert isinstance(planner, LegacyStreamPlanner)

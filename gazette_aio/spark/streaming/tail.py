@@ -1,17 +1,17 @@
-"""States of producers at the ends of batches, which are found by reading what's ahead of them.
+"""States of producers at the ends of batches, computed by reading the UUIDs of each batch.
 
-The tasks of a batch deliver what is committed within it, given the states of producers where it
-begins. Those where it ends are the begin of the next batch, so they're computed when it's planned:
-by the one process which plans all batches of a query, which reads the UUIDs of all messages once.
+The tasks of a batch deliver the messages committed in it, given the states of producers at its
+begin. The states at its end are the begin of the next batch. They are computed at planning, by the
+process which plans all batches of a query, and which reads the UUIDs of all messages once.
 
-Theory of operation. A limited batch ends in the middle of what was read. The rows which follow are
-held on to, and the next batch goes on with them. As it's likely to be as large as the last one, the
-rows of it are read while the tasks of that one run, up to a limit. They're a cache: states
-themselves come with the positions which Spark keeps, so a new process goes on from there.
+Theory of operation. A limited batch ends inside the scanned content. The remaining rows are kept
+for the next batch. As the next batch is likely to be as large, its rows are read while the tasks of
+this batch run, up to a limit. The rows are a cache: states are part of the positions which Spark
+keeps, and a new process continues from them.
 
-Invariant: a batch ends where a record does, so that it and its state are of the same messages. If
-nothing but bad or lost content comes, it ends where it's wanted to. Newline delimited JSON can be
-cut there by readers, and other framings are wanted to end where fragments do.
+Invariant: a batch ends where a record ends, so that its range and its state cover the same
+messages. If there is only bad or lost content, the batch ends at its wanted end: readers can cut
+lines there, and the wanted ends of other framings are ends of fragments.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
 SCANS_AT_ONCE: Final = 8
-"""Journals which are read at the same time. Each holds some chunks of content."""
+"""Greatest number of journals which are read concurrently, each with some chunks of content."""
 
 AHEAD_BYTES: Final = 8 << 20
-"""Bytes behind the begin of a limited batch up to which a journal is read, if it has as many."""
+"""Bytes from the begin of a limited batch up to which a journal is read, if it has them."""
 
 AHEAD_ROWS: Final = 1 << 21
-"""Rows which are held ahead of the next batch, of all journals: 72 MB. Others are read again."""
+"""Greatest number of rows kept for the next batch, of all journals: 72 MB."""
 
 _THREAD_ROWS: Final = 1 << 14
-"""Rows from which on they're sequenced in a thread: they may take more than 3 ms."""
+"""Number of rows from which a thread sequences them, because that may take more than 3 ms."""
 
 _UNLIMITED: Final = 1 << 63
 
@@ -56,7 +56,7 @@ class Scan(Protocol):
     def __call__(
         self, journal: JournalInfo, begin: int, end: int, *, is_aligned: bool
     ) -> AsyncGenerator[UuidColumns]:
-        """Return the columns, in chunks. A record is looked for at `begin` unless it's aligned."""
+        """Yield the columns in chunks. Without `is_aligned`, the first record is searched for."""
         ...
 
 
@@ -64,13 +64,13 @@ class Move(NamedTuple):
     """A journal to sequence."""
 
     range: JournalRange
-    """From where it goes on, and where it's wanted to end."""
+    """Begin and wanted end."""
     state: RangeState
-    """State where it goes on."""
+    """State at the begin."""
 
 
 class _Ahead(NamedTuple):
-    """Messages which were read ahead: all of those from `begin` through the last of them."""
+    """Messages which were read ahead: all messages from `begin` on, without gaps."""
 
     begin: int
     revision: int
@@ -78,7 +78,7 @@ class _Ahead(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset up to which content was scanned."""
+        """Offset up to which content is scanned."""
         return int(self.chunks[-1].end[-1]) if self.chunks else self.begin
 
     @property
@@ -92,8 +92,8 @@ class Tail:
 
     Args:
         scan: Reads UUIDs of a journal.
-        is_complete: Returns whether a record ends at the write head of a journal. It's asked if no
-            message does.
+        is_complete: Returns whether a record ends at the write head of a journal. Called if no
+            message ends there.
     """
 
     def __init__(self, scan: Scan, is_complete: Callable[[JournalInfo], Awaitable[bool]]) -> None:
@@ -101,23 +101,24 @@ class Tail:
         self._is_complete = is_complete
         self._ahead: dict[str, _Ahead] = {}
         self.room = AHEAD_ROWS
-        """Number of further rows which may be held ahead."""
+        """Number of further rows which may be kept."""
 
     async def advance(
         self, moves: Iterable[Move], max_rows: int | None = None
     ) -> dict[str, RangeState]:
-        """Return the state of each journal where its batch ends, which is the state's offset.
+        """Return the state of each journal at the end of its batch, which is the state's offset.
 
         Args:
             moves: The journals.
-            max_rows: Limit of the messages of the batch, acknowledgements included. It's split over
-                journals in proportion to their bytes. Each goes on by one message at least.
-
-        Cancellation: safe.
+            max_rows: Limit of the messages of the batch, including acknowledgements. The limit is
+                split over journals in proportion to their bytes; each advances by at least one
+                message.
 
         Raises:
             DataLossError: Content is lost.
-            GazetteError: It can't be read.
+            GazetteError: Content can't be read.
+
+        Cancellation: safe.
         """
         listed = list(moves)
         lags = [move.range.end - move.range.begin for move in listed]
@@ -132,21 +133,21 @@ class Tail:
         return {move.range.journal.name: state for move, state in zip(listed, states, strict=True)}
 
     async def read_ahead(self, ranges: Iterable[JournalRange]) -> None:
-        """Read what the next batch is likely to sequence, until it's known or enough is held.
+        """Read the content which the next batch is likely to sequence, up to the limit of rows.
 
         Args:
-            ranges: From where the last batch ended, to where the next one may end.
-
-        Cancellation: safe — what was read is kept.
+            ranges: Ranges from the end of the last batch to the likely end of the next.
 
         Raises:
             DataLossError: Content is lost.
-            GazetteError: It can't be read.
+            GazetteError: Content can't be read.
+
+        Cancellation: safe — rows which were read are kept.
         """
         await map_bounded(self._read_ahead, ranges, limit=SCANS_AT_ONCE)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget what was read of all other journals."""
+        """Drop the rows of all other journals."""
         for name in self._ahead.keys() - set(names):
             self.room += self._ahead.pop(name).rows
 
@@ -173,7 +174,7 @@ class Tail:
         return _Ahead(begin, journal.create_revision, deque())
 
     def _chunks(self, planned: JournalRange, begin: int, end: int) -> AsyncGenerator[UuidColumns]:
-        """Return a scan of a part of a range, whose end may be behind that."""
+        """Return a scan of a part of a range; its end may be after the range."""
         (split,) = split_range(planned._replace(begin=begin, end=end), _UNLIMITED)
         return self._scan(planned.journal, begin, end, is_aligned=split.is_aligned)
 
@@ -186,7 +187,7 @@ class Tail:
         while chunks and not rest.rows and passed.rows_left:
             rest = await passed.take(chunks.popleft())
         if not (chunks or rest.rows) and scanned < wanted and passed.rows_left:
-            # What's limited is likely to go on a little later, and files are costly to open.
+            # A limited journal likely continues soon, and opening files is costly.
             limit = max(wanted, begin + AHEAD_BYTES) if journal.is_divisible else wanted
             scan = self._chunks(move.range, scanned, min(limit, journal.head))
             async with aclosing(scan):
@@ -202,7 +203,7 @@ class Tail:
         elif chunks or await self._is_complete(_ended(journal, wanted)):
             offset = wanted
         else:
-            offset = begin  # Its last record goes on behind the head.
+            offset = begin  # The last record extends beyond the head.
         following = _Ahead(offset, journal.create_revision, chunks)
         if 0 < following.rows <= self.room:
             self._ahead[journal.name] = following
@@ -216,24 +217,24 @@ class Tail:
 
 
 def _ended(journal: JournalInfo, wanted: int) -> JournalInfo:
-    """Return a journal whose head is where a record has to end for a batch to end at `wanted`."""
+    """Return a journal whose head is the offset at which a record must end."""
     return journal if journal.is_divisible else replace(journal, head=wanted)
 
 
 class _Passed:
-    """What is sequenced of a batch."""
+    """Messages of a batch which are sequenced so far."""
 
     def __init__(self, state: RangeState, wanted: int, max_rows: int) -> None:
         self.state = state
-        """State behind it."""
+        """State after the messages."""
         self.rows = 0
         """Number of messages."""
         self.rows_left = max_rows
-        """Number of messages which may follow."""
+        """Number of further messages within the limit."""
         self._wanted = wanted
 
     async def take(self, columns: UuidColumns) -> UuidColumns:
-        """Sequence those rows which belong to the batch, and return the others behind them."""
+        """Sequence the rows which belong to the batch, and return the remaining rows."""
         rows = min(int(np.searchsorted(columns.begin, self._wanted)), self.rows_left)
         taken = columns.slice(0, rows)
         if rows < _THREAD_ROWS:
