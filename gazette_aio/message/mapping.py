@@ -1,8 +1,8 @@
-"""Mappings: the choice of the journal which a message is published to.
+"""Mappings, which choose the journal of a published message.
 
-A mapping is a callable, plain or async, of a message, which returns the name and the content type
-of a journal. The three here choose among listed partitions of a topic. Modulo and rendezvous
-mappings pick bit for bit the partitions which Gazette's own pick.
+A mapping is a callable, plain or async, which takes a message, and returns the name and the content
+type of a journal. The mappings of this module choose among listed partitions of a topic. Modulo and
+rendezvous mappings choose exactly the partitions of Gazette's own mappings.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Mapping = Callable[[T], Target | Awaitable[Target]]
 PartitionsFunc = Callable[[], pb.ListResponse | None]
 """Returns the listed partitions, or None if they're not known yet.
 
-Callers must not modify the listing. While nothing changes, the same object should be returned:
-mappings keep what they derive from it for as long as it stays the same.
+Callers must not modify the listing. It should return the same object until the listing changes:
+mappings cache what they derive from it.
 """
 KeyFunc = Callable[[T], bytes | Iterable[bytes]]
 """Returns the mapping key of a message; parts are hashed as if they were concatenated."""
@@ -40,7 +40,7 @@ def random_mapping(
 ) -> Callable[[Any], Target]:
     """Return a mapping to a uniformly random partition.
 
-    The mapping raises EmptyListResponseError if there are no partitions.
+    Without partitions, the mapping raises EmptyListResponseError.
     """
     choose = (rng or random.Random()).randrange  # noqa: S311 - only balances load.
     table = _Partitions(partitions)
@@ -55,8 +55,8 @@ def random_mapping(
 def modulo_mapping(key: KeyFunc[T], partitions: PartitionsFunc) -> Callable[[T], Target]:
     """Return a mapping by the hash of a key, modulo the number of partitions.
 
-    All keys move when partitions are added. The mapping raises EmptyListResponseError, without
-    asking for the key, if there are no partitions.
+    All keys move when partitions are added. Without partitions, the mapping raises
+    EmptyListResponseError, and doesn't call `key`.
     """
     table = _Partitions(partitions)
 
@@ -75,14 +75,13 @@ def rendezvous_mapping(
 ) -> Callable[[T], Target]:
     """Return a mapping by rendezvous hashing: few keys move when partitions are added or removed.
 
-    The mapping raises EmptyListResponseError, without asking for the key, if there are no
-    partitions.
+    Without partitions, the mapping raises EmptyListResponseError, and doesn't call `key`.
 
     Args:
         key: Key function.
         partitions: Returns the partitions.
-        weight: `gazette` picks the partitions which publishers in other languages pick. It's badly
-            skewed where partition names share a prefix: the largest of 16 may take half of all
+        weight: `gazette` chooses the same partitions as publishers in other languages. It's badly
+            skewed where partition names share a prefix: the largest of 16 may have half of all
             keys. `mix32` is balanced, for topics where all publishers use it.
     """
     table = _Partitions(partitions)
@@ -120,7 +119,7 @@ def _mix32(value: int) -> int:
 
 
 class _Partitions:
-    """Targets and name hashes of a listing, for as long as it's the same object."""
+    """Targets and name hashes of a listing, cached until the listing is another object."""
 
     __slots__ = ("_hashes", "_listing", "_partitions", "_targets")
 

@@ -3,12 +3,12 @@
 A UUID carries, beside its version and variant bits:
 
 - a *clock*: 60 bits of 100 ns ticks since 1582-10-15T00:00:00Z, then a 4-bit counter. Clocks are
-  plain unsigned 64-bit integers, and those of one producer only grow.
+  plain unsigned 64-bit integers, and the clocks of one producer only grow.
 - *flags*: 10 bits which give the transaction semantics of the message.
 - a *producer ID*: 6 bytes, drawn at random for each publisher.
 
 Extraction never checks version or variant, as no reader of Gazette does: a UUID of another version
-yields an arbitrary clock, flags and producer. Iterators take `strict_uuid=True` to refuse those.
+yields an arbitrary clock, flags and producer. Iterators with `strict_uuid=True` refuse such UUIDs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ KNOWN_FLAGS = (OUTSIDE_TXN, CONTINUE_TXN, ACK_TXN)
 def new_producer_id() -> ProducerID:
     """Return a fresh random ProducerID, with the multicast bit set: it's never a real MAC.
 
-    IDs should live about as long as a process: each one costs its readers a tracked state.
+    IDs should live about as long as a process: readers track a state per ID.
     """
     token = bytearray(secrets.token_bytes(6))
     token[0] |= 1
@@ -143,7 +143,7 @@ class Clock:
         return cls.from_time(time.time_ns())
 
     def update(self, when: int | datetime | None = None) -> None:
-        """Advance to `when` (Unix nanoseconds, aware datetime, or now), if that's later."""
+        """Advance to `when` (Unix nanoseconds, aware datetime, or now), if it's later."""
         if when is None:
             when = time.time_ns()
         updated = clock_from_datetime(when) if isinstance(when, datetime) else clock_from_ns(when)
@@ -260,15 +260,15 @@ def _hex_int(digits: bytes) -> int:
 CLOCK_SPAN = 1 << 36
 """Length of a span of clocks whose UUIDs differ in the low 32 bits of their timestamps only."""
 BEYOND_SPAN = (1 << 128) - 1 ^ 0xFFFFFFFF << 4
-"""Bits of the difference of clocks which aren't of one span, one of them at least."""
+"""Mask of the difference of two clocks: zero if they're of one span."""
 NO_SPAN = 1 << 96
-"""Base of no span: all clocks are beyond."""
+"""Base of no span: all clocks are beyond it."""
 _SPAN_BASE = MASK_64 & BEYOND_SPAN
 _pack_low = struct.Struct(">I").pack
 
 
 def clock_span(producer: bytes, flags: int, clock: int) -> tuple[int, UUID]:
-    """Return the first clock of the span which `clock` is in, and its UUID.
+    """Return the first clock of the span of `clock`, and its UUID.
 
     Clocks of a span are multiples of 16 apart, by less than CLOCK_SPAN: some seven minutes.
     """
@@ -277,10 +277,7 @@ def clock_span(producer: bytes, flags: int, clock: int) -> tuple[int, UUID]:
 
 
 def raw_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
-    """Return a function of a clock, which returns the 16 bytes of its UUID.
-
-    It's for paths which can't afford UUID objects.
-    """
+    """Return a function of a clock, which returns the 16 bytes of its UUID, and makes no object."""
     base, tail = NO_SPAN, b""
 
     def write(clock: int) -> bytes:

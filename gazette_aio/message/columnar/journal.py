@@ -1,4 +1,4 @@
-"""From chunks of one journal to record batches: the parts of this package, put together."""
+"""Engine which makes record batches of the content of one journal."""
 
 from __future__ import annotations
 
@@ -35,36 +35,37 @@ _MAX_RUNS = 64  # Of messages between skipped ones, read at once.
 
 
 class BatchSequencer(Protocol):
-    """Says which messages commit: a ColumnarSequencer, or what stands in for one."""
+    """Decides which messages commit, as a ColumnarSequencer does."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the rows which are carried to the next batch."""
+        """Bytes of pending rows, which are carried to the next batch."""
         ...
 
     def process(self, batch: UuidColumns) -> CommitPlan:
-        """Process the rows of the journal which follow, as `ColumnarSequencer.process()`."""
+        """Process the next rows of the journal, as `ColumnarSequencer.process()` does."""
         ...
 
 
 class JournalRecords:
     """Makes record batches of the content of one journal.
 
-    It's fed chunks, and each `work()` makes the outputs of their next region. `take()` hands them
-    out one by one, so that a checkpoint tells of exactly what was handed out. Where a commit takes
-    a replay, `replay` is set once what comes before is handed out, until the commit is.
+    `feed()` takes chunks, and each `work()` makes the outputs of their next region. `take()`
+    returns one output at a time, and a checkpoint covers exactly the outputs which were taken. If
+    a commit needs a replay, `replay` is set after the outputs before it are taken, until those of
+    the commit are.
 
-    `work()` is what takes time, and may run in a thread. Meanwhile nothing but `checkpoint()` is
-    called, which hardly waits for it.
+    `work()` takes time, and may run in a thread. Meanwhile only `checkpoint()` may be called,
+    which hardly waits for it.
 
     Args:
         journal: Name of the journal.
         framing: Its framing.
         offset: Offset to begin at.
-        options: What to make.
-        sequencer: Says which messages commit; or None for all of them, as they are.
-        explain: Returns an error as it's to be raised.
-        maker: Makes the outputs, in place of a RecordMaker of the options.
+        options: Options of the outputs.
+        sequencer: Decides which messages commit; or None to output all of them.
+        explain: Returns the error to raise for an error.
+        maker: Makes the outputs; by default a RecordMaker.
     """
 
     def __init__(
@@ -108,40 +109,40 @@ class JournalRecords:
 
     @property
     def at_hand(self) -> int:
-        """Bytes of content to work on, roughly."""
+        """Approximate bytes of content to work on."""
         if self._replay is not None or self._batch is not None or self._unread is not None:
             return self._options.batch_bytes
         return self._splitter.buffered
 
     @property
     def skipped(self) -> int:
-        """Number of messages which were left out as they can't be decoded."""
+        """Number of messages which were skipped as they can't be decoded."""
         return self._maker.skipped
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages which are retained since they may commit."""
+        """Bytes of messages which are retained because they may commit."""
         return 0 if self._sequencer is None else self._sequencer.pending_bytes
 
     @property
     def fed_through(self) -> int:
-        """Offset behind the content which was fed."""
+        """Offset of the next content to feed."""
         return self._splitter.offset + self._splitter.buffered
 
     @property
     def is_drained(self) -> bool:
-        """Whether all outputs of what was processed are handed out."""
+        """Whether all outputs of the processed messages were taken."""
         return not self._outputs and self._replay is None
 
     @property
     def replay(self) -> ReplayRecords | None:
-        """The replay which is next, or under way."""
+        """Replay which is next, or under way."""
         return None if self._outputs else self._replay
 
     def feed(self, chunk: bytes, begin: int) -> int:
-        """Take the next content, and return how many bytes before it were discarded.
+        """Take content which begins at `begin`, and return the number of bytes discarded before it.
 
-        They're discarded if `begin` isn't where content before ended.
+        A partial message is discarded if `begin` isn't where the content before ended.
         """
         discarded = 0
         if begin != self.fed_through:
@@ -151,7 +152,7 @@ class JournalRecords:
         return discarded
 
     def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes which were discarded."""
+        """Continue at `offset`, and return the number of bytes discarded."""
         return self._splitter.jump(offset)
 
     def end(self) -> None:
@@ -159,10 +160,10 @@ class JournalRecords:
         self._splitter.end()
 
     def take(self) -> pa.RecordBatch | None:
-        """Hand out the next output, or None if none is at hand.
+        """Return the next output, or None if there is none.
 
         Raises:
-            FramingError: It's the next output.
+            FramingError: The next output is this error.
         """
         if not self._outputs:
             return None
@@ -172,14 +173,14 @@ class JournalRecords:
         return value
 
     def work(self) -> bool:
-        """Make outputs of the next region, and return False if that takes more content.
+        """Make the outputs of the next region, and return False if more content is needed.
 
-        There may be none, of content which commits nothing.
+        Content which commits nothing has no outputs.
 
         Raises:
-            ReplayError: Content which is read again isn't what it was.
+            ReplayError: Content which is read again has changed.
         """
-        assert not self._outputs, "outputs are handed out first"
+        assert not self._outputs, "outputs are taken first"
         if self._replay is not None:
             return self._work_on_replay(self._replay)
         if self._batch is None:
@@ -195,7 +196,7 @@ class JournalRecords:
         return True
 
     def _read(self) -> bool:
-        """Split off the next batch and read its UUIDs; return False if that takes more content."""
+        """Split off the next batch and read its UUIDs; return False if more content is needed."""
         rest, self._unread = self._unread or self._split(), None
         if rest is None:
             return False
@@ -218,7 +219,7 @@ class JournalRecords:
         return True
 
     def _fail(self, region: Region, bad: list[BadFrame]) -> None:
-        """Take note of what's wrong with the rows of a region."""
+        """Note the errors of the rows of a region."""
         if self._options.skip_errors:
             self._refuse(region, bad)
         else:
@@ -230,7 +231,7 @@ class JournalRecords:
             self._outputs.extend(self._maker.refuse(one.error, frame, begin, end, one.kind))
 
     def _split(self) -> Region | None:
-        """Return the next region; or None if there's no content, or outputs of what isn't one."""
+        """Return the next region; or None if more content is needed, or an error was output."""
         refuse = self._maker.refuse
         while not self._truncation_told and not self._outputs:
             try:
@@ -296,7 +297,7 @@ class JournalRecords:
         return True
 
     def evict(self, limit: int) -> None:
-        """Retain no more than `limit` bytes of messages; others are read again if they commit."""
+        """Retain at most `limit` bytes of messages. Others are read again if they commit."""
         if isinstance(self._sequencer, ColumnarSequencer) and self._replay is None:
             with self._deciding:
                 kept = self._sequencer.evict(limit)
@@ -304,7 +305,7 @@ class JournalRecords:
                 self._payloads.keep(kept)
 
     def checkpoint(self, prune_horizon_ns: int = 0) -> tuple[int, list[ProducerState]]:
-        """Return the offset and producer states as of what was handed out."""
+        """Return the offset and producer states as of the outputs taken."""
         assert isinstance(self._sequencer, ColumnarSequencer)
         with self._deciding:
             delivered, replayed = self._progress
@@ -317,7 +318,7 @@ class JournalRecords:
 
 
 def _join(runs: list[tuple[Region, UuidColumns]]) -> tuple[Region, UuidColumns]:
-    """Return runs of one region as one, of which only the columns tell where frames begin."""
+    """Return runs of one region as one, in which only the columns know where frames begin."""
     regions, parts = zip(*runs, strict=True)
     region = regions[0]._replace(
         starts=np.concatenate([run.starts for run in regions]),

@@ -1,4 +1,4 @@
-"""What is made of messages: record batches, and errors of those which can't be decoded."""
+"""Outputs of messages: record batches, and errors of messages which can't be decoded."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _ACK = np.uint16(ACK_TXN)
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What record batches are made of, and how."""
+    """Options of record batches."""
 
     adapter: Adapter[Any]
     documents: DocumentDecoder | None
-    """Decoder of documents; or None for their bytes."""
+    """Decoder of documents; or None to output their bytes."""
     acks: bool
-    """Whether acknowledgements are rows, too; of nulls, if documents are decoded."""
+    """Whether acknowledgements are rows as well; of nulls, if documents are decoded."""
     skip_errors: bool
-    """Whether messages which can't be decoded are left out, and counted."""
+    """Whether messages which can't be decoded are skipped, and counted."""
     strict_uuid: bool
     max_frame_bytes: int
     batch_bytes: int
-    """Content which is split and sequenced at once."""
+    """Bytes of content which are split and sequenced at once."""
     start_clock: int = 0
-    """Messages with older clocks are left out, unless zero."""
+    """Messages with older clocks are skipped; none if zero."""
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "max_frame_bytes"):
@@ -57,10 +57,10 @@ class RecordOptions:
 
 
 class Progress(NamedTuple):
-    """How much of a plan was handed out."""
+    """Number of messages of a plan which were delivered."""
 
     delivered: int | None = None
-    """Number of its rows; None for all of it, its replay included."""
+    """Number of its rows; None for all of the plan, its replay included."""
     replayed: tuple[int, int] | None = None
     """Clock and offset of the last message of its replay."""
 
@@ -69,14 +69,14 @@ DONE = Progress()
 
 
 class Output(NamedTuple):
-    """Something to hand out, and how far that gets."""
+    """A record batch or an error, and the progress after it is taken."""
 
     value: RecordBatch | FramingError
     progress: Progress
 
 
 class OutputMaker(Protocol):
-    """Makes the outputs of messages of one journal, whatever these outputs are."""
+    """Makes the outputs of messages of one journal."""
 
     @property
     def journal(self) -> str:
@@ -85,12 +85,12 @@ class OutputMaker(Protocol):
 
     @property
     def options(self) -> RecordOptions:
-        """What to make, and how."""
+        """Options of the outputs."""
         ...
 
     @property
     def skipped(self) -> int:
-        """Number of messages and frames which were left out as they can't be decoded."""
+        """Number of messages and frames which were skipped as they can't be decoded."""
         ...
 
     def make(
@@ -101,7 +101,7 @@ class OutputMaker(Protocol):
         progress: Callable[[int], Progress],
         final: Progress,
     ) -> list[Output]:
-        """Return outputs of messages, as `RecordMaker.make()`."""
+        """Return outputs of messages, as `RecordMaker.make()` does."""
         ...
 
     def refuse(
@@ -116,16 +116,16 @@ class OutputMaker(Protocol):
     ) -> list[Output]:
         """Return outputs of the bytes `[begin, end)` of the journal, which are no message.
 
-        It's called in the order of the content. If options skip errors, there are no outputs, and
-        it may be called ahead of `make()`.
+        Calls are in the order of the content. If options skip errors, there are no outputs, and
+        calls may precede those of `make()`.
 
         Args:
-            error: What's wrong with them.
-            content: The frame which they make up; None if they aren't one, or not at hand.
+            error: Reason.
+            content: The frame of the bytes; None if they aren't a frame.
             begin: Begin of the bytes.
             end: End of the bytes.
-            kind: Kind of the FramingError to tell of it.
-            cls: Class of that.
+            kind: Kind of the FramingError.
+            cls: Class of the FramingError.
         """
         ...
 
@@ -135,8 +135,8 @@ class RecordMaker:
 
     Args:
         journal: Name of the journal.
-        options: What to make.
-        explain: Returns an error as it's to be raised.
+        options: Options of the outputs.
+        explain: Returns the error to raise for an error.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class RecordMaker:
         self.journal = journal
         self.options = options
         self.skipped = 0
-        """Number of messages and frames which were left out as they can't be decoded."""
+        """Number of messages and frames which were skipped as they can't be decoded."""
         self._explain = explain
         documents = options.documents
         self._builder = RecordBuilder(journal, None if documents is None else documents.schema)
@@ -165,17 +165,17 @@ class RecordMaker:
 
         Args:
             columns: UUIDs of the messages.
-            payloads: Holds their bytes.
-            indices: At which indices of it.
-            progress: Returns how far it gets to hand out the first so many of the messages.
-            final: How far it gets to hand out all.
+            payloads: Bytes of the messages.
+            indices: Indices of the messages in `payloads`.
+            progress: Returns the progress after a number of the messages.
+            final: Progress after all of them.
         """
         wanted = self._wanted(columns)
         if wanted is not None:
             columns, indices = columns.take(wanted), indices[wanted]
 
         def progress_at(count: int) -> Progress:
-            """Return how far it gets to hand out the first so many which are wanted."""
+            """Return the progress after a number of the wanted messages."""
             if wanted is not None and count:
                 count = int(wanted[count - 1]) + 1
             return progress(count)
@@ -187,7 +187,7 @@ class RecordMaker:
             outputs += self._make_piece(rows, payloads, piece, at, progress_at)
             at += len(piece)
         if outputs:
-            # What isn't wanted behind them is done with them.
+            # Unwanted messages after the last wanted one are delivered along with it.
             outputs[-1] = Output(outputs[-1].value, final)
         return outputs
 
@@ -235,7 +235,7 @@ class RecordMaker:
         payloads: Payloads,
         indices: Indices,
     ) -> Decoded:
-        """Decode messages; acknowledgements, which are no documents, become rows of nulls."""
+        """Decode messages. Acknowledgements, which are no documents, become rows of nulls."""
         is_ack = columns.flags == _ACK
         if not is_ack.any():
             return documents.decode(payloads, indices)
@@ -259,7 +259,7 @@ class RecordMaker:
         *,
         cls: type[FramingError] = FramingError,
     ) -> list[Output]:
-        """Return the error of the bytes `[begin, end)`, unless errors are left out."""
+        """Return the error of the bytes `[begin, end)`, unless errors are skipped."""
         if self.options.skip_errors:
             self.skipped += 1
             return []
@@ -279,7 +279,7 @@ class RecordMaker:
         return failed
 
     def _wanted(self, columns: UuidColumns) -> Indices | None:
-        """Return the indices of messages which are to be handed out, or None for all."""
+        """Return the indices of messages to output, or None for all."""
         wanted = None
         if not self.options.acks:
             wanted = columns.flags != _ACK

@@ -1,11 +1,11 @@
 """Bytes of messages, held while the sequencer decides on them.
 
-Rows are addressed as a `ColumnarSequencer` does: as a table of the rows which were carried over
-from earlier batches, and those of the batch behind them. Bytes stay in the buffers they were read
-into for as long as at least half of such a buffer is of rows which are still wanted; otherwise
-these rows move to a buffer of their own. Each move at least halves what a buffer pins, and small
-buffers are merged as they're of similar size, so that a row is copied a few times at most however
-many batches its transaction spans.
+Rows are addressed as by a `ColumnarSequencer`: as a table of the rows carried over from earlier
+batches, followed by the rows of the present batch. Bytes stay in the buffers which they were read
+into while at least half of such a buffer belongs to rows which are still wanted; otherwise these
+rows move to a buffer of their own. Each move at least halves the memory which a buffer pins, and
+small buffers of similar size are merged, so that a row is copied a few times at most, however many
+batches its transaction spans.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     Places = NDArray[np.int32] | Indices
 
 MAX_TAKE_BYTES = 1 << 30
-"""Limit of messages which are worked on at once, and of a single one."""
+"""Largest size of the messages which are processed at once, and of a single one."""
 
 _MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
 _SMALL_BYTES = 1 << 20
 
 
 class Lines(NamedTuple):
-    r"""Messages one behind the other, with `\n` behind each."""
+    r"""Consecutive messages, each followed by `\n`."""
 
     data: Buffer
     offsets: NDArray[np.int32]
-    """Where each message begins in `data`, and at last where `data` ends: one more than rows."""
+    """Begin of each message in `data`, and the end of `data`: one more than rows."""
 
     @property
     def rows(self) -> int:
@@ -67,7 +67,7 @@ class _Chunk(NamedTuple):
         return size + self.rows if self.line_feeds else size
 
     def run_of_lines(self, rows: Indices) -> Lines | None:
-        """Return rows as a part of the buffer, if they're there one behind the other."""
+        """Return rows as a part of the buffer, if they're consecutive there."""
         first, last = int(rows[0]), int(rows[-1])
         if not self.line_feeds or last - first != len(rows) - 1 or (np.diff(rows) != 1).any():
             return None
@@ -80,7 +80,7 @@ class _Chunk(NamedTuple):
         return Lines(self.data.slice(begin, end - begin), offsets)
 
     def take(self, rows: Indices | None, *, line_feeds: bool = False) -> Any:
-        """Return payloads of rows, or of all; with the line feeds which are in the buffer."""
+        """Return payloads of rows, or of all, with the line feeds of the buffer if asked for."""
         return take_spans(self.data, self.starts, self.stops + int(line_feeds), rows)
 
 
@@ -98,7 +98,7 @@ def take_spans(data: Buffer, starts: Places, stops: Places, rows: Indices | None
 
 
 class Payloads:
-    """Payloads of the rows of a table: those carried over, and those of the batch behind them."""
+    """Payloads of the rows of a table: rows carried over, followed by rows of the batch."""
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
@@ -136,7 +136,7 @@ class Payloads:
         self._append(_Chunk(pa.py_buffer(data), starts, stops, region.line_feeds))
 
     def keep(self, rows: Indices) -> None:
-        """Drop all rows but those at `rows`, which ascend; they're the table from then on."""
+        """Drop all rows but those at `rows`, which ascend, and become the table."""
         kept: list[_Chunk] = []
         cuts = np.searchsorted(rows, self._bounds)
         for index, chunk in enumerate(self._chunks):
@@ -159,23 +159,23 @@ class Payloads:
         """Return the payloads of rows, in the order of `rows`.
 
         Raises:
-            OverflowError: They're larger than 2 GiB: take them by `pieces()`.
+            OverflowError: They're larger than 2 GiB: split them by `pieces()`.
         """
         taken: BinaryArray = self._take(rows, line_feeds=False)
         return taken
 
     def take_list(self, rows: Indices) -> list[bytes]:
-        """Return the payloads of rows as bytes objects, as `take()` does."""
+        """Return the payloads of rows as bytes objects, in the order of `rows`."""
         payloads: list[bytes] = self._take(rows, line_feeds=False).to_pylist()
         return payloads
 
     def take_lines(self, rows: Indices) -> Lines:
         r"""Return the payloads of rows as lines, in the order of `rows`.
 
-        A payload which has line feeds of its own keeps them.
+        A payload keeps its own line feeds.
 
         Raises:
-            OverflowError: They're larger than 2 GiB: take them by `pieces()`.
+            OverflowError: They're larger than 2 GiB: split them by `pieces()`.
         """
         if len(self._chunks) == 1 and len(rows):
             lines = self._chunks[0].run_of_lines(rows)
@@ -184,11 +184,11 @@ class Payloads:
         return _as_lines(self._take(rows, line_feeds=True))
 
     def pieces(self, rows: Indices, max_bytes: int = MAX_TAKE_BYTES) -> Iterator[Indices]:
-        """Cut `rows` in runs of at most `max_bytes`, or of one row which is larger."""
+        """Yield runs of `rows` of at most `max_bytes`, or of one larger row."""
         if not len(rows):
             return
         if len(rows) <= self.rows and self.held_bytes + self.rows <= max_bytes:
-            # Hot: of many rows which are held, a few may be wanted. None is wanted twice.
+            # Hot: a few of many held rows may be wanted. None is wanted twice.
             yield rows
             return
         sizes = np.concatenate([chunk.stops - chunk.starts for chunk in self._chunks])[rows] + 1
@@ -210,7 +210,7 @@ class Payloads:
         if len(self._chunks) == 1:
             self._check_size(self._chunks, [rows])
             return _take(self._chunks[0], rows, line_feeds=line_feeds)
-        # Take from each chunk what's wanted of it, and then put rows in their order.
+        # Take the wanted rows of each chunk, and then put them in their order.
         home = np.searchsorted(self._bounds, rows, "right") - 1
         ordered = bool((home[1:] >= home[:-1]).all())
         order = None if ordered else np.argsort(home, kind="stable")

@@ -1,4 +1,4 @@
-"""Record batches: columns which tell where messages are, and those of what they hold."""
+"""Record batches: columns of the places and UUIDs of messages, and of their content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.columns import UuidColumns
 
 METADATA_NAMES = ("_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags")
-"""Names of the columns which precede those of the documents."""
+"""Names of the columns before those of documents."""
 VALUE_NAME = "_value"
 """Name of the column of messages which aren't decoded."""
 
@@ -38,7 +38,7 @@ _RAW_SCHEMA: Schema = pa.schema([*_METADATA_FIELDS, _VALUE_FIELD])
 
 
 def record_schema(documents: Schema | None) -> Schema:
-    """Return the schema of record batches, of documents of a schema or of undecoded messages."""
+    """Return the schema of record batches, of a schema of documents or of undecoded messages."""
     if documents is None:
         return _RAW_SCHEMA
     schema: Schema = pa.schema([*_METADATA_FIELDS, *documents], documents.metadata)
@@ -58,7 +58,7 @@ class RecordBuilder:
         self._journals = pa.array([journal], pa.string())
 
     def build(self, columns: UuidColumns, content: Any) -> RecordBatch:
-        """Return a batch of messages, of their UUIDs and places, and what they hold.
+        """Return the batch of some messages.
 
         Args:
             columns: UUIDs and places of the messages.
@@ -93,7 +93,7 @@ def timestamps(clocks: NDArray[np.uint64], validity: Any = None) -> Any:
 
     Args:
         clocks: The clocks.
-        validity: Bitmap of those which aren't null, if there are nulls.
+        validity: Bitmap of values which aren't null, if there are nulls.
     """
     # Ticks have 60 bits, so that microseconds fit into signed ones with room to spare.
     since_1582 = (clocks >> _COUNTER_BITS) // _TICKS_PER_MICROSECOND

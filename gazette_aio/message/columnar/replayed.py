@@ -1,4 +1,4 @@
-"""The part of a commit which is read again, as it outgrew what is retained."""
+"""Outputs of a commit part of which is read again, as it outgrew the retained bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class ReplayRecords:
-    """Makes outputs of the content which is read again, and of what was retained behind it.
+    """Makes outputs of the content which is read again, and of the retained messages after it.
 
     Args:
         plan: Plan which ends with the commit.
-        span: What is read again.
-        replay: Filters it.
+        span: Span of messages to read again.
+        replay: Filter of the content.
         maker: Makes outputs.
         uuids: Reads UUIDs.
         retained: Bytes of the messages which are retained, by their indices in the plan's table.
@@ -53,11 +53,11 @@ class ReplayRecords:
         self._unread: Region | None = None
         self._ended = False
         self.finished = False
-        """Whether outputs of all of the commit were made."""
+        """Whether all outputs of the commit were made."""
 
     @property
     def wanted(self) -> ReplayRange | None:
-        """What to read, unless that's being done."""
+        """Range to read, unless it's being read."""
         if self._splitter is not None or self.finished:
             return None
         return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
@@ -69,16 +69,16 @@ class ReplayRecords:
 
     @property
     def through(self) -> int:
-        """Offset behind the content which was taken."""
+        """Offset of the next content to feed."""
         assert self._splitter is not None
         return self._splitter.offset + self._splitter.buffered
 
     def open(self) -> None:
-        """Declare that content of the wanted range follows."""
+        """Begin to take content of the wanted range."""
         self._splitter = self._splitter_at(self._replay.begin)
 
     def feed(self, chunk: bytes, begin: int) -> None:
-        """Take content, which may be behind a gap."""
+        """Take content which begins at `begin`, maybe after a gap."""
         splitter = self._splitter
         assert splitter is not None
         if begin != self.through:
@@ -92,7 +92,7 @@ class ReplayRecords:
         self._ended = True
 
     def abort(self) -> None:
-        """Want content again: of the messages which weren't handed out yet."""
+        """Want content again, of the messages which weren't delivered yet."""
         self._splitter = self._unread = None
         self._ended = False
 
@@ -100,7 +100,7 @@ class ReplayRecords:
         """Return outputs of the next content, or None if more of it is needed.
 
         Raises:
-            ReplayError: The content isn't what it was when it was first read.
+            ReplayError: The content has changed since it was first read.
         """
         splitter = self._splitter
         if splitter is None or self.finished:
@@ -110,13 +110,13 @@ class ReplayRecords:
             try:
                 region = splitter.next_region(self._maker.options.batch_bytes)
             except FramingError:
-                # It was raised when the frame was first read, and passed over then.
+                # The error was raised when the frame was first read.
                 continue
             except UnexpectedEOFError as error:
                 if splitter.offset + splitter.buffered < self._replay.end:
                     raise ReplayError(f"replay reader: {error}") from error
-                # It's garbage, which was passed over when it was first read: no frame reaches
-                # into the acknowledgement.
+                # Garbage, which was skipped when it was first read: no frame reaches into the
+                # acknowledgement.
                 return self._finish()
             if region is None:
                 return self._finish() if self._ended else None

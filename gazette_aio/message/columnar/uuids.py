@@ -1,10 +1,10 @@
-"""UUIDs of the messages of a region, as columns.
+"""Reader of the UUIDs of a region's messages, as columns.
 
-Most messages have their UUID where the adapter says that it usually is: these are gathered, checked
-and taken apart at once. JSON messages which have it elsewhere are parsed one by one, but only for
-the text of their UUID. Whatever else there is, such as unusual forms of UUIDs, goes through the
-EnvelopeBuilder. All give the same results: that a UUID at its usual place counts, whatever follows
-it, and that otherwise the last of several members of one name does.
+Most messages have their UUID at the usual place of the adapter: these UUIDs are gathered, checked
+and parsed at once. JSON messages with the UUID elsewhere are parsed one by one, but only the path
+to the UUID. Others, such as unusual forms of UUIDs, go through the EnvelopeBuilder. All ways have
+the same results: a UUID at its usual place counts, whatever follows it, and otherwise the last of
+several members of one name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLOCK_ROWS = 1 << 13  # So that what's gathered of them stays in the CPU's cach
 _FEW_ROWS = 8  # So few are read sooner one by one.
 _SCALAR_ROWS = 1024
 MAX_BAD_ROWS = 256
-"""Bad rows which are read without a pause: some milliseconds."""
+"""Bad rows which are read without a pause: it takes some milliseconds."""
 
 _DASH = 45
 # Of numpy's own type, as its versions differ in what becomes of Python's numbers.
@@ -54,14 +54,14 @@ _TEXT_KINDS[8:24:5] = 1
 
 
 class _TextReader(NamedTuple):
-    """Reads the UUID of a JSON message, but doesn't parse it: `member(decode(frame))`."""
+    """Gets the text of the UUID of a JSON message: `member(decode(frame))`."""
 
     decode: Callable[[bytes], Any]
     member: Callable[[Any], object]
 
 
 class _Numbers(NamedTuple):
-    """UUIDs, taken apart."""
+    """Parts of UUIDs."""
 
     producer: NDArray[np.uint64]
     clock: NDArray[np.uint64]
@@ -80,9 +80,9 @@ class UuidReader:
 
     Args:
         adapter: Adapter of its messages.
-        strict: Refuse UUIDs which aren't of version 1 and the RFC 4122 variant, nor zero.
-        paths: The ways to take: `place` for UUIDs at their usual place, and `text` for those of
-            JSON messages which have it elsewhere. Without both, all goes one by one.
+        strict: Refuse UUIDs which are neither zero nor of version 1 and the RFC 4122 variant.
+        paths: Fast paths: `place` for UUIDs at their usual place, and `text` for JSON messages with
+            the UUID elsewhere. Without both, messages are read one by one.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class UuidReader:
         """Return the UUIDs of a region, up to the first which can't be read.
 
         Returns:
-            UUIDs of the first rows; and what's wrong with the rows directly behind them, which
-            aren't necessarily all that are bad.
+            UUIDs of the first rows, and errors of the rows directly after them. More bad rows may
+            follow.
         """
         parts: list[_Numbers] = []
         done = 0
@@ -135,7 +135,7 @@ class UuidReader:
         return UuidColumns(producer, clock, flags, read.begins(), read.ends), bad
 
     def _read_bad(self, region: Region, begin: int) -> list[BadFrame]:
-        """Return what's wrong with rows from `begin` on, up to the first good one."""
+        """Return the errors of rows from `begin` up to the first good row."""
         data, build = region.data, self._builder.build
         found: list[BadFrame] = []
         for row in range(begin, min(begin + MAX_BAD_ROWS, region.rows)):
@@ -299,7 +299,7 @@ def _take_apart(words: _Words) -> _Numbers:
 
 
 def _count_valid(words: _Words) -> int:
-    """Return how many UUIDs precede the first which isn't of version 1, nor zero."""
+    """Return how many UUIDs precede the first which is neither of version 1 nor zero."""
     high, low = words[0::2], words[1::2]
     valid = ((high >> _12) & _NIBBLE == _VERSION) & (low >> _62 == _VARIANT)
     valid |= (high | low) == _ZERO

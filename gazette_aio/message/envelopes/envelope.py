@@ -1,4 +1,4 @@
-"""A message with its place in a journal."""
+"""Envelope of a message: its place in a journal, and its UUID."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
-    """A message, its UUID taken apart, and the bytes of the journal which hold it.
+    """A message, the parts of its UUID, and the range of the journal which holds it.
 
-    Envelopes of acknowledgements (`flags == ACK_TXN`) have as their message what their frame
-    decodes to, or None where the message type can't be decoded from an acknowledgement.
+    The message of an acknowledgement (`flags == ACK_TXN`) is decoded from its frame, or None where
+    the message type can't be decoded from an acknowledgement.
     """
 
     # A msgspec Struct and not a dataclass: it's created once per message read, in C. The garbage
@@ -27,7 +27,7 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
     begin: int
     """Offset of the first byte of the frame."""
     end: int
-    """Offset behind the last byte of the frame, framing included."""
+    """Offset after the last byte of the frame, framing included."""
     clock: int
     """Clock of the UUID: unsigned 64 bits."""
     flags: Flags

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Decoder, Frames
 
 RUN_LIMIT = 1024
-"""Largest number of messages which are handled without a pause."""
+"""Largest number of messages which are processed without a pause."""
 
 
 class JournalSplitter:
@@ -54,8 +54,8 @@ class JournalSplitter:
         """Take the next content, which begins at offset `begin`.
 
         Returns:
-            The number of bytes of a partial message which were discarded, as `begin` isn't where
-            content before ended; or 0.
+            The number of discarded bytes of a partial message, if `begin` isn't where the content
+            before ended; or 0.
         """
         discarded = 0
         if begin != self._decoder.offset + self._decoder.buffered:
@@ -65,7 +65,7 @@ class JournalSplitter:
         return discarded
 
     def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes which were discarded."""
+        """Continue at `offset`, and return the number of bytes discarded."""
         return self._decoder.jump(offset)
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class JournalSplitter:
 
         Raises:
             FramingError: Bytes from `begin` to `end` of the error were skipped. If its kind is
-                `unexpected_eof`, content ended within a message, and each call says so.
+                `unexpected_eof`, content ended within a message, and each call raises it again.
         """
         if self._failed is not None:
             failed, self._failed = self._failed, None
@@ -101,7 +101,7 @@ class JournalSplitter:
         return envelopes
 
     def _cut_run(self) -> Frames | None:
-        """Return no more frames of those at hand than are handled without a pause."""
+        """Return the next frames, at most RUN_LIMIT."""
         frames, start = self._frames, self._cut_off
         if frames is None:
             try:
@@ -131,6 +131,6 @@ def framing_error(  # noqa: PLR0917
     kind: str,
     cls: type[FramingError] = FramingError,
 ) -> FramingError:
-    """Return the error of the bytes `[begin, end)` of `journal`, which `error` is the reason of."""
+    """Return the error of the bytes `[begin, end)` of `journal`, whose reason is `error`."""
     text = f"{journal} at offset {begin}: {error}"
     return cls(text, journal=journal, begin=begin, end=end, kind=kind)

@@ -45,16 +45,16 @@ class BadFrame(NamedTuple):
 
 
 class EnvelopeBuilder:
-    """Makes the envelopes of one journal's frames.
+    """Builds the envelopes of one journal's frames.
 
-    Where the adapter knows of a usual place of the UUID, it's read from there. All of a UUID but
-    the low 32 bits of its timestamp recurs in the messages of a producer for minutes: it's looked
-    up, rather than parsed, which also tells that the UUID is well-formed.
+    A UUID is read from its usual place, if the adapter has one. All of a UUID but the low 32 bits
+    of its timestamp recurs in the messages of a producer for minutes: it's looked up rather than
+    parsed, and a UUID which is found is known to be well-formed.
 
     Args:
         journal: Name of the journal.
         adapter: Adapter of its messages.
-        strict: Refuse UUIDs which aren't of version 1 and the RFC 4122 variant, nor zero.
+        strict: Refuse UUIDs which are neither zero nor of version 1 and the RFC 4122 variant.
     """
 
     def __init__(self, journal: str, adapter: Adapter[Any], *, strict: bool = False) -> None:
@@ -62,7 +62,7 @@ class EnvelopeBuilder:
         self._strict = strict
         self._adapter = adapter
         self.decodes = not isinstance(adapter, FrameUUIDAdapter)
-        """Whether messages of envelopes are decoded already, and not the bytes of their frame."""
+        """Whether messages of envelopes are decoded, rather than the bytes of their frame."""
         self._frame_uuid: Callable[[bytes], UUID] | None = (
             adapter.frame_uuid if isinstance(adapter, FrameUUIDAdapter) else None
         )

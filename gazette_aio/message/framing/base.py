@@ -29,14 +29,14 @@ class Frame(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Consecutive frames: each begins where the one before ends."""
+    """Consecutive frames: each begins at the end of the frame before."""
 
     begin: int
     """Offset of the first frame."""
     payloads: list[bytes]
     """Bytes of each message, without framing."""
     ends: list[int]
-    """Offset behind each frame."""
+    """Offset after each frame."""
 
     def begin_of(self, index: int) -> int:
         """Return the offset of the frame at `index`."""
@@ -115,12 +115,12 @@ class Decoder(Protocol):
 
     @property
     def offset(self) -> int:
-        """Offset of the next frame: of the first byte which wasn't handed out or discarded."""
+        """Offset of the next frame: of the first byte which wasn't returned or discarded."""
         ...
 
     @property
     def buffered(self) -> int:
-        """Number of bytes held which aren't handed out."""
+        """Number of bytes of the partial frame."""
         ...
 
     def feed(self, chunk: bytes) -> None:
@@ -128,7 +128,7 @@ class Decoder(Protocol):
         ...
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, or None if it needs more content, or at a clean end.
+        """Return the next frame, or None at a clean end, or if more content is needed.
 
         Raises:
             DesyncDetectedError: Garbage was skipped.
@@ -139,7 +139,7 @@ class Decoder(Protocol):
         ...
 
     def frames(self) -> Frames | None:
-        """Return all frames at hand, up to the next error, or None if there are none.
+        """Return all complete frames, up to the next error, or None if there are none.
 
         Raises as `next_frame()` does, if an error is next.
         """
@@ -155,15 +155,15 @@ class Decoder(Protocol):
 
 
 class QueueingDecoder:
-    """Base of decoders which queue runs of frames, and errors between them, as they're fed."""
+    """Base of decoders which queue runs of frames, and errors between them, in `feed()`."""
 
     __slots__ = ("_ended", "_index", "_ready", "_tail_offset", "max_frame_bytes")
 
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._ready: deque[Frames | GazetteError] = deque()
-        self._index = 0  # Frames of the first run which are handed out.
-        self._tail_offset = offset  # Offset behind all which is queued.
+        self._index = 0  # Frames of the first run which were returned.
+        self._tail_offset = offset  # Offset after all frames and errors in the queue.
         self._ended = False
 
     @property
@@ -177,7 +177,7 @@ class QueueingDecoder:
         return self._tail_offset
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, or None if it needs more content, or at a clean end."""
+        """Return the next frame, or None at a clean end, or if more content is needed."""
         run = self._front()
         if run is None:
             return None
@@ -190,7 +190,7 @@ class QueueingDecoder:
         return Frame(run.begin_of(index), run.ends[index], run.payloads[index])
 
     def frames(self) -> Frames | None:
-        """Return all frames at hand, up to the next error, or None if there are none."""
+        """Return all complete frames, up to the next error, or None if there are none."""
         run = self._front()
         if run is None:
             return None

@@ -30,8 +30,8 @@ class CSVFraming(Framing):
     Args:
         lenient_eof: Accept a last record without its newline, as Gazette's own reader does. A
             bounded read may then end with part of a record.
-        same_width: Refuse records which have another number of fields than the first one read, as
-            Gazette's own reader does. What's refused then depends on where reading began.
+        same_width: Refuse records with another number of fields than the first record read, as
+            Gazette's own reader does. Which records are refused depends on where reading began.
     """
 
     content_type = CONTENT_TYPE_CSV
@@ -65,7 +65,7 @@ class CSVFraming(Framing):
 
 
 class CSVDecoder(QueueingDecoder):
-    """Splits content into records. Payloads are records without their line end."""
+    """Splits content into records. Payloads have no line end."""
 
     __slots__ = (
         "_field_count",
@@ -130,7 +130,7 @@ class CSVDecoder(QueueingDecoder):
             self._tail_offset = self._lines.offset
 
     def _read_line(self, line: bytes) -> None:
-        """Read a line, and queue the record or error which it completes, if any."""
+        """Read a line, and queue the record or error which it completes."""
         self._line += 1
         self._record_bytes += len(line)
         text = line[:-2] + b"\n" if line.endswith(b"\r\n") else line
@@ -236,7 +236,7 @@ class RecordParser:
         self._column = 1
 
     def read_line(self, text: bytes, number: int) -> bool:
-        r"""Read a line, which ends in `\n` unless content ended; return whether all is done."""
+        r"""Read a line, which ends in `\n` unless content ended; return whether the record ends."""
         self.source += text
         self._last_line = number
         size = len(text)
@@ -302,7 +302,7 @@ def parse_record(payload: bytes) -> list[bytes]:
     """Return the fields of one record.
 
     Raises:
-        FramingError: If it's not a record.
+        FramingError: If `payload` isn't one record.
     """
     parser = RecordParser(1)
     lines = payload.split(b"\n")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIXED_FRAME_WORD = b"\x66\x33\x93\x36"
 """Magic word which begins each frame."""
 FIXED_FRAME_HEADER_LENGTH = 8
-"""Length of the magic word, and of the little-endian length behind it."""
+"""Length of the magic word and the little-endian length after it."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -36,7 +36,7 @@ class FixedFraming(Framing):
     encodes_any = True
 
     def encode(self, message: bytes) -> bytes:
-        """Return `message` behind a header."""
+        """Return `message` after a header."""
         return FIXED_FRAME_WORD + _LENGTH.pack(len(message)) + message
 
     def decoder(
@@ -57,9 +57,9 @@ class FixedFraming(Framing):
 class FixedDecoder(QueueingDecoder):
     """Splits content into fixed frames.
 
-    Content which doesn't start with the magic word is skipped up to the next one within what is
-    buffered, or else but for three bytes, which may begin a magic word. Each such skip raises a
-    DesyncDetectedError, so that one region of garbage may raise several.
+    Content which doesn't start with the magic word is skipped up to the next magic word in the
+    buffer. Without one, all but the last three bytes, which may begin one, are skipped. Each skip
+    raises a DesyncDetectedError, so that one region of garbage may raise several.
     """
 
     __slots__ = ("_needed", "_pieces", "_pieces_bytes")
@@ -68,7 +68,7 @@ class FixedDecoder(QueueingDecoder):
         super().__init__(offset, max_frame_bytes)
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
-        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes without which nothing can be decided.
+        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes without which no frame is complete.
 
     @property
     def buffered(self) -> int:
@@ -139,13 +139,13 @@ def refuse_fixed(
     """Return the error of bytes which begin no frame, and the index to continue at.
 
     Args:
-        data: Content, of which a header is at hand.
+        data: Content, with a complete header at `at`.
         at: Index of the bytes.
         base: Offset of the content.
         limit: Largest length of a frame.
     """
     if data.startswith(FIXED_FRAME_WORD, at):
-        # The length isn't to be trusted: the next frame is looked for behind the header.
+        # The length may be garbage: the next frame is searched after the header.
         length = _LENGTH.unpack_from(data, at + 4)[0]
         text = f"frame of {length} bytes is longer than {limit} bytes"
         end = at + FIXED_FRAME_HEADER_LENGTH
@@ -160,9 +160,9 @@ def check_fixed_end(pieces: list[bytes], size: int, needed: int, offset: int) ->
     """Raise UnexpectedEOFError if content ends within a frame.
 
     Args:
-        pieces: What there is of the frame.
-        size: Length of that.
-        needed: Length of the frame, if its header is there.
+        pieces: Content of the partial frame.
+        size: Length of the content.
+        needed: Length of the frame, if its header is complete.
         offset: Offset of the frame.
     """
     if size == 0 or (size == 1 and pieces[0] == b"\n"):
@@ -184,7 +184,7 @@ def encode_fixed_frame(message: bytes, buffer: bytearray) -> bytearray:
 
 
 def unpack_fixed_frame(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:
-    """Return the frame of `buffer` at `offset`, with its header, or None if it's not complete.
+    """Return the frame of `buffer` at `offset`, with its header, or None if it's incomplete.
 
     Raises:
         DesyncDetectedError: If it doesn't start with the magic word. The `begin` and `end` of the

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON: each message is one line."""
+"""Newline-delimited JSON: each message is a line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NDJSONFraming(Framing):
 
 
 class LineDecoder(QueueingDecoder):
-    """Splits content into lines. A last line without its newline is never handed out."""
+    """Splits content into lines. A last line without its newline is never returned."""
 
     __slots__ = ("_partial", "_partial_bytes", "_skipping")
 
@@ -132,7 +132,7 @@ class LineDecoder(QueueingDecoder):
         return discarded
 
     def take_partial(self) -> bytes:
-        """Return the bytes of the unfinished line, and drop them."""
+        """Remove the bytes of the unfinished line, and return them."""
         partial = b"".join(self._partial)
         self._partial.clear()
         self._partial_bytes = 0
@@ -151,6 +151,6 @@ def line_too_large(begin: int, end: int, limit: int) -> FrameTooLargeError:
 
 
 def unpack_line(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:
-    """Return the line of `buffer` at `offset`, with its newline, or None if it's not complete."""
+    """Return the line of `buffer` at `offset`, with its newline, or None if it's incomplete."""
     newline = buffer.find(b"\n", offset)
     return None if newline == -1 else bytes(buffer[offset : newline + 1])

@@ -1,4 +1,4 @@
-"""Framings by content type."""
+"""Registry of framings by content type."""
 
 from __future__ import annotations
 

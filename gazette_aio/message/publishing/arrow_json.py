@@ -1,4 +1,4 @@
-"""Columns of Arrow as texts of JSON, without a Python object for each value.
+"""Encoder of Arrow columns as JSON texts, without a Python object for each value.
 
 | type | JSON |
 | --- | --- |
@@ -14,7 +14,7 @@
 | list, struct | array, object |
 | map | object, whose names are the keys, or the texts of keys which aren't strings |
 
-Dictionaries, run-end encoded and extension arrays are as the values which they stand for.
+Dictionaries, run-end encoded and extension arrays are encoded as their values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RefusedValueError(Exception):
 
     Args:
         row: Index of its row.
-        reason: What is wrong with it.
+        reason: Reason.
     """
 
     def __init__(self, row: int, reason: str) -> None:
@@ -91,7 +91,7 @@ def json_texts(array: Any) -> Any:
 
 
 def _texts(array: Any, kind: Any) -> Any:  # noqa: PLR0911 - one for each kind of type.
-    """Return texts of which those of nulls are anything."""
+    """Return the text of each value; that of a null is arbitrary."""
     types = pa.types
     if types.is_boolean(kind) or types.is_integer(kind):
         return _cast(array)
@@ -179,7 +179,7 @@ def _timestamps(array: Any, kind: Any) -> Any:
 
 
 def _fixed_width(texts: Any, kind: Any, width: int, suffix: bytes = b"") -> Any:
-    """Return texts in quotes, having refused those of years which need a sign or five digits."""
+    """Return texts in quotes, and refuse years which need a sign or five digits."""
     wrong = pc.fill_null(pc.not_equal(pc.binary_length(texts), width), pa.scalar(False))  # noqa: FBT003
     if pc.any(wrong).as_py():
         row = int(np.argmax(wrong.to_numpy(zero_copy_only=False)))
@@ -213,7 +213,7 @@ def objects(
     opening: bytes = b"{",
     closing: bytes = b"}",
 ) -> Any:
-    """Return the texts of objects of members, whose values are given as columns of texts."""
+    """Return the texts of objects, of the texts of the values of their members."""
     if not names:
         return pa.repeat(text(opening + closing), count)
     parts: list[Any] = []
@@ -261,7 +261,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Any:
-    """Return texts of so many values each, between brackets, with their names if they have any."""
+    """Return texts of arrays of `lengths`, or of objects if their values have names."""
     stops = np.cumsum(lengths, dtype=np.int64)
     texts = _of_rows(values, stops)
     if names is not None:
@@ -272,7 +272,7 @@ def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: An
 
 
 def _of_rows(values: Any, stops: Any) -> Any:
-    """Return texts of the values of rows, each of which has those up to its stop."""
+    """Return texts of the values of rows, each row having values up to its stop."""
     try:
         return json_texts(values)
     except RefusedValueError as error:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
 _CROWD_BYTES: Final = 1 << 20
-"""Bytes of an append which are written before content is moved out of memory."""
+"""Bytes which are written to an append before its content is spilled to disk."""
 
 
 class BatchWriter:
-    """Appends one batch, journal by journal.
+    """Stamps and appends the messages of one batch, journal by journal.
 
     Args:
         appends: Service to append through.
@@ -48,17 +48,17 @@ class BatchWriter:
         self._flags = flags
         self._pace = pace
         self._producer: ProducerID | None = None
-        """Producer of what is appended of the batch."""
+        """Producer of the messages appended so far."""
 
     async def append(self, target: Target, parts: list[Encoded]) -> AsyncAppend:
         """Append parts of a journal, in their order, and return the last append.
 
-        Cancellation: aborts — what one append takes is kept or dropped as a whole.
+        Cancellation: aborts — the messages of one append are kept or dropped as a whole.
 
         Raises:
             MixedTransactionError: The journal has uncommitted messages, and these aren't.
-            DependencyError: An error of the journal was cleared meanwhile, or what is appended of
-                the batch was abandoned.
+            DependencyError: An error of the journal was cleared meanwhile, or messages of the batch
+                were abandoned.
         """
         journal, done = target[0], 0
         cleared = self._appends.cleared_error(journal)
@@ -83,7 +83,7 @@ class BatchWriter:
             self._producer = route.producer
             first, done = written
             if self._flags == OUTSIDE_TXN:
-                route.settled_clock = self._clock.value  # All clocks of it are taken.
+                route.acked_clock = self._clock.value  # All clocks of it are taken.
             else:
                 if not route.pending:
                     self._routes.note_pending(route, first, cleared)
@@ -105,11 +105,11 @@ class BatchWriter:
     async def _write_parts(
         self, append: AsyncAppend, route: Route[Any], parts: list[Encoded], done: int
     ) -> tuple[int, int] | None:
-        """Stamp and write parts from number `done` on, as many as one append may have.
+        """Stamp and write parts from number `done`, as many as one append may have.
 
         Returns:
-            The first clock, and how many parts are done then; or None if messages were abandoned
-            meanwhile, so that what is written is of a producer which nobody acknowledges.
+            The first clock, and the number of parts done; or None if messages were abandoned
+            meanwhile, so that the producer of the parts is never acknowledged.
         """
         clock, first, written, crowd = self._clock, 0, 0, 0
         for number in range(done, len(parts)):

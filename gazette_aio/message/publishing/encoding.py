@@ -28,7 +28,7 @@ class Rows(Protocol):
     """Rows of a batch: messages, or rows of a table."""
 
     min_slice: int | None
-    """Number of rows below which encoding fewer of them saves no time."""
+    """Number of rows below which a smaller slice saves no time."""
 
     def __len__(self) -> int: ...
 
@@ -37,11 +37,11 @@ class Rows(Protocol):
         ...
 
     def items(self, start: int, stop: int) -> Sequence[Any]:
-        """Return what a mapping chooses the journal of each row by."""
+        """Return an argument of the mapping for each row."""
         ...
 
     def encode(self, indices: range | list[int]) -> Encoded:
-        """Return rows encoded."""
+        """Encode rows."""
         ...
 
 
@@ -52,7 +52,7 @@ class MessageRows(Generic[T]):
         messages: The messages.
         adapter: Encodes them.
         validate: Raises if a message isn't valid.
-        plain: Types of messages which it has found to need no validation.
+        plain: Types of messages which need no validation, as known so far.
     """
 
     min_slice: int | None = None
@@ -73,7 +73,7 @@ class MessageRows(Generic[T]):
         return len(self._messages)
 
     def validate(self, start: int, stop: int) -> None:
-        """Raise what the `validate()` of a message raises."""
+        """Call the `validate()` of each message."""
         messages = self._messages[start:stop]
         if self._plain.issuperset(map(type, messages)):
             return
@@ -88,7 +88,7 @@ class MessageRows(Generic[T]):
         return self._messages[start:stop]
 
     def encode(self, indices: range | list[int]) -> Encoded:
-        """Return messages encoded, or as they are if their adapter can't split them."""
+        """Encode messages; they're returned unchanged if their adapter can't split them."""
         if isinstance(indices, range):
             messages = self._messages[indices.start : indices.stop]
         else:
@@ -99,13 +99,13 @@ class MessageRows(Generic[T]):
 
 
 async def take(messages: Iterable[T], pace: Turns) -> list[T]:
-    """Return messages as a sequence of our own, which callers can't change meanwhile.
+    """Copy messages to a list, which callers can't change.
 
     Cancellation: safe.
 
     Raises:
         ValidationError: It's a table.
-        Exception: What iterating raises.
+        Exception: Iterating raises it.
     """
     if hasattr(messages, "__arrow_c_stream__"):
         raise ValidationError("a table is not a batch of messages, but of `table=`")
@@ -122,7 +122,7 @@ async def take(messages: Iterable[T], pace: Turns) -> list[T]:
 
 
 async def release(taken: list[Any], pace: Turns) -> None:
-    """Empty a list, which takes its time if that's long.
+    """Empty a list in slices.
 
     Cancellation: safe.
     """
@@ -144,7 +144,7 @@ async def map_rows(
     Cancellation: safe.
 
     Raises:
-        Exception: What validation or the mapping raises, with a note of the message.
+        Exception: Validation or the mapping raises it; a note tells the message.
     """
     indices: dict[Target, range | list[int]] = {}
     async for start, stop in Slices(len(rows), pace):
@@ -170,7 +170,7 @@ async def map_rows(
 
 
 async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> list[Target]:
-    """Return the targets of items, or one if it's that of all of them."""
+    """Return the targets of items, or a single one if it's the same for all."""
     targets: list[Any] = []
     done = 0
     try:
@@ -198,19 +198,19 @@ async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> l
 async def encode_rows(
     rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags, pace: Turns
 ) -> list[Encoded]:
-    """Return rows encoded, in slices, having tried all which may fail later.
+    """Encode rows in slices, and check that stamping and framing won't fail.
 
     Args:
         rows: The batch.
-        indices: Those of one journal.
-        route: That journal.
-        flags: Flags which they will have.
+        indices: Rows of one journal.
+        route: Route of the journal.
+        flags: Flags of the messages.
         pace: Turns of the event loop.
 
     Cancellation: safe.
 
     Raises:
-        Exception: What encoding or framing raises, with a note of the message.
+        Exception: Encoding or framing raises it; a note tells the message.
     """
     encoded: list[Encoded] = []
     async for start, stop in Slices(len(indices), pace, rows.min_slice):
@@ -230,7 +230,7 @@ async def _first_error(  # noqa: PLR0917
     flags: Flags,
     pace: Turns,
 ) -> Exception:
-    """Return the error of the first row which can't be encoded, with a note of which it is."""
+    """Return the error of the first row which can't be encoded; a note tells the row."""
     while len(indices) > 1:
         await pace.rest()
         half = indices[: len(indices) // 2]
@@ -244,7 +244,7 @@ async def _first_error(  # noqa: PLR0917
         _encode(rows, indices, route, flags)
     except Exception as last:  # noqa: BLE001 - it's raised.
         return _noted(last, indices[0])
-    return error  # It's gone, and which message it was of nobody knows.
+    return error  # It didn't happen again: the row is unknown.
 
 
 def _encode(rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags) -> Encoded:

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _TURN_BYTES: Final = 1 << 19
-"""Bytes which are published without suspension: some two milliseconds' worth."""
+"""Bytes which are published without suspension: it takes some two milliseconds."""
 
 
 class Gate:
     """Lets publishing through, or makes it wait.
 
-    As a context manager it counts publishers inside, which passed and suspend before they're done.
+    As a context manager it counts the tasks inside: those which passed, and suspend while they
+    publish.
     """
 
     __slots__ = ("_closed", "_idle", "_inside", "_is_reserved", "turn_bytes")
@@ -29,7 +30,7 @@ class Gate:
         self._inside = 0
 
     async def give_turn(self) -> None:
-        """Let others, and the writers of appends, have turns, also if no caller ever waits.
+        """Let other tasks have a turn, such as those which send appends.
 
         Cancellation: safe.
         """
@@ -41,7 +42,7 @@ class Gate:
         """Reserve the gate for one transaction.
 
         Raises:
-            RuntimeError: Another transaction has it.
+            RuntimeError: Another transaction has reserved it.
         """
         if self._is_reserved:
             raise RuntimeError("a transaction of this Publisher is open already")
@@ -56,7 +57,7 @@ class Gate:
             await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        """Make publishing wait from now on, and wait until nobody is inside.
+        """Make publishing wait from now on, and wait until no task is inside.
 
         Cancellation: aborts — the gate stays closed.
         """
@@ -71,7 +72,7 @@ class Gate:
                 self._idle = None
 
     def release(self) -> None:
-        """Let publishing through, and another transaction reserve the gate. Idempotent."""
+        """Open the gate, also for a reservation by another transaction. Idempotent."""
         self.turn_bytes = _TURN_BYTES
         self._is_reserved = False
         closed, self._closed = self._closed, None

@@ -1,7 +1,7 @@
-"""The record of a transaction: its acknowledgements, and the state they belong to.
+"""Stored record of a transaction: its acknowledgements, and the state which belongs to them.
 
-A record is one line of a magic word and a checksum, and one of JSON. A third line, `written`, says
-that the acknowledgements were appended.
+A record is a line of a magic word and a checksum, and a line of JSON. A third line, `written`,
+means that the acknowledgements were appended.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAGIC = b"gazette-aio-intents-1"
 WRITTEN = b"written\n"
 
 State = bytes | dict[str, Any] | None
-"""What a caller stores along with its intents: bytes, or an object of JSON."""
+"""State which is stored along with intents: bytes, or an object of JSON."""
 
 
 class AckIntent(NamedTuple):
-    """An acknowledgement which is to be appended, framed."""
+    """A framed acknowledgement, to be appended to a journal."""
 
     journal: str
     intent: bytes
@@ -34,7 +34,7 @@ class AckIntent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntentRecord:
-    """Acknowledgements of one transaction, and the state which holds once it's committed."""
+    """Acknowledgements of one transaction, and the state after its commit."""
 
     intents: tuple[AckIntent, ...] = ()
     state: State = None

@@ -1,4 +1,4 @@
-"""Durable acknowledgement intents: what makes transactions of a Publisher survive crashes."""
+"""Durable log of acknowledgement intents, by which transactions survive crashes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class IntentLog:
-    """A file which holds the acknowledgements of the latest transaction, and a state beside them.
+    """A file which holds the acknowledgements of the latest transaction, along with a state.
 
     The record is replaced as a whole: it's written to a temporary file, synced, and renamed, and
-    the directory is synced. Whatever the moment of a crash, the file has either the record of the
-    transaction, acknowledgements and state both, or the one before.
+    the directory is synced. After a crash at any moment, the file holds either the record of the
+    transaction, both acknowledgements and state, or the record before.
 
-    A path belongs to one publisher at a time. A process which starts calls `recover()` before
-    anything else.
+    A path belongs to one publisher at a time. After its start, a process calls `recover()` before
+    it publishes.
 
     Args:
         path: Path of the file. Its directory must exist.
@@ -45,18 +45,18 @@ class IntentLog:
         self.path = Path(path)
         self._record: IntentRecord | None = None
         self._loaded = False
-        self._recovered = False  # Nothing but what this object persisted is to be recovered.
-        self._unsettled = False
+        self._recovered = False  # Only records of this object can be in doubt.
+        self._in_doubt = False
 
     @property
     def state(self) -> State:
-        """State of the latest record which was loaded or persisted, or None: a copy."""
+        """Copy of the state of the latest record loaded or persisted, or None."""
         return None if self._record is None else copy.deepcopy(self._record.state)
 
     @property
-    def unsettled(self) -> bool:
-        """Whether a record was persisted whose acknowledgements may not be appended."""
-        return self._unsettled
+    def in_doubt(self) -> bool:
+        """Whether acknowledgements of the record may not be appended yet."""
+        return self._in_doubt
 
     async def load(self) -> IntentRecord | None:
         """Return the stored record, or None if there is none.
@@ -70,11 +70,11 @@ class IntentLog:
         record = None if content is None else decode_record(content)
         self._record = record
         self._loaded = True
-        self._unsettled = record is not None and not record.written
+        self._in_doubt = record is not None and not record.written
         return record
 
-    async def require_settled(self) -> None:
-        """Load the record, unless that's done, and see to it that none has to be recovered.
+    async def require_recovered(self) -> None:
+        """Load the record once, and raise if it has to be recovered.
 
         Cancellation: safe.
 
@@ -83,20 +83,20 @@ class IntentLog:
         """
         if not self._loaded:
             await self.load()
-        if self._unsettled:
+        if self._in_doubt:
             raise StoreError(
                 f"{self.path}: intents of a transaction before are not written: call recover()"
             )
 
     async def recover(self, appends: AppendService) -> State:
-        """Append the stored acknowledgements once more, and return the stored state.
+        """Append the stored acknowledgements again, and return the stored state.
 
-        The first call appends them even if the record says that they were: a repeated one commits
-        nothing, and rolls back what its producer left pending when it crashed. Later calls append
-        only those of a transaction which was left in doubt.
+        The first call appends them even if the record is marked as written: a repeated one commits
+        nothing, and rolls back the messages which its producer left pending at a crash. Later calls
+        append only those of a transaction in doubt.
 
         Args:
-            appends: Service to append through. Journals which failed need its `clear_error()`.
+            appends: Service to append through. Failed journals need its `clear_error()`.
 
         Returns:
             The state stored with the latest transaction, which is now committed; or None.
@@ -107,10 +107,10 @@ class IntentLog:
             StoreError: If the record can't be read, or is damaged.
             GazetteError: If an append fails. Call again.
         """
-        if not self._recovered or self._unsettled:
+        if not self._recovered or self._in_doubt:
             record = await self.load()
             if record is not None:
-                self._unsettled = True
+                self._in_doubt = True
                 await append_intents(appends, record.intents)
                 await self.mark_written()
             self._recovered = True
@@ -123,37 +123,37 @@ class IntentLog:
 
         Raises:
             StoreError: If it can't be stored, or the record before isn't written or is damaged. If
-                `unsettled` is set thereafter, it may be stored nevertheless; call `recover()`.
+                `in_doubt` is set afterwards, it may be stored nevertheless; call `recover()`.
         """
-        await self.require_settled()
+        await self.require_recovered()
         content = encode_record(intents, state)
         try:
             await in_thread(self._replace, content)
         except asyncio.CancelledError:
-            self._unsettled = True
+            self._in_doubt = True
             raise
         self._record = decode_record(content)
         self._recovered = True
-        self._unsettled = True
+        self._in_doubt = True
 
     async def mark_written(self) -> None:
-        """Note that the acknowledgements of the record were appended.
+        """Mark the record as written: its acknowledgements were appended.
 
-        It isn't synced: should it be lost, they're appended again, which does no harm.
+        The mark isn't synced: if it's lost, they're appended again, which does no harm.
 
         Cancellation: safe — they're appended again by `recover()`.
 
         Raises:
-            StoreError: If it can't be noted.
+            StoreError: If the mark can't be written.
         """
         record = self._record
         if record is not None and not record.written:
             await in_thread(_append, self.path, WRITTEN)
             self._record = dataclasses.replace(record, written=True)
-        self._unsettled = False
+        self._in_doubt = False
 
     def __repr__(self) -> str:
-        state = "unsettled" if self._unsettled else "settled"
+        state = "in doubt" if self._in_doubt else "written"
         return f"<IntentLog {os.fspath(self.path)!r} {state}>"
 
     def _replace(self, content: bytes) -> None:
@@ -168,7 +168,7 @@ class IntentLog:
             # Invariant: from here on the record may be found by a later process.
             Path(temporary).replace(self.path)
             temporary = None
-            self._unsettled = True
+            self._in_doubt = True
             _sync_directory(directory)
         except OSError as error:
             raise StoreError(f"{self.path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Publishing of messages, by themselves or in transactions."""
+"""Publisher of messages, by themselves or in transactions."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MESSAGE_BYTES: Final = 300
-"""What a message counts on top of its length: as many bytes take as long."""
+"""Cost of a message besides its length, as the number of bytes which take as long."""
 
 
 class Publisher(Generic[T]):
     """Publishes messages to journals, in the order of its clock.
 
-    Within a journal, messages of a Publisher are in the order of their clocks. Its methods may be
-    called by concurrent tasks of one event loop.
+    Within a journal, messages of a Publisher are in the order of their clocks. Concurrent tasks of
+    one event loop may call its methods.
 
     Args:
         appends: Service to append through.
         adapter: Encodes and stamps messages.
-        producer: ID to publish as; by default a fresh one. One which was used before a crash may
+        producer: ID to publish as; by default a fresh one. An ID which was used before a crash may
             have left messages pending, which an acknowledgement would commit.
-        clock: Clock of messages, which is then up to the caller to update. By default the
-            Publisher has one of its own, and updates it from wall time.
-        allow_mixed: Permit `publish_committed()` to journals with pending uncommitted messages,
-            which makes readers drop the latter.
+        clock: Clock of messages, which the caller updates. By default the Publisher has its own
+            clock, and updates it from wall time.
+        allow_mixed: Permit `publish_committed()` to journals with uncommitted messages, which makes
+            readers drop the uncommitted ones.
     """
 
     def __init__(
@@ -104,22 +104,14 @@ class Publisher(Generic[T]):
         )
 
     async def publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
-        """Publish a message which readers of committed messages may process at once.
+        """Publish a message which commits by itself.
 
-        Args:
-            mapping: Returns the journal and content type of a message; plain or async.
-            message: Message to publish. If it has a `validate()`, that's called first.
-
-        Returns:
-            The append, which may be awaited for the message to be committed by the broker.
+        Arguments, result and other errors are those of `publish_uncommitted()`.
 
         Cancellation: safe — nothing was published.
 
         Raises:
             MixedTransactionError: The journal has uncommitted messages of this Publisher.
-            MappingError: The mapping has no journal for the message.
-            UnrecognizedContentTypeError: There's no framing of the journal's content type.
-            Exception: What the message's validation or encoding raises. Nothing is published.
         """
         return await self._publish(mapping, message, OUTSIDE_TXN)
 
@@ -128,17 +120,17 @@ class Publisher(Generic[T]):
 
         Args:
             mapping: Returns the journal and content type of a message; plain or async.
-            message: Message to publish. If it has a `validate()`, that's called first.
+            message: Message to publish. If it has a `validate()`, it's called first.
 
         Returns:
-            The append, which may be awaited for the message to be written by the broker.
+            The append. Awaiting it waits until the broker has written the message.
 
         Cancellation: safe — nothing was published.
 
         Raises:
             MappingError: The mapping has no journal for the message.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
-            Exception: What the message's validation or encoding raises. Nothing is published.
+            Exception: Validation or encoding of the message raises it. Nothing is published.
         """
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
         gate = self._gate
@@ -194,7 +186,7 @@ class Publisher(Generic[T]):
             self.clock.value = before
             route, append, clock = await self._append_slowly(target, message, flags)
         if flags == OUTSIDE_TXN:
-            route.settled_clock = clock
+            route.acked_clock = clock
             return append
         if not route.pending:
             cleared = self.appends.cleared_error(route.journal)
@@ -228,24 +220,15 @@ class Publisher(Generic[T]):
         *,
         table: Any = None,
     ) -> dict[str, AsyncAppend]:
-        """Publish messages which readers of committed messages may process at once.
+        """Publish messages which commit by themselves.
 
-        As `publish_uncommitted_batch()`, but messages aren't part of a transaction.
-
-        Args:
-            mapping: Returns the journal and content type of a message, plain or async; or a pair of
-                them for all. Rows of a table are handed to it as dicts.
-            messages: Messages to publish, any iterable of them. They must not change meanwhile.
-            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
-
-        Returns:
-            The append of each journal.
+        Arguments, result and other errors are those of `publish_uncommitted_batch()`.
 
         Cancellation: aborts — journals which were appended to keep their messages.
 
         Raises:
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
-                came while the batch was under way, journals before it keep their messages.
+                were published meanwhile, journals before it keep their messages.
         """
         return await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
 
@@ -258,26 +241,24 @@ class Publisher(Generic[T]):
     ) -> dict[str, AsyncAppend]:
         """Publish messages which are pending until their journals are acknowledged.
 
-        All of them are validated, mapped and encoded before anything is published: if one can't be,
-        none is. Then those of a journal are one append, in their order; only beyond
-        `AppendService.cutoff_bytes` they're several. Journals follow each other, each is locked
-        only while it's its turn, and the event loop has turns in between.
+        All messages are validated, mapped and encoded before any is published: if one can't be,
+        none is published. The messages of a journal are one append, in their order, or several
+        beyond `AppendService.cutoff_bytes`. Journals are appended to one after the other, and only
+        one is locked at a time. The event loop has turns meanwhile.
 
-        Rows of a table become messages by the names of its columns if they're JSON or protobuf, and
-        by their positions if they're CSV. Columns named `_journal`, `_begin`, `_end`, `_timestamp`,
-        `_clock`, `_producer` and `_flags` are left out, so that what `arrow()` has read may be
-        published. If all that remains is `_value`, that's the whole message as bytes or text. There
-        can't be other columns beside that.
+        Columns of a table are members of messages by name for JSON and protobuf, and by position
+        for CSV. Columns named `_journal`, `_begin`, `_end`, `_timestamp`, `_clock`, `_producer` and
+        `_flags` are ignored, so that batches of `arrow()` can be published. A table whose only
+        other column is `_value` has whole messages, as bytes or text.
 
         Args:
             mapping: Returns the journal and content type of a message, plain or async; or a pair of
-                them for all. Rows of a table are handed to it as dicts.
-            messages: Messages to publish, any iterable of them. They must not change meanwhile.
-            table: Or a table of them, such as a pyarrow.Table or a polars.DataFrame.
+                them for all messages. Rows of a table are passed as dicts.
+            messages: Iterable of messages to publish. They must not change meanwhile.
+            table: Table to publish instead, such as a pyarrow.Table or a polars.DataFrame.
 
         Returns:
-            The append of each journal. If a journal has several it's the last, which succeeds only
-            if all do.
+            The append of each journal. The last one of several succeeds only if all do.
 
         Cancellation: aborts — journals which were appended to keep their messages.
 
@@ -286,12 +267,12 @@ class Publisher(Generic[T]):
             UnrecognizedContentTypeError: There's no framing of a journal's content type.
             ValidationError: A table has a value which messages can't hold, or the mapping gives a
                 journal two content types.
-            ConfigurationError: There's no pyarrow, or messages of the adapter can't be made of the
+            ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
                 columns of the table.
             DependencyError: Part of a journal's messages may be missing, as an error was cleared;
                 or some were abandoned, and the rest isn't published.
-            Exception: What validation, the mapping or encoding raises, with a note of which message
-                of the batch it was. Nothing is published then.
+            Exception: Validation, the mapping or encoding raises it; a note tells the message.
+                Nothing is published.
         """
         return await self._publish_batch(mapping, messages, table, CONTINUE_TXN)
 
@@ -337,38 +318,38 @@ class Publisher(Generic[T]):
     def build_ack_intents(self) -> list[AckIntent]:
         """Return acknowledgements of the journals with uncommitted messages, and forget those.
 
-        It appends nothing. To commit exactly once, in this order: await all uncommitted appends;
-        store the intents along with the state which they belong to; append each intent to its
-        journal; and after a crash append stored ones again before anything else. Nothing may be
-        published to these journals meanwhile. `transaction()` does all that.
+        Nothing is appended. To commit exactly once, in this order: await all uncommitted appends;
+        store the intents along with the state of the transaction; append each intent to its
+        journal; and after a crash append the stored intents again first. Nothing may be published
+        to these journals meanwhile. `transaction()` does all of this.
 
         Raises:
-            Exception: What the adapter raises. Nothing was forgotten then.
+            Exception: The adapter raises it. Nothing is forgotten.
         """
         return self._uncommitted.acknowledge()
 
     def transaction(self, *, intents: IntentLog | None = None) -> Transaction:
-        """Return an async context manager which commits what's published within it, or nothing.
+        """Return an async context manager which commits the messages published within it, or none.
 
-        See Transaction for what happens in which order, and what holds after a crash.
+        See Transaction for the order of its steps, and the outcome of a crash.
 
         Args:
-            intents: Where acknowledgements are stored before they're appended. Without it, a crash
+            intents: Log which stores acknowledgements before they're appended. Without it, a crash
                 while they're appended may commit some journals and not others.
         """
         return Transaction(self._uncommitted, self._gate, intents)
 
     def abandon(self) -> None:
-        """Give up uncommitted messages: no later acknowledgement commits them.
+        """Abandon uncommitted messages: no later acknowledgement commits them.
 
-        The Publisher takes a fresh producer ID, so that readers never relate them to what it
-        publishes from now on. Where an append is possible at once, they're also rolled back
-        explicitly, which spares readers from keeping them.
+        The Publisher takes a fresh producer ID, so that readers never relate them to its later
+        messages. Where an append is possible without waiting, they're also rolled back, so that
+        readers needn't keep them.
         """
         self._uncommitted.abandon()
 
     async def flush(self) -> None:
-        """Wait until all uncommitted messages which await acknowledgement are written.
+        """Wait until the broker has written all uncommitted messages.
 
         Cancellation: safe.
 

@@ -50,6 +50,7 @@ class Route(Generic[T]):
 
     __slots__ = (
         "_is_trusted",
+        "acked_clock",
         "cleared_error",
         "encode_continue",
         "encode_outside",
@@ -60,7 +61,6 @@ class Route(Generic[T]):
         "last",
         "pending",
         "producer",
-        "settled_clock",
         "suffix",
         "target",
         "uuid_is_text",
@@ -76,23 +76,23 @@ class Route(Generic[T]):
         # Adapters which stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
         has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
         self.suffix: bytes = framing.suffix if has_suffix else b""
-        """All that framing adds to a message, or empty if it does more."""
+        """Bytes which framing appends to a message; empty if `frame` has to be called."""
         self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
         self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)
         self.pending = False
         """Whether there are uncommitted messages without an acknowledgement."""
         self.first_clock = 0
-        """Clock of the first of them."""
+        """Clock of the first uncommitted message."""
         self.cleared_error: ClearedError | None = None
-        """Latest error of the journal which was cleared before the first of them."""
+        """Latest error of the journal which was cleared before the first uncommitted message."""
         self.last: AsyncAppend | None = None
-        """Append of the last of them."""
-        self.settled_clock: int | None = None
-        """Clock of the last acknowledgement or committed message, by the present producer."""
+        """Append of the last uncommitted message."""
+        self.acked_clock: int | None = None
+        """Clock of the last acknowledgement or committed message of the producer."""
 
     def encode(self, message: T, clock: int, flags: Flags) -> bytes:
-        """Return the stamped frame of a message, with either of the flags of messages."""
+        """Return the stamped frame of a message."""
         encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
         return encode(message, clock)
 
@@ -105,10 +105,7 @@ class Route(Generic[T]):
         return first, data
 
     def check(self, messages: Encoded, flags: Flags) -> None:
-        """Raise what stamping and framing of messages would raise.
-
-        It has to be known before any message is published.
-        """
+        """Raise the error which stamping or framing would raise, before a message is published."""
         if not (self._is_trusted and isinstance(messages, SplitMessages)):
             self.stamp(messages, Clock(_ANY_CLOCK, tick=0), flags)
 
@@ -142,15 +139,15 @@ class Route(Generic[T]):
 
 
 class Abandoned(NamedTuple):
-    """Uncommitted messages of a journal which were given up."""
+    """A journal with abandoned messages."""
 
     route: Route[Any]
     clock: int
-    """Clock of an acknowledgement which rolls them back, or one below 1 if there's none."""
+    """Clock of an acknowledgement which rolls them back; below 1 if there is none."""
 
 
 class Routes(Generic[T]):
-    """The journals of a Publisher, and what is pending in them.
+    """The journals of a Publisher, and their uncommitted messages.
 
     Args:
         adapter: Encodes messages.
@@ -161,9 +158,9 @@ class Routes(Generic[T]):
     def __init__(self, adapter: Adapter[T], producer: ProducerID, *, allow_mixed: bool) -> None:
         self.producer = producer
         self.pending: list[Route[T]] = []
-        """Those with uncommitted messages, in the order of the first of them."""
+        """Routes with uncommitted messages, in the order of their first ones."""
         self.open: dict[Target | Awaitable[Target], Route[T]] = {}
-        """The same by their targets. It's one object for good."""
+        """The same by their targets. It's never replaced by another object."""
         self._adapter = adapter
         self._allow_mixed = allow_mixed
         self._by_target: dict[Target, Route[T]] = {}
@@ -173,7 +170,7 @@ class Routes(Generic[T]):
         return len(self._by_journal)
 
     def find(self, target: Target) -> Route[T]:
-        """Return the route of a journal, which may be a new one.
+        """Return the route of a journal, which may be new.
 
         Raises:
             UnrecognizedContentTypeError: There's no framing of the content type.
@@ -182,7 +179,7 @@ class Routes(Generic[T]):
         return self._by_target.get(target) or self._add(target)
 
     def route_to(self, target: Target, flags: Flags) -> Route[T]:
-        """Return the route for a message of some flags.
+        """Return the route for a message with `flags`.
 
         Raises:
             MixedTransactionError: The message is a committed one, and the journal has others.
@@ -207,7 +204,7 @@ class Routes(Generic[T]):
             if before.pending:
                 text = f"{route.journal} has uncommitted messages of content type"
                 raise ValidationError(f"{text} {before.target[1]!r}, and not {target[1]!r}")
-            route.settled_clock = before.settled_clock
+            route.acked_clock = before.acked_clock
             others = self._by_target.items()
             self._by_target = {known: other for known, other in others if other is not before}
         self._by_target[target] = self._by_journal[route.journal] = route
@@ -228,18 +225,18 @@ class Routes(Generic[T]):
         self.open[route.target] = route
 
     def acknowledge(self, clock: Clock) -> list[AckIntent]:
-        """Return acknowledgements of what's pending, and forget that.
+        """Return acknowledgements of uncommitted messages, and forget these.
 
         Raises:
-            Exception: What the adapter raises. Nothing was forgotten then.
+            Exception: The adapter raises it. Nothing is forgotten.
         """
         intents: list[AckIntent] = []
         clocks: list[int] = []
         for route in self.pending:
             clocks.append(clock.tick())
             intents.append(AckIntent(route.journal, self.acknowledgement(route, clocks[-1])))
-        for route, settled in zip(self.pending, clocks, strict=True):
-            route.settled_clock = settled
+        for route, acked in zip(self.pending, clocks, strict=True):
+            route.acked_clock = acked
             route.pending = False
             route.last = None
         self.pending = []
@@ -252,14 +249,12 @@ class Routes(Generic[T]):
         return route.frame(self._adapter.acknowledgement(uuid))
 
     def abandon(self) -> list[Abandoned]:
-        """Forget everything, take a fresh producer, and return what was pending."""
+        """Forget all routes, take a fresh producer, and return the abandoned messages."""
         abandoned: list[Abandoned] = []
         for route in self.pending:
             # Wire: an acknowledgement at or before the last one rolls back what's pending.
-            settled = route.settled_clock
-            abandoned.append(
-                Abandoned(route, route.first_clock - 1 if settled is None else settled)
-            )
+            acked = route.acked_clock
+            abandoned.append(Abandoned(route, route.first_clock - 1 if acked is None else acked))
         self.pending = []
         self.open.clear()
         self._by_target = {}

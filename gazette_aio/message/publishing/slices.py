@@ -22,8 +22,8 @@ class Slices:
     Args:
         count: Number of rows.
         pace: Turns of the event loop.
-        min_rows: Number of rows which slices aren't made smaller than, and begin with; by default
-            they begin with a few.
+        min_rows: Size of the first slice, and least size of the others; by default slices begin
+            with a few rows.
     """
 
     def __init__(self, count: int, pace: Turns, min_rows: int | None = None) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ticks(NamedTuple):
-    """Consecutive clocks of a producer, and the flags of the messages which they're for."""
+    """Consecutive clocks of a producer, and the flags of their messages."""
 
     producer: bytes
     flags: int
@@ -33,14 +33,14 @@ def stamp(
     suffix: bytes = b"",
     frame: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
-    """Return the frames of messages, one behind the other, stamped in their order.
+    """Return the joined frames of messages, stamped in their order.
 
     Args:
         messages: Encoded messages.
-        ticks: As many clocks.
+        ticks: Clocks of the messages.
         text: Whether UUIDs are text, or else 16 bytes.
-        suffix: What frames have behind each message.
-        frame: Returns the frame of a message, where that's more than a suffix.
+        suffix: Bytes of a frame after its message.
+        frame: Returns the frame of a message, if it's more than a suffix.
     """
     heads, between, rests = messages
     count = len(rests)
@@ -52,7 +52,7 @@ def stamp(
         return b"".join([frame(b"".join(part)) for part in parts])
     if not count:
         return b""
-    # Hot: what's behind one message and before the next is one piece.
+    # Hot: the end of one message and the begin of the next are one piece.
     if isinstance(heads, bytes):
         joints, first = [suffix + heads] * count, heads
     else:
@@ -68,7 +68,7 @@ def stamp(
 
 
 def _uuids(ticks: Ticks, between: bytes, *, text: bool) -> tuple[list[bytes], list[bytes]]:
-    """Return what's different in UUIDs, and what's behind that, with `between` at the end."""
+    """Return the first part of each UUID, which differs, and the rest with `between`."""
     lows: list[bytes] = []
     tails: list[bytes] = []
     for numbers, tail in _spans(ticks, text=text):
@@ -82,7 +82,7 @@ def _uuids(ticks: Ticks, between: bytes, *, text: bool) -> tuple[list[bytes], li
 
 
 def _spans(ticks: Ticks, *, text: bool) -> Iterator[tuple[range, bytes]]:
-    """Yield the low words of UUIDs, as long as all else is the same, and that."""
+    """Yield runs of UUIDs: the first words of each, and the common rest."""
     producer, flags, clock, step, count = ticks
     while count > 0:
         base, uuid = clock_span(producer, flags, clock)

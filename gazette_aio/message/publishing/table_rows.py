@@ -1,4 +1,4 @@
-"""Rows of tables of Arrow, as messages of an adapter."""
+"""Rows of Arrow tables as messages of an adapter."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _SLICE_BYTES: Final = 1 << 17
 
 
 class TableRows:
-    """Rows of a table. See `Rows`.
+    """Rows of a table, as `Rows` of a batch.
 
     Args:
         table: A table, record batch or data frame which supports the PyCapsule interface.
-        adapter: Adapter of the messages which they are to become.
+        adapter: Adapter of the messages.
 
     Raises:
-        ConfigurationError: Messages of the adapter can't be made of the columns.
+        ConfigurationError: The adapter can't make messages of the columns.
     """
 
     def __init__(self, table: Any, adapter: Adapter[Any]) -> None:
@@ -72,13 +72,13 @@ class TableRows:
         return int(self._table.num_rows)
 
     def validate(self, start: int, stop: int) -> None:
-        """Do nothing: rows are validated as they're encoded."""
+        """Do nothing: encoding validates rows."""
 
     def items(self, start: int, stop: int) -> Sequence[dict[str, Any]]:
         """Return rows as dicts, with columns of metadata.
 
         Raises:
-            ValidationError: A value, such as a timestamp, is beyond what Python has.
+            ValidationError: Python can't hold a value, such as a timestamp.
         """
         try:
             rows: list[dict[str, Any]] = self._table.slice(start, stop - start).to_pylist()
@@ -87,7 +87,7 @@ class TableRows:
         return rows
 
     def encode(self, indices: range | list[int]) -> Encoded:
-        """Return rows encoded, or as messages if their adapter can't split these."""
+        """Encode rows; they're returned as messages if the adapter can't split these."""
         if isinstance(indices, range):
             rows = self._documents.slice(indices.start, len(indices))
         else:
@@ -149,7 +149,7 @@ class TableRows:
         return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
 
     def _fields(self, rows: Any, name: str, indices: range | list[int]) -> list[str]:
-        """Return values as fields of CSV: text as it is, and other types as JSON has them."""
+        """Return values as fields of CSV: texts unchanged, and other types as in JSON."""
         column = rows.column(name)
         kind = column.type
         if pa.types.is_dictionary(kind):
@@ -186,7 +186,7 @@ class TableRows:
 
 
 def _check(table: Any) -> None:
-    """Refuse what breaks the rules of Arrow, such as indices beyond a dictionary."""
+    """Refuse columns which break the rules of Arrow, such as indices beyond a dictionary."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             column.validate(full=True)
@@ -195,7 +195,7 @@ def _check(table: Any) -> None:
 
 
 def _merged(table: Any, rows: int) -> Any:
-    """Return a table in chunks of so many rows at least, unless they can't be merged."""
+    """Merge small chunks of a table, of fewer than `rows` on average, if they can be."""
     most = table.num_rows // rows + 1
     if all(column.num_chunks <= 2 * most for column in table.columns):
         return table
@@ -206,7 +206,7 @@ def _merged(table: Any, rows: int) -> Any:
 
 
 def _plain(table: Any) -> Any:
-    """Return a table without views and run-ends, of which many kernels of Arrow know nothing."""
+    """Return a table without views and run-ends, which many kernels of Arrow don't support."""
     for number, field in enumerate(table.schema):
         kind = _plain_type(field.type)
         if kind.equals(field.type):

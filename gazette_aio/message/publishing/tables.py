@@ -1,4 +1,4 @@
-"""Tables as batches of messages."""
+"""Loader of `table_rows`, which needs pyarrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
     Cancellation: safe.
 
     Raises:
-        ConfigurationError: There's no pyarrow, or messages can't be made of the table.
+        ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
+            table.
     """
     # Importing takes long, and so may a table which is yet to be computed.
     if _ROWS not in sys.modules:

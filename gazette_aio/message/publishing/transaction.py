@@ -15,28 +15,29 @@ if TYPE_CHECKING:
 
 
 class Transaction(Scope):
-    """Commits the uncommitted messages of a Publisher, all or none of them. Made by a Publisher.
+    """Commits all uncommitted messages of a Publisher, or none. Made by `Publisher.transaction()`.
 
     At the end of its block, in this order:
 
-    1. other tasks which publish through the Publisher start to wait;
-    2. all of its uncommitted messages are awaited to be written by the broker;
-    3. acknowledgements are built, and stored in the IntentLog together with `state`, durably and as
+    1. publishing by other tasks is held back;
+    2. all uncommitted messages are awaited until the broker has written them;
+    3. acknowledgements are built, and stored in the IntentLog along with `state`, durably and as
        one record;
     4. the acknowledgements are appended to their journals, and awaited;
-    5. the record is marked as written, and tasks which wait go on.
+    5. the record is marked as written, and other tasks publish again.
 
-    So a crash before the record is stored leaves messages which never commit, and the state of the
-    transaction before. After a crash from then on, `IntentLog.recover()` appends the
-    acknowledgements, and the transaction is committed with its state. Readers see each message
-    once, since they drop acknowledgements which are repeated.
+    A crash before the record is stored leaves messages which never commit, and the state of the
+    transaction before. After a later crash, `IntentLog.recover()` appends the acknowledgements,
+    and the transaction is committed with its state. Readers deliver each message once, since they
+    ignore repeated acknowledgements.
 
-    If the block raises, or a failure comes before the record may be stored, the messages are
-    abandoned: `Publisher.abandon()` makes sure that nothing commits them later. A failure after
-    that leaves the outcome to `recover()`, which must be called before the next transaction with
-    the same IntentLog.
+    If the block raises, or a step fails before the record may be stored, the messages are
+    abandoned: `Publisher.abandon()` makes sure that no acknowledgement commits them later. After a
+    failure of a later step, `recover()` decides the outcome, and must be called before the next
+    transaction with the same IntentLog.
 
-    Messages which were published uncommitted before the block, or by other tasks, take part.
+    Messages which were published uncommitted before the block, or by other tasks, are part of the
+    transaction.
     """
 
     def __init__(self, uncommitted: Uncommitted, gate: Gate, intents: IntentLog | None) -> None:
@@ -44,8 +45,8 @@ class Transaction(Scope):
         self._gate = gate
         self._intents = intents
         self.state: State = None
-        """State to store with the intents, from the start of the block that of the record before.
-        Modifying it in place is as good as setting another."""
+        """State to store with the intents; at the start of the block that of the record before.
+        It may be modified in place, or replaced."""
 
     async def __aenter__(self) -> Self:
         """Begin.
@@ -58,7 +59,7 @@ class Transaction(Scope):
         """
         log = self._intents
         if log is not None:
-            await log.require_settled()
+            await log.require_recovered()
         self._gate.reserve()
         if log is not None:
             self.state = log.state
@@ -67,7 +68,7 @@ class Transaction(Scope):
     async def _leave(self, error: BaseException | None) -> None:
         """Commit, or abandon if the block raised.
 
-        Cancellation: aborts — until the record is stored; then it's up to `recover()`.
+        Cancellation: aborts — until the record is stored; later, `recover()` decides.
         """
         try:
             if error is not None:
@@ -94,8 +95,8 @@ class Transaction(Scope):
             if log is not None and persisted:
                 await log.mark_written()
         except BaseException:
-            # Invariant: the producer of messages in doubt publishes nothing any more. Otherwise
-            # an acknowledgement of its own would commit them, or recovery roll back its later ones.
+            # Invariant: the producer of messages in doubt publishes nothing more. Its next
+            # acknowledgement would commit them, or recovery would roll back its later messages.
             uncommitted.abandon()
             raise
 

@@ -21,7 +21,7 @@ class Uncommitted:
     """The uncommitted messages of a Publisher.
 
     Args:
-        appends: Service which they're appended through.
+        appends: Service which appends them.
         routes: Routes of the Publisher.
         clock: Its clock.
     """
@@ -32,27 +32,27 @@ class Uncommitted:
         self._clock = clock
 
     def acknowledge(self) -> list[AckIntent]:
-        """Return acknowledgements of all of them, and forget them.
+        """Return acknowledgements of the messages, and forget these.
 
         Raises:
-            Exception: What the adapter raises. Nothing was forgotten then.
+            Exception: The adapter raises it. Nothing is forgotten.
         """
         return self._routes.acknowledge(self._clock)
 
     def abandon(self) -> None:
-        """Give them up, and have the Publisher take a fresh producer ID."""
+        """Forget the messages, take a fresh producer ID, and roll back what can be at once."""
         # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
         for route, clock in self._routes.abandon():
             if clock <= 0:
-                continue  # There's no such acknowledgement: a zero clock is always committed.
+                continue  # No acknowledgement rolls back: a zero clock is always committed.
             try:
                 self.appends.try_append(route.journal, self._routes.acknowledgement(route, clock))
-            except Exception as error:  # noqa: BLE001 - it's a service to readers, and no more.
+            except Exception as error:  # noqa: BLE001 - readers can do without it.
                 extra = {"journal": route.journal, "producer": route.producer.hex()}
                 _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
 
     async def flush(self) -> None:
-        """Wait until all of them are written.
+        """Wait until the broker has written the messages.
 
         Cancellation: safe.
 

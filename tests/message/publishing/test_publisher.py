@@ -300,7 +300,7 @@ async def test_transaction(tmp_path):
                 pass
     assert lines(appends, "J1") == [(160, 1, 1), (480, 2, None)]
     assert lines(appends, "J2") == [(320, 1, 2), (640, 2, None)]
-    assert not log.unsettled
+    assert not log.in_doubt
     record = await IntentLog(log.path).load()
     assert record.state == {"row": 2}
     assert record.written
@@ -384,12 +384,12 @@ async def test_a_transaction_in_doubt_must_be_recovered(tmp_path):
 
             appends.start_append = fail
     appends.start_append = committed
-    assert log.unsettled
+    assert log.in_doubt
     with pytest.raises(StoreError, match="not written"):
         async with publisher.transaction(intents=log):
             await publisher.publish_uncommitted(to("a/j"), {"v": 2})
     assert await log.recover(appends) == {"row": 1}
-    assert not log.unsettled
+    assert not log.in_doubt
     async with publisher.transaction(intents=log):
         await publisher.publish_uncommitted(to("a/j"), {"v": 3})
 

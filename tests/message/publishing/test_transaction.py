@@ -112,8 +112,8 @@ async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        unsettled = log.unsettled
-        if unsettled:
+        in_doubt = log.in_doubt
+        if in_doubt:
             with pytest.raises(StoreError, match="not written"):
                 await commit(publisher, log, 9)
         state = await log.recover(appends)
@@ -122,7 +122,7 @@ async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
         # The same Publisher goes on, and nothing given up comes along.
         await commit(publisher, log, 3)
         assert await committed(client) == sorted(wanted + rows(3)), point
-        outcomes.add((state["row"], unsettled))
+        outcomes.add((state["row"], in_doubt))
     assert outcomes == {(1, False), (2, True), (2, False)}
 
 

@@ -1,4 +1,4 @@
-"""Splitting by the decoder of any other framing."""
+"""Splitter of any framing, by its decoder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class DecoderSplitter:
-    """Makes regions of what a decoder hands out, by copying it."""
+    """Copies the frames of a decoder into regions."""
 
     __slots__ = ("_ahead", "_decoder", "_expected", "_failed", "_rest")
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._ahead: Frames | None = None  # Frames behind a jump.
-        self._expected = decoder.offset  # Where content goes on.
+        self._ahead: Frames | None = None  # Frames after a jump.
+        self._expected = decoder.offset  # Of the next content.
         self._rest: Region | None = None  # Frames which were beyond a limit.
         self._failed: Exception | None = None  # Raised by the next call.
 
@@ -36,7 +36,7 @@ class DecoderSplitter:
 
     @property
     def buffered(self) -> int:
-        """Number of bytes from `offset` to where content goes on."""
+        """Number of bytes from `offset` to the end of the content fed."""
         return self._expected - self.offset
 
     def feed(self, chunk: bytes) -> None:
@@ -45,7 +45,7 @@ class DecoderSplitter:
         self._decoder.feed(chunk)
 
     def next_region(self, limit_bytes: int) -> Region | None:
-        """Return the frames at hand, up to the next error, or None if there are none."""
+        """Return complete frames, up to the next error, or None if there are none."""
         region, self._rest = self._rest or self._take(limit_bytes), None
         if region is None:
             return None

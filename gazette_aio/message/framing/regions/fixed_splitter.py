@@ -1,4 +1,4 @@
-"""Splitting of fixed frames."""
+"""Splitter of fixed frames."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _GARBAGE = -1
 class FixedSplitter(ChunkSplitter):
     """Splits content into fixed frames.
 
-    Headers are followed as chunks come, since what's skipped of garbage depends on how much of it
-    is at hand. Unless there's garbage, chunks aren't joined for it.
+    `feed()` follows headers, since how much garbage is skipped depends on how much was fed. Chunks
+    are joined only for garbage.
     """
 
     __slots__ = ("_ends", "_needed")
@@ -37,7 +37,7 @@ class FixedSplitter(ChunkSplitter):
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         super().__init__(offset, max_frame_bytes)
         self._ends: list[Indices] = []  # Of complete frames among the pieces.
-        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes of pieces before which nothing happens.
+        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes up to the end of a frame or header.
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of content."""
@@ -67,8 +67,8 @@ class FixedSplitter(ChunkSplitter):
         """Follow the frames of `data` at index `at`.
 
         Returns:
-            Where complete frames end, where the next one begins, and up to where content is needed
-            for it, or _GARBAGE if it has no valid header.
+            Ends of complete frames, the begin of the next one, and its end as far as known, or
+            _GARBAGE if it has no valid header.
         """
         unpack, word = _HEADER.unpack_from, _WORD
         largest = self._max - FIXED_FRAME_HEADER_LENGTH
@@ -91,7 +91,7 @@ class FixedSplitter(ChunkSplitter):
         return np.array(ends[1:], np.int64), ends[-1], needed
 
     def _resynchronize(self) -> None:
-        """Skip what follows the complete frames, and whatever else isn't a frame."""
+        """Skip the garbage after the complete frames, and all further garbage."""
         data, base = join(self._pieces), self._base
         start, at, ends = 0, self._complete, np.concatenate(self._ends)
         needed = _GARBAGE

@@ -1,4 +1,4 @@
-"""Splitting of lines."""
+"""Splitter of lines."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _LineRun:
     def cut(self, limit_bytes: int) -> Region:
         """Return the next lines, or raise FrameTooLargeError."""
         data, start, origin = self._data, self._start, self._origin
-        # The second limit bounds what's scanned again behind each line which is too large.
+        # The second limit bounds the bytes scanned again after each line which is too large.
         limit = max(1, min(limit_bytes, self._max * _LINES_PER_SCAN))
         stops = _find_newlines(data, start, min(start + limit, self._stop))
         if len(stops) == 0:
@@ -105,7 +105,7 @@ class _LineRun:
 
 
 def _find_newlines(data: bytes, start: int, stop: int) -> Indices:
-    """Return where newlines are in `data`: not fewer than MAX_ROWS, if there are so many."""
+    """Return the places of newlines in `data`: at least MAX_ROWS, if there are so many."""
     buffer = np.frombuffer(data, np.uint8)
     found: list[Indices] = []
     count = 0

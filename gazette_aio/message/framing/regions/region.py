@@ -1,4 +1,4 @@
-"""What regions are, and what splitters into them have in common."""
+"""Regions, and the base of splitters into regions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gazette_aio.protocol.errors import FramingError
 Indices = NDArray[np.int64]
 
 MAX_ROWS = 1 << 17
-"""Largest number of frames of a region, more or less: it bounds the memory tiny frames take."""
+"""Approximate limit of the frames of a region, which bounds the memory of tiny frames."""
 
 
 class Region(NamedTuple):
@@ -23,13 +23,13 @@ class Region(NamedTuple):
     data: bytes
     """Buffer which holds the frames, and maybe more."""
     begin: int
-    """Offset of the first frame in the journal. Each other begins where the one before ends."""
+    """Offset of the first frame in the journal. Each other begins at the end of the one before."""
     starts: Indices
     """Index in `data` of each payload: a message without its framing."""
     stops: Indices
-    """Index in `data` behind each payload."""
+    """Index in `data` after each payload."""
     ends: Indices
-    """Offset in the journal behind each frame."""
+    """Offset in the journal after each frame."""
     line_feeds: bool
     """Whether each payload is a line of `data`, whose newline is at its stop."""
 
@@ -65,12 +65,12 @@ class RegionSplitter(Protocol):
 
     @property
     def offset(self) -> int:
-        """Offset of the next frame: of the first byte which wasn't handed out or discarded."""
+        """Offset of the next frame: of the first byte which wasn't returned or discarded."""
         ...
 
     @property
     def buffered(self) -> int:
-        """Number of bytes from `offset` to where content goes on."""
+        """Number of bytes from `offset` to the end of the content fed."""
         ...
 
     def feed(self, chunk: bytes) -> None:
@@ -78,10 +78,10 @@ class RegionSplitter(Protocol):
         ...
 
     def next_region(self, limit_bytes: int) -> Region | None:
-        """Return the frames at hand, up to the next error, or None if there are none.
+        """Return complete frames, up to the next error, or None if there are none.
 
         Args:
-            limit_bytes: Largest number of bytes of the journal to cover, but for a single frame.
+            limit_bytes: Largest size of the region in the journal, unless it's a single frame.
 
         Raises:
             DesyncDetectedError: Garbage was skipped.
@@ -119,10 +119,10 @@ class Run(Protocol):
 
 
 class ChunkSplitter(abc.ABC):
-    """Base of splitters which keep chunks until they're asked for regions.
+    """Base of splitters which keep chunks until regions are asked for.
 
-    Pieces are the chunks behind what's queued: of complete frames, and then of a partial one.
-    They're joined once, when frames are asked for or an error follows them.
+    Pieces are the chunks after the queue: complete frames, followed by a partial one. They're
+    joined once, when frames are asked for or an error follows.
     """
 
     __slots__ = ("_base", "_complete", "_ended", "_max", "_pieces", "_queue", "_size")
@@ -143,11 +143,11 @@ class ChunkSplitter(abc.ABC):
 
     @property
     def buffered(self) -> int:
-        """Number of bytes from `offset` to where content goes on."""
+        """Number of bytes from `offset` to the end of the content fed."""
         return self._base + self._size - self.offset
 
     def next_region(self, limit_bytes: int) -> Region | None:
-        """Return the frames at hand, up to the next error, or None if there are none."""
+        """Return complete frames, up to the next error, or None if there are none."""
         queue = self._queue
         if not queue:
             if not self._complete:
@@ -185,7 +185,7 @@ class ChunkSplitter(abc.ABC):
         self._restart(self._base + complete, data[complete:])
 
     def _restart(self, offset: int, rest: bytes) -> None:
-        """Hold no piece but `rest`, of a partial frame at `offset`."""
+        """Hold only `rest`, of a partial frame at `offset`."""
         self._base = offset
         self._pieces = [rest] if rest else []
         self._size = len(rest)
@@ -193,7 +193,7 @@ class ChunkSplitter(abc.ABC):
 
     @abc.abstractmethod
     def _make_run(self, data: bytes) -> Run:
-        """Return the run of the complete frames of `data`: of all pieces."""
+        """Return the run of the complete frames of `data`, the joined pieces."""
 
     @abc.abstractmethod
     def _check_end(self) -> None:
@@ -201,5 +201,5 @@ class ChunkSplitter(abc.ABC):
 
 
 def join(pieces: list[bytes]) -> bytes:
-    """Return `pieces` as one, uncopied if there is only one."""
+    """Return `pieces` joined; a single piece isn't copied."""
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
