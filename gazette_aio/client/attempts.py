@@ -1,4 +1,4 @@
-"""The attempts of one retried operation: counts them, waits between them, tells of them."""
+"""Attempts of one retried operation: counts, delays, and log records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Attempts:
-    """Counts attempts since the last success.
+    """Failed attempts since the last success.
 
     Args:
-        operation: What is attempted.
-        policy: Which failures to retry.
-        request: The request, shown to the policy. A refusal which names another broker leaves its
-            header there for the next attempt, and only for that.
+        operation: The operation.
+        policy: Failures to retry.
+        request: The request, which the policy sees. The header of a refusal that names another
+            broker is set in it for the next attempt only.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Attempts:
         self.count = 0
         """Failed attempts since the last success."""
         self.established = False
-        """Shown to the policy, see `Failure`."""
+        """See `Failure`."""
 
     @property
     def _journal(self) -> str:
@@ -52,7 +52,7 @@ class Attempts:
         return journal
 
     def succeeded(self) -> None:
-        """Start over counting."""
+        """Note a success, and count from zero again."""
         self.count = 0
         self._failed_since = None
         self._hops = 0
@@ -64,7 +64,7 @@ class Attempts:
             Seconds to wait before the next attempt.
 
         Raises:
-            GazetteError: `error`, if it isn't to be retried. It carries the number of its attempt.
+            GazetteError: `error` if it isn't retried, with the number of its attempt.
         """
         now = time.monotonic()
         failed_since = now if self._failed_since is None else self._failed_since
@@ -88,7 +88,7 @@ class Attempts:
         self._failed_since = failed_since
         self._hops = 0
         if isinstance(self.request, pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest):
-            # Whatever else went wrong, the next attempt doesn't rely on that broker.
+            # After any other failure, the next attempt doesn't rely on that broker.
             self.request.ClearField("header")
         if isinstance(error, pb.BrokerStatusError | pb.TransportError):
             error.attempt = attempt
@@ -105,7 +105,7 @@ class Attempts:
                 "%s of %s failed and will be retried: %s",
                 self._operation.value,
                 f"journal {self._journal}" if self._journal else type(self.request).__name__,
-                # Invariant: a record which is kept doesn't keep the error's RPC and its connection.
+                # Invariant: a record that is kept doesn't keep the error's RPC and its connection.
                 str(error),
                 extra={"journal": self._journal, "attempt": attempt},
             )
@@ -116,7 +116,7 @@ class Attempts:
         """Note a failure, and wait until the next attempt is due.
 
         Raises:
-            GazetteError: `error`, if it isn't to be retried.
+            GazetteError: `error`, if it isn't retried.
 
         Cancellation: safe — the failure stays counted.
         """

@@ -1,4 +1,4 @@
-"""What authorizes the RPCs of a client."""
+"""Authorization of the RPCs of a client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 TokenSource: TypeAlias = Callable[[], str | Awaitable[str]]
-"""A function, plain or async, which returns a token. It's called for every RPC."""
+"""A function, plain or async, that returns a token. It's called for every attempt of an RPC."""
 
 Auth: TypeAlias = pb.Authorizer | TokenSource
-"""Whatever a client can be given to authorize its RPCs."""
+"""Anything that authorizes the RPCs of a client."""
 
 
 class SourceAuth:
-    """Authorizes RPCs by tokens that a function returns.
+    """Authorizer that gets its tokens from a function.
 
     Args:
         source: The function.
@@ -34,10 +34,10 @@ class SourceAuth:
         claims: pb.Claims,
         lifetime: timedelta,
     ) -> pb.Metadata:
-        """Return the metadata with the next token, whatever it claims.
+        """Return the metadata with the next token, whatever its claims are.
 
         Raises:
-            ConfigurationError: It isn't a token.
+            ConfigurationError: The function returned something else than a token.
 
         Cancellation: safe, if the function is.
         """
@@ -53,17 +53,17 @@ class SourceAuth:
 
 
 def authorizer(auth: Auth | None) -> pb.Authorizer:
-    """Return what authorizes RPCs by `auth`; None looks into the environment.
+    """Return the authorizer of `auth`; None for that of the environment.
 
     Raises:
-        ConfigurationError: `auth` is none of the kinds that a client understands.
+        ConfigurationError: `auth` is of none of the supported kinds.
     """
     if auth is None:
         return auth_from_environment()
     if isinstance(auth, type):
         raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself")
     if callable(getattr(auth, "authorize", None)):
-        return auth  # type: ignore[return-value]  # It was just looked at.
+        return auth  # type: ignore[return-value]  # It was just checked.
     if callable(auth):
         return SourceAuth(auth)
     raise pb.ConfigurationError(f"can't authorize by a {type(auth).__name__}")
@@ -72,10 +72,10 @@ def authorizer(auth: Auth | None) -> pb.Authorizer:
 def auth_from_environment(
     environment: Mapping[str, str] | None = None,
 ) -> pb.KeyedAuth | pb.BearerAuth | pb.NoopAuth:
-    """Return what `$BROKER_AUTH_KEYS`, else `$BROKER_AUTH_TOKEN` say, else none.
+    """Return the authorizer of `$BROKER_AUTH_KEYS`, else of `$BROKER_AUTH_TOKEN`, else none.
 
     Raises:
-        ConfigurationError: A key isn't one.
+        ConfigurationError: A key is invalid.
     """
     environment = os.environ if environment is None else environment
     if keys := environment.get("BROKER_AUTH_KEYS"):

@@ -17,7 +17,7 @@ from gazette_aio.client.listing.calls import (
     list_all_journals,
 )
 from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
-from gazette_aio.client.options import address_from_environment
+from gazette_aio.client.options import DEFAULT_ADDRESS, variable
 from gazette_aio.client.reads.retry_reader import RetryReader
 
 if TYPE_CHECKING:
@@ -283,4 +283,4 @@ def connect(address: str | None = None, **options: Unpack[ClientOptions]) -> Jou
         async with connect("http://localhost:8080") as client:
             await client.append("a/journal", b"content")
     """
-    return JournalClient(address or address_from_environment(), **options)
+    return JournalClient(address or variable("BROKER_ADDRESS", DEFAULT_ADDRESS), **options)

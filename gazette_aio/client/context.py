@@ -9,11 +9,11 @@ from gazette_aio.client.auth import Auth, authorizer
 from gazette_aio.client.fragments.source import FragmentSource
 from gazette_aio.client.metrics import Metrics, NoMetrics
 from gazette_aio.client.options import (
+    DEFAULT_ZONE,
     TLSOptions,
     cache_size_from_environment,
     cache_ttl_from_environment,
-    file_root_from_environment,
-    zone_from_environment,
+    variable,
 )
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.client.rpc.dispatch import Dispatcher
@@ -77,7 +77,7 @@ class ClientContext:
         """Receives counts."""
         self.strict = options.get("strict", False)
         """Whether responses are checked for all rules of the protocol."""
-        self.zone = options.get("zone") or zone_from_environment()
+        self.zone = options.get("zone") or variable("ZONE", DEFAULT_ZONE)
         """Zone of this process, whose brokers are preferred."""
         self.retry_policy = options.get("retry") or RetryPolicy()
         """Failures to retry, unless a call has a policy of its own."""
@@ -99,7 +99,7 @@ class ClientContext:
         """RPCs, without retries."""
         self.fragments = FragmentSource(
             file_root=options.get("file_root"),
-            fallback_root=file_root_from_environment(),
+            fallback_root=variable("BROKER_FILE_ROOT") or None,
             fetcher=options.get("fragment_fetcher"),
             metrics=self.metrics,
         )

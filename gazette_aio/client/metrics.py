@@ -1,4 +1,4 @@
-"""What a client counts, for those who want to know."""
+"""Protocol of the counters that a client feeds."""
 
 from __future__ import annotations
 
@@ -6,49 +6,47 @@ from typing import Protocol
 
 
 class Metrics(Protocol):
-    """Receives counts as they accrue. Called from the event loop; must be quick, must not raise."""
+    """Receives counts. Called from the event loop; must return quickly, and must not raise."""
 
     def append_bytes(self, journal: str, count: int) -> None:
-        """Content bytes of an append which was committed, `gazette_append_bytes_total`."""
+        """Count content bytes of a committed append, `gazette_append_bytes_total`."""
 
     def read_bytes(self, journal: str, count: int) -> None:
-        """Content bytes which a Reader returned, `gazette_read_bytes_total`."""
+        """Count content bytes that a Reader returned, `gazette_read_bytes_total`."""
 
     def fragment_open(
         self, journal: str, codec: str, fragment_bytes: int, content_length: int | None
     ) -> None:
-        """A fragment file was opened, `gazette_fragment_open_total` and its siblings.
+        """Count an opened fragment file, `gazette_fragment_open_total` and its siblings.
 
         Args:
             journal: The journal.
             codec: Name of the compression codec.
             fragment_bytes: Uncompressed bytes of the fragment.
-            content_length: Bytes of the file as its server tells them, or None.
+            content_length: Bytes of the file according to its server, or None.
         """
 
     def read_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Uncompressed bytes read of a fragment file, `gazette_read_fragment_bytes_total`."""
+        """Count uncompressed bytes read of a fragment file, `gazette_read_fragment_bytes_total`."""
 
     def discard_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Uncompressed bytes skipped in one, `gazette_discard_fragment_bytes_total`."""
+        """Count uncompressed bytes skipped in one, `gazette_discard_fragment_bytes_total`."""
 
 
 class NoMetrics:
-    """Counts nothing."""
+    """Metrics that count nothing."""
 
     def append_bytes(self, journal: str, count: int) -> None:
-        """Ignore them."""
+        """Ignore the count."""
 
-    def read_bytes(self, journal: str, count: int) -> None:
-        """Ignore them."""
+    read_bytes = append_bytes
 
     def fragment_open(
         self, journal: str, codec: str, fragment_bytes: int, content_length: int | None
     ) -> None:
-        """Ignore it."""
+        """Ignore the counts."""
 
     def read_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Ignore them."""
+        """Ignore the count."""
 
-    def discard_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Ignore them."""
+    discard_fragment_bytes = read_fragment_bytes

@@ -1,4 +1,4 @@
-"""Options of a client, and where they come from in the environment."""
+"""Defaults of a client's options, their variables of the environment, and options of TLS."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MAX_RECEIVE_BYTES: Final = 16 << 20
 """Largest message accepted from a broker."""
 
 CHUNK_BYTES: Final = 128 << 10
-"""Largest content of one message sent to a broker, which accepts 4 MiB at most."""
+"""Largest content of one message to a broker, which accepts at most 4 MiB."""
 
 STREAM_BUFFER_BYTES: Final = 1 << 20
-"""Bytes of responses held of each stream before reading it pauses."""
+"""Bytes of responses that wait in a stream before reading it pauses."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,13 @@ class TLSOptions:
     """Files in PEM format for the TLS of `https` endpoints.
 
     Args:
-        ca_file: Certificates to trust, or None for the built-in ones.
-        certificate_file: Certificate which is shown to brokers that ask for one.
+        ca_file: Trusted certificates; None for the built-in ones.
+        certificate_file: Certificate for brokers that ask for one.
         key_file: Private key of that certificate.
-        server_name: Name which certificates of brokers are checked for, if it isn't their host.
+        server_name: Name to check certificates of brokers for; None for the host of the endpoint.
+
+    Raises:
+        ConfigurationError: Only one of `certificate_file` and `key_file` is given.
     """
 
     ca_file: str | os.PathLike[str] | None = None
@@ -59,34 +62,33 @@ class TLSOptions:
     def from_environment(
         cls, prefix: str = "BROKER", environment: Mapping[str, str] | None = None
     ) -> TLSOptions:
-        """Return the options that `<prefix>_CERT_FILE` and its siblings name."""
-        environment = os.environ if environment is None else environment
+        """Return the options that `$<prefix>_CERT_FILE` and its siblings name."""
         return cls(
-            ca_file=environment.get(f"{prefix}_TRUSTED_CA_FILE") or None,
-            certificate_file=environment.get(f"{prefix}_CERT_FILE") or None,
-            key_file=environment.get(f"{prefix}_CERT_KEY_FILE") or None,
+            ca_file=variable(f"{prefix}_TRUSTED_CA_FILE", environment=environment) or None,
+            certificate_file=variable(f"{prefix}_CERT_FILE", environment=environment) or None,
+            key_file=variable(f"{prefix}_CERT_KEY_FILE", environment=environment) or None,
         )
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Return the contents of `ca_file`, `key_file`, `certificate_file`.
 
         Raises:
-            ConfigurationError: A file can't be read, or isn't what it should be.
+            ConfigurationError: A file can't be read, or doesn't hold a certificate or key.
         """
         contents = (_read(self.ca_file), _read(self.key_file), _read(self.certificate_file))
         self._check()
         return contents
 
     def _check(self) -> None:
-        # Wire: of files which it can't parse, gRPC says nothing but that there's no connection.
+        # Wire: gRPC reports a file that it can't parse only as a failed connection.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # What is too weak is up to gRPC.
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC judges what is too weak.
         if self.ca_file is not None:
             with _named(self.ca_file):
                 context.load_verify_locations(self.ca_file)
         if self.certificate_file is not None:
             with _named(self.certificate_file):
-                # Who has encrypted a key isn't asked for its passphrase, as there's no terminal.
+                # An encrypted key must not prompt for its passphrase: there's no terminal.
                 context.load_cert_chain(self.certificate_file, self.key_file, password="")
 
 
@@ -107,32 +109,18 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
         raise pb.ConfigurationError(f"reading TLS options: {error}") from error
 
 
-def address_from_environment(environment: Mapping[str, str] | None = None) -> str:
-    """Return `$BROKER_ADDRESS`, or where a broker listens by default."""
-    environment = os.environ if environment is None else environment
-    return environment.get("BROKER_ADDRESS") or DEFAULT_ADDRESS
-
-
-def zone_from_environment(environment: Mapping[str, str] | None = None) -> str:
-    """Return `$ZONE`, or the default zone."""
-    environment = os.environ if environment is None else environment
-    return environment.get("ZONE") or DEFAULT_ZONE
-
-
-def file_root_from_environment(environment: Mapping[str, str] | None = None) -> str | None:
-    """Return `$BROKER_FILE_ROOT`, if it's set."""
-    environment = os.environ if environment is None else environment
-    return environment.get("BROKER_FILE_ROOT") or None
+def variable(name: str, default: str = "", environment: Mapping[str, str] | None = None) -> str:
+    """Return a variable of the environment, or the default if it's unset or empty."""
+    return (os.environ if environment is None else environment).get(name) or default
 
 
 def cache_size_from_environment(environment: Mapping[str, str] | None = None) -> int:
     """Return `$BROKER_CACHE_SIZE`, or the default number of routes to keep.
 
     Raises:
-        ConfigurationError: It isn't a number.
+        ConfigurationError: The variable isn't a number.
     """
-    environment = os.environ if environment is None else environment
-    if not (text := environment.get("BROKER_CACHE_SIZE")):
+    if not (text := variable("BROKER_CACHE_SIZE", environment=environment)):
         return CACHE_SIZE
     if not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
         raise pb.ConfigurationError(f"invalid BROKER_CACHE_SIZE ({text[:_MOST_DIGITS]})")
@@ -140,13 +128,12 @@ def cache_size_from_environment(environment: Mapping[str, str] | None = None) ->
 
 
 def cache_ttl_from_environment(environment: Mapping[str, str] | None = None) -> float:
-    """Return the seconds of `$BROKER_CACHE_TTL`, such as `1m30s`, or those by default.
+    """Return the seconds of `$BROKER_CACHE_TTL`, such as `1m30s`, or the default.
 
     Raises:
-        ConfigurationError: It isn't a duration, or negative.
+        ConfigurationError: The variable isn't a duration, or is negative.
     """
-    environment = os.environ if environment is None else environment
-    if not (text := environment.get("BROKER_CACHE_TTL")):
+    if not (text := variable("BROKER_CACHE_TTL", environment=environment)):
         return CACHE_TTL
     try:
         seconds = pb.parse_duration(text) / 1e9

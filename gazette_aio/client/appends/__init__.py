@@ -1,4 +1,4 @@
-"""Appends: one RPC, one append which retries, and the service which batches them.
+"""Appends: one RPC, one append with retries, and the service that batches appends.
 
-Imports `client.rpc`, the modules of `client` itself, `aio` and `protocol`.
+Imports `client.context` and the rooms and modules below it, `aio` and `protocol`.
 """

@@ -1,4 +1,4 @@
-"""One Append RPC."""
+"""Appender of content by one RPC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
 from gazette_aio.client.options import CHUNK_BYTES
-from gazette_aio.client.rpc.errors import closed_channel_is_an_error
+from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.stub import decoded, without_header
 from gazette_aio.protocol.errors import status_error
 from gazette_aio.protocol.varint import encode_varint
@@ -34,24 +34,24 @@ class _State(enum.Enum):
 
 _WRITE_FAILURES: Final = (
     grpc.aio.AioRpcError,
-    # Race: raised bare where the peer goes away just as the stream is ended.
+    # Race: raised bare if the peer disconnects just as the stream is ended.
     grpc.aio.InternalError,
     asyncio.InvalidStateError,
 )
-"""What grpcio raises when a stream can't be written to, whatever the RPC came to."""
+"""Errors of grpcio for a failed write, whatever the outcome of the RPC is."""
 
 
 class Appender(Scope):
-    """Appends to a journal by one RPC: all that's written, or nothing.
+    """Appender of content by one RPC, as a whole or not at all.
 
-    As an async context manager it commits at its end, and rolls back upon an exception. Once the
-    broker takes up the append it expects content without pauses: write what is at hand already.
+    As an async context manager it commits at its end, and rolls back upon an exception. A broker
+    that has begun the append expects content without pauses: prepare content before you write it.
 
     Args:
         client: Client to use.
-        request: The first message: journal and preconditions. Not modified. A `header` isn't sent:
-            it's that of a refusal, by whose route the append goes.
-        claims: Claims to present in place of the least ones.
+        request: The first message: journal and preconditions. It isn't modified. A `header` isn't
+            sent: it's that of a refusal, whose route the append takes.
+        claims: Claims of the RPC; None for the least ones it needs.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class Appender(Scope):
 
     @property
     def response(self) -> pb.AppendResponse:
-        """The response, also if it's a refusal.
+        """The response, which may be a refusal.
 
         Raises:
-            asyncio.InvalidStateError: There is none.
+            asyncio.InvalidStateError: There is no response.
         """
         if self._response is None:
             raise asyncio.InvalidStateError("the append has no response")
         return self._response
 
     async def open(self) -> None:
-        """Begin the RPC, unless it began, and wait until its first message is on its way.
+        """Begin the RPC, unless it has begun, and wait until its first message is sent.
 
-        The first `write()`, else `close()`, does so, too. Who has to prepare content may rather
-        wait without holding any.
+        The first `write()`, or else `close()`, does the same. Call it to wait for the broker before
+        content is prepared.
 
         Raises:
             GazetteError: As `write()`.
@@ -100,7 +100,7 @@ class Appender(Scope):
         await self._open()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send content, in messages of at most 128 KiB. Waits while the broker accepts no more.
+        """Send content, in messages of at most 128 KiB. Wait while the broker accepts no more.
 
         Raises:
             ValidationError: The request is invalid.
@@ -128,14 +128,14 @@ class Appender(Scope):
         await self._refused(call)
 
     async def close(self) -> pb.AppendResponse:
-        """Commit, and return the response. Without prior writes it's an append of no bytes.
+        """Commit, and return the response. Without earlier writes it's an append of no bytes.
 
         Raises:
             ValidationError: The request or the response is invalid.
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed. It may have committed nevertheless.
 
-        Cancellation: poisons — whether it committed is unknown.
+        Cancellation: poisons — it may have committed.
         """
         call = await self._open()
         try:
@@ -144,7 +144,7 @@ class Appender(Scope):
                     await call.write(_COMMIT)
                     await call.done_writing()
             except _WRITE_FAILURES:
-                # Race: the broker may answer ahead of the commit; its answer tells why.
+                # Race: the broker may answer before the commit; the response has the reason.
                 pass
             response = await self._finish(call)
             _check_length(response.commit, self._sent_bytes)
@@ -157,7 +157,7 @@ class Appender(Scope):
     async def abort(self) -> None:
         """Roll back. Does nothing after `close()`, and never fails. Idempotent.
 
-        A broker which doesn't answer is waited for within a bound, and cut off then.
+        If the broker doesn't answer within a second, the RPC is cancelled.
 
         Cancellation: safe — it's rolled back anyway.
         """
@@ -166,13 +166,13 @@ class Appender(Scope):
         if call is None or state is not _State.OPEN:
             return
         try:
-            # Wire: an end without commit is the orderly form of rolling back.
+            # Wire: an end without commit is the regular form of rolling back.
             async with asyncio.timeout(_ROLLBACK_SECONDS):
                 with closed_channel_is_an_error():
                     await call.done_writing()
                     await call
         except (*_WRITE_FAILURES, pb.TransportError, TimeoutError):
-            pass  # However it ended, it isn't committed.
+            pass  # Nothing was committed in any case.
         finally:
             self._drop()
 
@@ -180,10 +180,10 @@ class Appender(Scope):
         """Prepare for another attempt.
 
         Raises:
-            RuntimeError: The append isn't over.
+            RuntimeError: The append hasn't ended.
         """
         if self._state is _State.OPEN:
-            raise RuntimeError("reset() of an Appender which is neither closed nor aborted")
+            raise RuntimeError("reset() of an Appender that is neither closed nor aborted")
         self._state = _State.READY
         self._call = None
         self._response = None
@@ -203,7 +203,7 @@ class Appender(Scope):
             call, self._endpoint = begun
             self._call = call
             if self._state is not _State.READY:
-                # Race: another task aborted it while it waited for its token or its broker.
+                # Race: another task aborted it while it waited for a token or the broker.
                 self._drop()
                 raise RuntimeError("the Appender was closed while it opened")
             self._state = _State.OPEN
@@ -221,17 +221,17 @@ class Appender(Scope):
         return self._call
 
     async def _refused(self, call: AppendCall) -> None:
-        """Raise what the broker refused the append for.
+        """Raise the reason why the broker refused the append.
 
-        Called after the failed write was handled: as context of what is raised, it would keep the
+        Called after the failed write was handled: as the context of the error, it would keep the
         RPC and its connection.
         """
         try:
-            # Wire: a failed write says nothing; the outcome of the RPC does.
+            # Wire: the outcome of the RPC has the reason, and not the failed write.
             await self._finish(call)
         finally:
             self._drop()
-        raise pb.ValidationError("the broker committed an append which wasn't complete")
+        raise pb.ValidationError("the broker committed an incomplete append")
 
     async def _finish(self, call: AppendCall) -> pb.AppendResponse:
         journal = self._request.journal
@@ -239,7 +239,7 @@ class Appender(Scope):
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
-            raise self._context.rpc.map_error(error, journal, self._endpoint) from error
+            raise transport_error(error, endpoint=self._endpoint, journal=journal) from error
 
         try:
             response = decoded(pb.AppendResponse.FromString, data)
@@ -247,7 +247,7 @@ class Appender(Scope):
         except pb.ValidationError as error:
             raise error.extend("validating broker response") from None
         self._response = response
-        self._context.rpc.update_route(journal, response.header)
+        self._context.router.update_route(journal, response.header.route)
         if response.status != pb.Status.OK:
             raise status_error(
                 response.status,
@@ -286,7 +286,7 @@ def _encode_chunk(content: memoryview) -> bytes:
 
 
 def _check_length(commit: pb.Fragment, expected: int) -> None:
-    # Invariant: an append counts as committed only if all of it is where the broker says.
+    # Invariant: an append counts as committed only if the broker committed all of it.
     if (length := pb.content_length(commit)) != expected:
         raise pb.ValidationError(
             f"invalid length of Commit ({length}; expected {expected})",

@@ -1,18 +1,16 @@
-"""How appends of one journal share batches, and in which order those are sent.
+"""Batches of the appends of one journal.
 
 Rules:
 
-* A `Chain` is what is pending of one journal: batches in the order in which they're sent, one at
-  a time. Only its newest batch may be open, and only an open batch is written to.
-* One holder at a time writes to the open batch. When it's done its content is kept, and follows
-  that of earlier holders, or cut off as if it had never been.
-* A holder shares the open batch if that asks for the same thing (an equal request), waits for
-  whatever the holder must wait for (its dependencies are a subset of the batch's), and isn't too
-  long already. Otherwise a new batch is opened behind it.
-* A batch is sealed when it's about to be sent, or when another one is opened behind it.
-* A batch which fails dooms those behind it.
-* A batch which nobody has put anything into needs no RPC. Nothing differs from nothing put into it
-  on purpose: a kept append of no bytes is a barrier, and is sent.
+* A `Chain` holds the pending batches of a journal in the order in which they're sent, one at a
+  time. Only its newest batch may be open, and only an open batch is written to.
+* One holder at a time writes to the open batch. At its end its content is kept, and follows that of
+  earlier holders, or is cut off without a trace.
+* A holder shares the open batch if their requests are equal, if the batch has all dependencies of
+  the holder, and if it isn't too long. Otherwise a new batch is opened after it.
+* A batch is sealed when it's about to be sent, or when another one is opened after it.
+* A failed batch dooms the batches after it.
+* A batch without kept holders needs no RPC. A kept append of no bytes is a barrier, and is sent.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ NO_DEPENDENCIES: Dependencies = frozenset()
 
 
 class Batch:
-    """Content of several holders which is appended by one RPC.
+    """Content of several holders, which one RPC appends.
 
     Args:
         request: Request of the RPC, copied unless it's plain.
-        dependencies: Operations which have to succeed before it's sent.
-        cutoff_bytes: Length beyond which it takes no further holders.
+        dependencies: Operations that have to succeed before the batch is sent.
+        cutoff_bytes: Length beyond which the batch takes no further holders.
         is_plain: Whether the request names a journal and nothing else.
     """
 
@@ -70,13 +68,13 @@ class Batch:
         self.kept = 0
         """Number of holders whose content is kept."""
         self.operation = AsyncOperation()
-        """Resolved once the batch was appended, or failed."""
+        """Resolved when the batch was appended, or has failed."""
         self.response: pb.AppendResponse | None = None
         self.doom: Exception | None = None
-        """Error of a batch before it, which was to be followed."""
+        """Error of an earlier batch that failed."""
 
     def suits(self, request: pb.AppendRequest, dependencies: Dependencies) -> bool:
-        """Whether an append of `request` which waits for `dependencies` may join."""
+        """Return whether an append of `request` that waits for `dependencies` may join."""
         return (not dependencies or dependencies <= self.dependencies) and (
             request is self.request or request == self.request
         )
@@ -95,11 +93,11 @@ class Chain:
         self.cutoff_bytes = cutoff_bytes
         self.batches: deque[Batch] = deque()
         self.open: Batch | None = None
-        """The batch which may be written to. If there's one it's the newest."""
+        """The open batch, which is the newest, or None."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the next holder can't join the open batch because of its length."""
+        """Whether the open batch is too long for a further holder."""
         return self.open is not None and self.open.buffer.length > self.cutoff_bytes
 
     @property
@@ -114,7 +112,7 @@ class Chain:
         *,
         is_plain: bool,
     ) -> Batch:
-        """Return the batch for the next holder, which is open."""
+        """Return the open batch for the next holder."""
         batch = self.open
         if batch is None or self.is_full or not batch.suits(request, dependencies):
             batch = self.open = Batch(request, dependencies, self.cutoff_bytes, is_plain=is_plain)
@@ -122,16 +120,16 @@ class Chain:
         return batch
 
     def seal(self) -> Batch:
-        """Close the oldest batch for good, and return it to be sent."""
+        """Seal the oldest batch, and return it to be sent."""
         batch = self.batches[0]
         if batch is self.open:
             self.open = None
         return batch
 
     def doom(self, error: Exception) -> None:
-        """Have all batches behind the oldest one fail with its error. None of them stays open."""
-        # Invariant: nothing is appended behind an append which is missing, even if whoever hears
-        # of that lets new ones proceed at once.
+        """Doom the batches after the oldest one, which failed. None of them stays open."""
+        # Invariant: nothing is appended after a missing append, even if a caller clears the error
+        # at once.
         for batch in self.batches:
             batch.doom = error
         self.open = None
@@ -144,7 +142,7 @@ class Chain:
         if batch is self.open:
             self.open = None
         batch.response = response
-        # Handles may outlive the batch for long; its content need not.
+        # Handles may outlive the batch. They need neither its content nor its dependencies.
         batch.buffer = ContentBuffer()
-        batch.dependencies = NO_DEPENDENCIES  # Nor need what went before it.
+        batch.dependencies = NO_DEPENDENCIES
         batch.operation.resolve(error)

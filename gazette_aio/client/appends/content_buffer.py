@@ -1,10 +1,10 @@
-"""Layout of the content of a batch: where each of its bytes is, in a file or in memory.
+"""Content of a batch, partly in a file and partly in memory.
 
     | file  [0, filed) | moving: one piece on its way to the file | tail: pieces in memory |
 
-New content is added to the tail. `begin_move()` takes all of the tail, for the caller to write it
-behind `filed`; `end_move()` notes how much of it got there. `truncate()` is legal at any time, also
-while a move is under way: bytes of the file at and behind `filed` don't count, whatever they are.
+New content is added to the tail. `begin_move()` takes the whole tail, and the caller writes it to
+the file at `filed`; `end_move()` notes how much was written. `truncate()` is allowed at any time,
+also during a move: bytes of the file from `filed` on have no meaning.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 SPILL_BYTES: Final = 256 << 10
-"""Bytes in memory from which on content moves to the file."""
+"""Bytes in memory at which content begins to move to the file."""
 
 CROWDED_BYTES: Final = 1 << 20
-"""Bytes in memory from which on new holders wait for content to move."""
+"""Bytes in memory at which new holders wait until content has moved."""
 
 
 class ContentBuffer:
-    """Content which is appended to, cut back to an earlier length, and read as a whole.
+    """Content that grows, is truncated to an earlier length, and is read as a whole.
 
     Args:
-        cutoff_bytes: Length beyond which it takes no more content.
+        cutoff_bytes: Length beyond which the buffer takes no more content.
     """
 
     __slots__ = ("_cutoff_bytes", "filed", "length", "moving", "quick_length", "tail")
@@ -36,13 +36,13 @@ class ContentBuffer:
         self.length = 0
         """Length of all content, in bytes."""
         self.filed = 0
-        """Length of the leading content which is in the file."""
+        """Length of the leading content that is in the file."""
         self.moving = b""
-        """Content next to it, which is being written."""
+        """Content after it, which is being written."""
         self.tail: list[bytes] = []
         """Remaining content."""
         self.quick_length = 0
-        """Length up to which appending takes no more than adding to the tail."""
+        """Length up to which appending only means adding to the tail."""
         self._set_quick_length()
 
     @property
@@ -52,7 +52,7 @@ class ContentBuffer:
 
     @property
     def memory_bytes(self) -> int:
-        """Length of the content which isn't in the file."""
+        """Length of the content that isn't in the file."""
         return self.length - self.filed
 
     def append(self, data: bytes) -> None:
@@ -88,8 +88,8 @@ class ContentBuffer:
         return self.moving
 
     def end_move(self, written: int) -> None:
-        """Note that the first `written` bytes of the piece have reached the file."""
-        # Race: the content may have been cut back since the move began.
+        """Note that the first `written` bytes of the piece are in the file."""
+        # Race: the content may have been truncated during the move.
         written = min(written, len(self.moving))
         self.filed += written
         if remainder := self.moving[written:]:
@@ -98,12 +98,12 @@ class ContentBuffer:
         self._set_quick_length()
 
     def _set_quick_length(self) -> None:
-        # While a move is under way there's nothing to do but to wait for it.
+        # During a move, appending can't begin another one.
         room = CROWDED_BYTES if self.moving else SPILL_BYTES
         self.quick_length = min(self.filed + room, self._cutoff_bytes)
 
     def pieces(self, size: int) -> Iterator[bytes | memoryview]:
-        """Yield the content which isn't in the file, in pieces of `size` and a shorter last one."""
+        """Yield the content that isn't in the file, in pieces of `size` and a shorter last one."""
         content = (self.moving, *self.tail)
         if self.memory_bytes <= 2 * CROWDED_BYTES:
             # Hot: small pieces are joined at once. Long content would take too long.

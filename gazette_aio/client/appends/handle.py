@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class AsyncAppend(OpFuture):
-    """An append which is being written, or is on its way.
+    """An append that is held or pending.
 
-    While it's held, its journal is locked for everybody else: write, then `release()` it. From
-    then on it may be awaited, for the response of the broker.
+    While it's held, its journal is locked: write, then `release()` it. A released append may be
+    awaited for the response of the broker.
 
-    Cancellation: safe — cancelling one who awaits it leaves the append alone.
+    Cancellation: safe — cancelling a task that awaits it doesn't affect the append.
     """
 
     __slots__ = ("_begin", "_end", "_error", "_holding", "batch")
@@ -32,7 +32,7 @@ class AsyncAppend(OpFuture):
         self, batch: Batch, begin: int, end: int, holding: JournalAppends | None = None
     ) -> None:
         self.batch = batch
-        """The batch, which is appended by one RPC. Appends of one batch share it."""
+        """The batch, which one RPC appends. Several appends may share it."""
         self._begin = begin
         self._end = end
         self._holding = holding
@@ -50,10 +50,10 @@ class AsyncAppend(OpFuture):
 
     @property
     def response(self) -> pb.AppendResponse:
-        """The response to the batch, whose `commit` spans all of it.
+        """The response to the batch. Its `commit` spans the whole batch.
 
         Raises:
-            asyncio.InvalidStateError: The append didn't complete, or has no response.
+            asyncio.InvalidStateError: The append is pending, or has no response.
         """
         if self._error is not None or self.batch.response is None:
             raise asyncio.InvalidStateError("the append has no response")
@@ -64,7 +64,7 @@ class AsyncAppend(OpFuture):
         """Offsets of the journal at which this append's own content begins and ends.
 
         Raises:
-            asyncio.InvalidStateError: The append didn't complete, or has no response.
+            asyncio.InvalidStateError: The append is pending, or has no response.
         """
         begin = self.response.commit.begin
         return begin + self._begin, begin + self._end
@@ -74,7 +74,7 @@ class AsyncAppend(OpFuture):
         """The append itself, while it may be written to.
 
         Raises:
-            RuntimeError: It was released.
+            RuntimeError: The append was released.
         """
         self._held("writer")
         return self
@@ -85,29 +85,29 @@ class AsyncAppend(OpFuture):
         Content is kept in memory until the append is released, or `drain()` is awaited.
 
         Raises:
-            RuntimeError: It was released.
+            RuntimeError: The append was released.
         """
         if self._holding is None:
-            self._held("write()")  # Hot: it's called only to raise.
+            self._held("write()")  # Hot: called only to raise.
         content = data if type(data) is bytes else bytes(data)
         self.batch.buffer.append(content)
         return len(content)
 
     async def drain(self) -> None:
-        """Move written content to the spool file if there's a lot, before writing more.
+        """Move written content to the spool file, if there's a lot, before writing more.
 
         Raises:
-            RuntimeError: It was released.
+            RuntimeError: The append was released.
 
         Cancellation: safe — the append is still held.
         """
         await self._held("drain()").drain(self.batch)
 
     def require(self, error: BaseException | None) -> AsyncAppend:
-        """Have `release()` roll back if `error` isn't None. The first one counts.
+        """Have `release()` roll back and raise `error`, if it isn't None. The first error counts.
 
         Raises:
-            RuntimeError: It was released.
+            RuntimeError: The append was released.
         """
         self._held("require()")
         if self._error is None:
@@ -118,8 +118,8 @@ class AsyncAppend(OpFuture):
         """Queue the content, and let the next in line write to the journal.
 
         Raises:
-            RuntimeError: It was released before.
-            BaseException: The error handed to `require()`; nothing of the content is appended.
+            RuntimeError: The append was released before.
+            BaseException: The error given to `require()`; the content isn't appended.
         """
         appends = self._holding or self._held("release()")
         self._holding = None
@@ -129,10 +129,10 @@ class AsyncAppend(OpFuture):
             raise error
 
     def roll_back(self, error: BaseException) -> None:
-        """Let go of the append, if it's still held, so that nothing of its content is appended.
+        """Release the append, if it's still held, without its content.
 
         Args:
-            error: What it fails with, unless `require()` was given another error before.
+            error: Error of the append, unless `require()` was given one before.
         """
         if self._holding is not None:
             appends, self._holding = self._holding, None
@@ -144,10 +144,10 @@ class AsyncAppend(OpFuture):
         return self._holding is None and (self._error is not None or self.batch.operation.done())
 
     def exception(self) -> BaseException | None:
-        """Return why the append failed, or None if it was committed.
+        """Return the error of the append, or None if it was committed.
 
         Raises:
-            asyncio.InvalidStateError: It didn't complete yet.
+            asyncio.InvalidStateError: The append is pending.
         """
         if not self.done():
             raise asyncio.InvalidStateError("the append is still pending")
@@ -166,7 +166,7 @@ class AsyncAppend(OpFuture):
             RuntimeError: The append isn't released, or no event loop is running.
         """
         if self._holding is not None:
-            raise RuntimeError("awaited an append which isn't released")
+            raise RuntimeError("an append must be released before it's awaited")
         super().add_done_callback(fn, context=context)
 
     def _value(self) -> pb.AppendResponse:
@@ -174,7 +174,7 @@ class AsyncAppend(OpFuture):
 
     def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
         if self._holding is not None:
-            raise RuntimeError("awaited an append which isn't released")
+            raise RuntimeError("an append must be released before it's awaited")
         batch, error = self.batch, self._error
         if error is None:
             operation = batch.operation
@@ -193,7 +193,7 @@ class AsyncAppend(OpFuture):
 
     def _held(self, what: str) -> JournalAppends:
         if self._holding is None:
-            raise RuntimeError(f"{what} of an append which was released")
+            raise RuntimeError(f"{what} of an append that was released")
         return self._holding
 
     def __repr__(self) -> str:

@@ -24,8 +24,8 @@ from gazette_aio.client.retry import Operation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client.appends.errors import JournalErrors
     from gazette_aio.client.appends.futures import Dependencies
+    from gazette_aio.client.appends.journal_errors import JournalErrors
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.retry import RetryPolicy
 
@@ -42,19 +42,19 @@ class AppendSettings:
     cutoff_bytes: int
     spool_directory: str | None
     spools: weakref.WeakSet[Spool] = dataclasses.field(default_factory=weakref.WeakSet[Spool])
-    """Temporary files, also those which a thread still works on after the end of their batch."""
+    """Temporary files, also those that a thread still uses after the end of their batch."""
 
 
 class JournalAppends:
     """Pending appends of one journal.
 
-    There is a task while there are batches: it starts with the first, and ends with the last.
+    While there are batches, a task sends them.
 
     Args:
         journal: The journal.
         settings: Settings of the service.
         errors: Errors of the service.
-        forget_if_idle: Called when nothing may be pending any more.
+        forget_if_idle: Called when the last batch may have ended.
     """
 
     __slots__ = (
@@ -81,16 +81,16 @@ class JournalAppends:
         self._forget_if_idle = forget_if_idle
         self.journal = journal
         self.request = pb.AppendRequest(journal=journal)
-        """The request which asks for nothing special."""
+        """The request without preconditions."""
         self.chain = Chain(settings.cutoff_bytes)
         self.lock = FifoLock()
-        """Held by who writes to the open batch, and by who seals it."""
+        """Held to write to the open batch, and to seal it."""
         self.spools: dict[Batch, Spool] = {}
         self.worker: asyncio.Task[None] | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is pending, and nobody is about to write."""
+        """Whether nothing is pending, and the journal isn't locked."""
         return not self.chain.batches and not self.lock.locked and self.worker is None
 
     def admit(
@@ -100,13 +100,13 @@ class JournalAppends:
         *,
         is_plain: bool,
     ) -> Batch:
-        """Return the batch for the next holder, and see to it that it will be sent.
+        """Return the batch for the next holder, which the task will send.
 
-        The caller holds the lock, or knows it to be free and doesn't suspend.
+        The caller holds the lock, or the lock is free and the caller doesn't suspend.
         """
         batch = self.chain.admit(request, dependencies, is_plain=is_plain)
         if self.worker is None:
-            # Claims that the first holder happens to have set aren't those of all the others.
+            # An empty context: claims that the first holder has set aren't those of the others.
             self.worker = asyncio.get_running_loop().create_task(
                 self._work(), name=f"gazette append {self.journal}", context=contextvars.Context()
             )
@@ -119,11 +119,11 @@ class JournalAppends:
         Args:
             batch: The batch written to.
             begin: Length of the batch when the turn began.
-            keep: Whether to keep what was written since.
+            keep: Whether to keep the content written since.
         """
         buffer = batch.buffer
         if batch.operation.done():
-            pass  # It failed while it was held, and has lost its content.
+            pass  # The batch failed while it was held, and has lost its content.
         elif keep:
             batch.kept += 1
             if buffer.length > buffer.quick_length:
@@ -138,7 +138,7 @@ class JournalAppends:
         return end
 
     def unlock(self) -> None:
-        """Let the next in line have the lock, if there is anyone."""
+        """Release the lock to the next in line."""
         self.lock.release()
         if not self.chain.batches:
             self._forget_if_idle(self)
@@ -156,13 +156,13 @@ class JournalAppends:
         while batch.buffer.memory_bytes >= SPILL_BYTES and not batch.operation.done():
             spool = self._spool(batch)
             spool.spill()
-            await spool.settle()
+            await spool.idle()
             if spool.failures:
                 return False
         return True
 
     async def drain(self, batch: Batch) -> None:
-        """Move content of `batch` to its file, and wait for the disk if that's full.
+        """Move content of `batch` to its file, and wait while the disk is full.
 
         Cancellation: safe.
         """
@@ -186,7 +186,7 @@ class JournalAppends:
             if error is None:
                 error = await self._await_dependencies(batch)
             if batch is self.chain.open:
-                # Invariant: nobody writes to a batch which is being sent.
+                # Invariant: nobody writes to a batch that is being sent.
                 await self.lock.acquire()
                 self.chain.seal()
                 self.lock.release()
@@ -199,7 +199,7 @@ class JournalAppends:
                 self._errors.note(self.journal, error)
                 self.chain.doom(error)
             self._complete(response, error)
-        # Race: whoever admits a batch from here on has to start another task.
+        # Race: a batch that is admitted from here on needs another task.
         self.worker = None
         self._forget_if_idle(self)
 
@@ -229,7 +229,7 @@ class JournalAppends:
         if not batch.buffer.length and (
             request.HasField("union_registers") or request.HasField("subtract_registers")
         ):
-            # Wire: brokers refuse it by a code which also stands for failures that pass.
+            # Wire: brokers refuse it by a code that also stands for transient failures.
             raise pb.ValidationError("register modification requires non-empty Append")
         attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request)
         while True:
@@ -243,7 +243,7 @@ class JournalAppends:
                 return appender.response
 
     async def _write(self, batch: Batch, appender: Appender) -> None:
-        # While there's no connection, chunks would only be copies of what is there.
+        # Without a connection, chunks would only be copies of the content.
         await appender.open()
         spool = self.spools.get(batch)
         if spool is None:
@@ -259,8 +259,8 @@ class JournalAppends:
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         if worker is not self.worker:
-            return  # It came to its regular end.
-        # It was cancelled, maybe by others and before it had begun, or is broken.
+            return  # It ended regularly.
+        # It was cancelled, maybe by others and before it began, or it raised an error of ours.
         self.worker = None
         error: BaseException = self._errors.cancellation or pb.TransportError(
             "CANCELLED", "the append service was cancelled", journal=self.journal
@@ -274,9 +274,9 @@ class JournalAppends:
             )
             error = cause
         if self._errors.cancellation is None and isinstance(error, Exception):
-            # Invariant: nothing is appended behind an append which is missing.
+            # Invariant: nothing is appended after a missing append.
             self._errors.note(self.journal, error)
-        # Race: those who hear of a failure may begin anew at once.
+        # Race: callers may begin new appends as soon as one has failed.
         for _ in range(len(self.chain.batches)):
             self._complete(None, error)
         self._forget_if_idle(self)

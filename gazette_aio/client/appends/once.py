@@ -20,7 +20,7 @@ _SLICE_BYTES: Final = 256 << 10
 
 @runtime_checkable
 class SeekableFile(Protocol):
-    """A binary file which can be read from its start again and again."""
+    """A binary file that can be read repeatedly from its start."""
 
     def read(self, size: int, /) -> bytes:
         """Read up to `size` bytes."""
@@ -38,7 +38,7 @@ Content: TypeAlias = (
     | SeekableFile
     | Callable[[], AsyncIterable[bytes] | Iterable[bytes]]
 )
-"""Content to append: bytes, a seekable binary file, or a function which returns an iterable."""
+"""Content to append: bytes, a seekable binary file, or a function that returns an iterable."""
 
 
 async def append(
@@ -51,7 +51,7 @@ async def append(
     if isinstance(request, str):
         request = pb.AppendRequest(journal=request)
     else:
-        # The header of a refusal is noted in it.
+        # A copy, since the header of a refusal is set in it.
         given, request = request, pb.AppendRequest()
         request.CopyFrom(given)
     attempts = Attempts(Operation.APPEND, retry_policy or client.context.retry_policy, request)

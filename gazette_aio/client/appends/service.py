@@ -1,4 +1,4 @@
-"""Appends in the background: batched, in order, retried, and dependent on each other."""
+"""Service that appends in the background: batched, in order, retried, with dependencies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client.appends.batch import NO_DEPENDENCIES
 from gazette_aio.client.appends.content_buffer import CROWDED_BYTES
-from gazette_aio.client.appends.errors import JournalErrors
 from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
+from gazette_aio.client.appends.journal_errors import JournalErrors
 from gazette_aio.client.status import AppendStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from gazette_aio.client.appends.errors import ClearedError
     from gazette_aio.client.appends.futures import Dependencies
+    from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.retry import RetryPolicy
 
@@ -35,11 +35,11 @@ DRAIN_SECONDS: Final = 30.0
 """Seconds to wait for pending appends when closing."""
 
 MAX_PENDING_BYTES: Final = 1 << 30
-"""Pending bytes from which on appends behind a full batch have to wait."""
+"""Pending bytes at which appends after a full batch have to wait."""
 
 
 class AppendContext:
-    """An append which is held within an `async with`. See `AppendService.append()`."""
+    """Context of `AppendService.append()`, which holds an append."""
 
     __slots__ = ("_append", "_dependencies", "_request", "_service")
 
@@ -74,28 +74,28 @@ class AppendContext:
 
 
 class AppendService(Owner):
-    """Appends to any number of journals in the background.
+    """Service that appends to any number of journals in the background.
 
-    Appends of one journal commit in the order in which they were started. While an RPC is under
-    way, further ones gather in a batch, which the next RPC appends as a whole. Failures are retried
-    as the policy says. One which isn't ends the batch, and all later appends of its journal fail
-    with the same error, since they were meant to follow it, until `clear_error()`.
+    Appends of one journal commit in the order in which they were started. During an RPC, further
+    appends gather in a batch, which the next RPC appends as a whole. Failures are retried according
+    to the policy. A permanent failure ends the batch, and all later appends of its journal, which
+    should have followed it, fail with the same error until `clear_error()`.
 
     Content is appended at least once. A broker may have committed a batch whose RPC failed, and the
-    next attempt then appends it again; handles tell of the last one. A request with an `offset`
-    rules that out: it's refused the second time.
+    next attempt appends it again; handles have the range of the last attempt. A request with an
+    `offset` prevents that: brokers refuse its second attempt.
 
-    Closing waits for pending appends up to a bound, and cancels those which remain.
+    Closing waits for pending appends up to a bound, and cancels the rest.
 
     Args:
         client: Client to use.
-        retry_policy: Which failures to retry; None for the policy of the client.
-        claims: Claims to present in place of the least ones.
-        cutoff_bytes: Length beyond which a batch takes no further appends.
-        max_pending_bytes: Pending bytes of all journals from which on an append waits if the
-            newest batch of its journal is full.
-        spool_directory: Directory of temporary files, or None for the system's.
-        drain_timeout: Seconds which `aclose()` waits for pending appends.
+        retry_policy: Failures to retry; None for the policy of the client.
+        claims: Claims of the RPCs; None for the least ones they need.
+        cutoff_bytes: Length beyond which a batch takes no further appends; 64 MiB by default.
+        max_pending_bytes: Pending bytes of all journals at which an append waits if the newest
+            batch of its journal is full; 1 GiB by default.
+        spool_directory: Directory of temporary files; None for that of the system.
+        drain_timeout: Seconds for which `aclose()` waits for pending appends; 30 by default.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class AppendService(Owner):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of content which isn't appended yet."""
+        """Bytes of content that isn't appended yet."""
         return sum(appends.chain.pending_bytes for appends in self._journals.values())
 
     def status(self) -> AppendStatus:
-        """Return what is pending."""
+        """Return the number and size of pending appends."""
         batches = [batch for appends in self._journals.values() for batch in appends.chain.batches]
         return AppendStatus(
             journals=len(self._journals),
@@ -148,11 +148,11 @@ class AppendService(Owner):
         """Lock a journal, and return an append to write to and to `release()`.
 
         Args:
-            request: The journal, or a request with preconditions, too.
-            dependencies: Futures that have to succeed before anything is appended: of other
-                appends, or of yours. If one fails or is cancelled, this append and all later ones
-                of its journal fail with `DependencyError`, until `clear_error()`: hand in a future
-                that fails only when what it guards is lost for good.
+            request: Name of the journal, or a request that may have preconditions.
+            dependencies: Futures that have to succeed before the content is appended: other
+                appends, or futures of your own. If one fails or is cancelled, this append and all
+                later ones of its journal fail with `DependencyError` until `clear_error()`. So use
+                only futures that fail if their result is lost permanently.
 
         Raises:
             ValidationError: The request is invalid.
@@ -173,7 +173,7 @@ class AppendService(Owner):
             and self._takes_appends
             and appends.lock.try_acquire()
         ):
-            # Hot: this is what the rest comes to if nothing has to be looked into.
+            # Hot: no precondition, no dependency, the lock is free.
             return AsyncAppend(batch, buffer.length, -1, appends)
 
         self._check()
@@ -195,15 +195,15 @@ class AppendService(Owner):
             except BaseException:
                 appends.unlock()
                 raise
-            # The disk is full. Let the worker in, which may send the batch as it is.
+            # The disk is full. The worker may take the lock, and send the batch as it is.
             appends.unlock()
             await asyncio.sleep(self._settings.policy.backoff(attempt))
             attempt += 1
 
     async def _locked(self, journal: str) -> JournalAppends:
-        """Lock a journal which isn't clogged, and return its state."""
-        # Invariant: a journal has one state at a time. It may be another one after any suspension,
-        # unless that was in line for its lock.
+        """Wait until a journal isn't clogged, lock it, and return its state."""
+        # Invariant: a journal has one state at a time, which may be replaced during any suspension,
+        # except one in line for its lock.
         while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
             await parked(appends.chain.batches[0].operation)
         if appends is None:
@@ -218,11 +218,12 @@ class AppendService(Owner):
     def append(
         self, request: pb.AppendRequest | str, dependencies: Iterable[asyncio.Future[Any]] = ()
     ) -> AppendContext:
-        """Hold an append of a journal within a context, and release it at the end.
+        """Return a context that holds an append of a journal, and releases it at the end.
 
-        An exception, or an error handed to `require()`, rolls back and is raised.
+        An exception, or an error given to `require()`, rolls back and is raised. The arguments are
+        those of `start_append()`.
 
-        Cancellation: aborts — what was written is rolled back.
+        Cancellation: aborts — written content is rolled back.
 
         Example:
             async with service.append("a/journal") as append:
@@ -235,8 +236,8 @@ class AppendService(Owner):
         """Append `data` without suspension, if that's possible at this moment.
 
         Returns:
-            The append, which is released already. None if the caller has to use `start_append()`,
-            because the journal is locked, or content has to be moved out of memory first.
+            The released append. None if the caller has to use `start_append()`, because the journal
+            is locked, or content has to be moved out of memory first.
 
         Raises:
             ValidationError: `journal` isn't the name of a journal.
@@ -251,7 +252,7 @@ class AppendService(Owner):
             or not self._takes_appends
         ):
             return self._try_append(appends, journal, data)
-        # Hot: this is `buffer.append()`, and what `leave()` does.
+        # Hot: `buffer.append()` and `leave()`, inlined.
         buffer.tail.append(data)
         buffer.length = end = begin + len(data)
         batch.kept += 1
@@ -277,9 +278,9 @@ class AppendService(Owner):
         return AsyncAppend(batch, begin, buffer.length)
 
     def pending_except(self, journal: str) -> set[OpFuture]:
-        """Return operations which complete once all appends pending now have completed.
+        """Return operations that complete when all appends pending now have completed.
 
-        It's a barrier: an append which depends on them follows all that was appended before.
+        They form a barrier: an append that depends on them follows all earlier appends.
 
         Args:
             journal: Journal to leave out, or empty.
@@ -293,24 +294,24 @@ class AppendService(Owner):
         return pending
 
     def clear_error(self, journal: str) -> BaseException | None:
-        """Let new appends of a journal proceed after one failed, and return its error.
+        """Allow new appends of a journal after a failed one, and return the error.
 
-        Barriers of `pending_except()` don't tell of that failure from then on: whoever relies on
-        earlier appends has to have awaited them. A Publisher knows by `cleared_error()`, and fails
-        transactions of which messages may be missing.
+        Later barriers of `pending_except()` don't have that failure any more, so await the appends
+        that you rely on. A Publisher uses `cleared_error()` to fail transactions of which messages
+        may be missing.
         """
         return self._errors.clear(journal)
 
     def cleared_error(self, journal: str) -> ClearedError | None:
-        """Return the latest error of a journal which was cleared, or None.
+        """Return the latest error of a journal that was cleared, or None.
 
-        While that's the same object, the success of an append means that all appends of the journal
-        before it have succeeded.
+        While it's the same object, the success of an append means that all earlier appends of the
+        journal have succeeded.
         """
         return self._errors.cleared(journal)
 
     def cancel(self) -> None:
-        """End all pending appends, some of which may have been committed. Idempotent."""
+        """End all pending appends. Some of them may have been committed. Idempotent."""
         self._errors.cancel()
         self._takes_appends = False
         for appends in self._journals.values():
@@ -350,10 +351,10 @@ class AppendService(Owner):
                 self.cancel()
                 await asyncio.wait(workers)
         for spool in tuple(self._settings.spools):
-            await spool.settle()
+            await spool.idle()
 
     def _forget_if_idle(self, appends: JournalAppends) -> None:
-        """Drop the state of a journal which has nothing pending."""
+        """Drop the state of a journal without pending appends."""
         if appends.is_idle and self._journals.get(appends.journal) is appends:
             del self._journals[appends.journal]
 

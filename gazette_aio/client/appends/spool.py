@@ -1,4 +1,4 @@
-"""Content of a pending append: in memory while it's small, beyond that in a temporary file."""
+"""Spool of a pending append, which moves long content to a temporary file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SLICE_BYTES: Final = 1 << 20
 class Spool:
     """Moves content of a buffer to a file in the background, and reads it back.
 
-    The file is unlinked when it's opened, and is opened when it's first needed. A full disk loses
-    nothing: content stays in memory, and new holders have to wait.
+    The file is opened when it's first needed, and unlinked at once. A full disk loses nothing:
+    content stays in memory, and new holders wait.
 
     Args:
         buffer: The content.
@@ -43,11 +43,11 @@ class Spool:
 
     @property
     def failures(self) -> int:
-        """Number of moves which failed since the last one that didn't."""
+        """Failed moves since the last successful one."""
         return self._failures
 
     def spill(self) -> None:
-        """Begin to move content to the file, if there is enough and no move is under way."""
+        """Begin to move content to the file, if there is enough and no move is in progress."""
         if self._io is not None or self._closed or self.buffer.tail_bytes < SPILL_BYTES:
             return
         position = self.buffer.filed
@@ -57,24 +57,21 @@ class Spool:
         self._io = move
         move.add_done_callback(self._moved)
 
-    async def settle(self) -> None:
-        """Wait until no thread is at work on the file.
-
-        Cancellation: safe — a move goes on.
-        """
+    async def idle(self) -> None:
+        """Wait until no thread uses the file. Cancellation: safe — a move continues."""
         while self._io is not None:
             await asyncio.wait((self._io,))
 
     def close(self) -> None:
         """Drop the content. Idempotent."""
         self._closed = True
-        # Race: the file must not be closed under a thread which is at work on it.
+        # Race: the file must not be closed while a thread uses it.
         if self._io is None:
             self._drop()
 
     async def chunks(self, size: int) -> AsyncGenerator[bytes | memoryview]:
         """Yield the content, in chunks of at most `size` bytes. It must not change meanwhile."""
-        await self.settle()
+        await self.idle()
         position, filed = 0, self.buffer.filed
         while position < filed:
             wanted = min(_SLICE_BYTES, filed - position)
@@ -87,7 +84,7 @@ class Spool:
 
     def _moved(self, move: asyncio.Future[int]) -> None:
         self._io = None
-        # Race: an executor which shuts down cancels what it didn't begin.
+        # Race: an executor that shuts down cancels calls it hasn't begun.
         written = 0 if move.cancelled() else move.result()
         self._failures = 0 if written else self._failures + 1
         self.buffer.end_move(written)
@@ -104,7 +101,7 @@ class Spool:
     def _fetched(self, read: asyncio.Future[bytes]) -> None:
         self._io = None
         if not read.cancelled():
-            read.exception()  # Its awaiter may be gone.
+            read.exception()  # Its awaiter may have been cancelled.
         if self._closed:
             self._drop()
 

@@ -1,4 +1,4 @@
 """Fragment files: fetching, decompressing, and reading them by their URLs.
 
-Imports the modules of `client` itself, `aio` and `protocol`.
+Imports metrics of `client`, `client.rpc`, `aio` and `protocol`.
 """

@@ -1,4 +1,4 @@
-"""From the raw bytes of a fragment file to content of its journal."""
+"""Decompression and verification of the raw bytes of a fragment file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 SLICE_BYTES: Final = 1 << 20
-"""Most content which one step returns."""
+"""Most content that one step returns."""
 
 INPUT_BYTES: Final = 256 << 10
 """Most compressed bytes to feed to one step."""
 
 
 class FragmentContent:
-    """Decompresses a fragment, and checks that it's as long as its name says, and has its sum.
+    """Decompresses a fragment, and checks its length and, if asked to, its sum.
 
-    Feed raw bytes whenever `needs_input`, and call `end()` behind the last ones. A step takes
+    Feed raw bytes whenever `needs_input`, and call `end()` after the last ones. A step takes
     milliseconds.
 
     Args:
         fragment: The fragment.
         begin: Offset of the first byte of content.
-        codec: How the raw bytes are compressed, which needn't be the codec of the fragment.
+        codec: Compression of the raw bytes, which may differ from the codec of the fragment.
         verify: Whether to verify the SHA-1 sum of the fragment; `begin` must be its begin. The
-            last step is then withheld until the sum was found to be right.
+            last step is withheld until the sum is verified.
 
     Raises:
         ConfigurationError: The codec isn't supported.
@@ -53,7 +53,7 @@ class FragmentContent:
             pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
         )
         self.is_plain = not is_compressed and not verify
-        """Whether steps return what they're fed, and thus cost nothing."""
+        """Whether steps return their input, and thus cost nothing."""
         self.input_bytes = INPUT_BYTES if is_compressed else SLICE_BYTES
         """Most raw bytes to feed to one step."""
 
@@ -67,9 +67,9 @@ class FragmentContent:
 
         Raises:
             FragmentError: The file is damaged.
-            DidNotReadExpectedEOFError: It holds more than the fragment.
+            DidNotReadExpectedEOFError: The file holds more than the fragment.
         """
-        # Invariant: damage and excess are raised once everything before them was returned.
+        # Invariant: damage and excess are raised after everything before them was returned.
         left = self._fragment.end - self.position
         try:
             content = self._decompressor.decompress(data, max_bytes=min(left, SLICE_BYTES) or 1)
@@ -99,7 +99,7 @@ class FragmentContent:
             FragmentError: The file is damaged.
             UnexpectedEOFError: The raw bytes were cut short, or hold less than the fragment.
         """
-        self.step()  # Raises damage which was found behind the last content.
+        self.step()  # Raises damage found after the last content.
         try:
             self._decompressor.finish()
         except pb.FragmentError:

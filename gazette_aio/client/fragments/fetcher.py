@@ -1,4 +1,4 @@
-"""Fetching fragment files by HTTP."""
+"""Fetcher of fragment files by HTTP, and the protocol of fetchers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _URL_SAFE: Final = "%!#$&'()*+,/:;=?@[]~"
 
 
 class FragmentBody(Protocol):
-    """An answered request for a fragment file."""
+    """Response to a request for a fragment file."""
 
     @property
     def status(self) -> int:
-        """Status of HTTP."""
+        """HTTP status."""
         ...
 
     @property
@@ -39,53 +39,53 @@ class FragmentBody(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers answered, with names in any case."""
+        """Headers of the response, with names in any case."""
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Iterate the raw bytes of the body, of which nothing was decompressed.
+        """Iterate the raw bytes of the body, which must not be decompressed.
 
         Raises:
-            TransportError, OSError: They can't be had.
+            TransportError, OSError: Reading failed.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give up on what wasn't read. Idempotent."""
+        """End the response. Idempotent."""
         ...
 
 
 class FragmentFetcher(Protocol):
-    """Fetches fragment files; a user's own may go through a proxy, for example.
+    """Fetcher of fragment files. A user's own may go through a proxy, for example.
 
-    It mustn't decompress bodies, and must not put queries of URLs into the texts of errors: they
+    It must not decompress bodies, and must not put queries of URLs into the texts of errors: they
     hold signatures.
     """
 
     async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
-        """Get a URL, and return the answer, whatever its status.
+        """Get a URL, and return the response, whatever its status.
 
         Raises:
-            TransportError, OSError: There is no answer.
-            ConfigurationError: It can't fetch such URLs at all, so that others should.
+            TransportError, OSError: There is no response.
+            ConfigurationError: The fetcher doesn't support such URLs; a broker is read instead.
 
         Cancellation: aborts — must leave nothing open.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close what is kept open between requests. Idempotent."""
+        """Close connections that are kept between requests. Idempotent."""
         ...
 
 
 class HTTPFragmentFetcher:
-    """Fetches by HTTP/1.1, and keeps connections for a while.
+    """Fetcher by HTTP/1.1, which keeps connections for a while.
 
     Redirects are followed unless they lead to another scheme. There are no limits on the time and
-    size of a body, nor on the number of connections: each reader which is open has its own.
+    size of a body, nor on the number of connections: each open reader has its own.
 
     Args:
-        connect_timeout: Seconds within which a connection must stand, its TLS included.
+        connect_timeout: Seconds within which to connect, TLS included; 30 by default.
     """
 
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
@@ -95,11 +95,11 @@ class HTTPFragmentFetcher:
         self._closed = False
 
     async def open(self, url: str, headers: Mapping[str, str]) -> FragmentBody:
-        """Get a URL, and return the answer.
+        """Get a URL, and return the response.
 
         Raises:
-            TransportError: There is no answer, or it redirects to where we don't go.
-            ConfigurationError: The URL is one which aiohttp refuses.
+            TransportError: There is no response, or it redirects too often or to another scheme.
+            ConfigurationError: aiohttp refuses the URL.
             RuntimeError: The fetcher is closed.
 
         Cancellation: aborts.
@@ -119,7 +119,7 @@ class HTTPFragmentFetcher:
 
     async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         if self._session is None:
-            # Importing takes long, and reads certificates.
+            # Importing takes a while, and reads certificates.
             await in_thread(importlib.import_module, "aiohttp")
         import aiohttp  # noqa: PLC0415
         import yarl  # noqa: PLC0415
@@ -135,12 +135,12 @@ class HTTPFragmentFetcher:
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
             )
         try:
-            # A signature covers the URL as it's spelled.
+            # Wire: a signature covers the URL as it's spelled.
             where = yarl.URL(quote(url, safe=_URL_SAFE), encoded=True)
             return await self._session.get(where, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = _failure(error, redacted(url))
-        # Invariant: raised here, as errors of aiohttp tell the URL, and would be its context.
+        # Invariant: raised here, since errors of aiohttp show the URL, and would be the context.
         raise failure
 
     async def aclose(self) -> None:
@@ -186,7 +186,7 @@ class _HTTPBody:
         raise failure
 
     async def aclose(self) -> None:
-        # A connection whose body was read to its end is kept for others.
+        # A connection whose body was read to its end is kept for further requests.
         if self._response.content.at_eof():
             self._response.release()
         else:
@@ -205,11 +205,11 @@ def _scheme(url: str) -> str:
 
 
 def _failure(error: Exception, where: str) -> pb.GazetteError:
-    """Return what a failure of aiohttp is to users, whose text tells nothing secret."""
+    """Return the exception of a failure of aiohttp, without secrets in its text."""
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         return pb.ConfigurationError(f'invalid URL "{where}"')
     details = f'fetching "{where}": {type(error).__name__}'
     if isinstance(error, OSError) and error.strerror:
         details += f" ({error.strerror})"
-    # A certificate which is invalid remains so.
+    # An invalid certificate remains so.
     return pb.TransportError("UNAVAILABLE", details, retryable=not isinstance(error, ValueError))

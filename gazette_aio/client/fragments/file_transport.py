@@ -1,7 +1,7 @@
-"""Fragments in local directories, such as those of a mounted file system.
+"""Fragment files in local directories, such as those of a mounted file system.
 
-URLs of the scheme `file` are relative to a root, which is the file root of the broker: that of the
-client, else the one which was installed last.
+URLs of the scheme `file` are relative to the file root of the broker. Its directory here is that of
+the client, else the one that was installed last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MISSING: Final = frozenset(
 
 
 class FileTransport:
-    """Opens files below a root directory, and answers as a web server does.
+    """Fetcher of files below a root directory, with the responses of a web server.
 
     Neither a path nor a symbolic link leads out of the root.
 
@@ -39,15 +39,15 @@ class FileTransport:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = os.path.abspath(root)  # noqa: PTH100 - Nothing is to be resolved yet.
+        self.root = os.path.abspath(root)  # noqa: PTH100 - Links aren't resolved yet.
         """The directory."""
 
     async def open(self, url: str, headers: Mapping[str, str]) -> FileBody:
         """Open the file of a URL.
 
         Raises:
-            ConfigurationError: The URL isn't one of a local file, or leads out of the root.
-            OSError: The disk fails.
+            ConfigurationError: The URL isn't that of a local file, or leads out of the root.
+            OSError: Opening failed for another reason than a missing file or permission.
 
         Cancellation: aborts.
         """
@@ -89,14 +89,14 @@ class FileTransport:
         return FileBody(HTTPStatus.PARTIAL_CONTENT, answered, file)
 
     async def aclose(self) -> None:
-        """Do nothing: files belong to those who opened them."""
+        """Do nothing: bodies own their files."""
 
     def __repr__(self) -> str:
         return f"<FileTransport of {self.root}>"
 
 
 class FileBody:
-    """An open file, or why there is none."""
+    """An open file, or the status of a failure."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class FileBody:
         """Return the next bytes of the file, up to `limit`, or none at its end.
 
         Raises:
-            OSError: The disk fails.
+            OSError: Reading failed.
         """
         return (self._file.read(limit) or b"") if self._file is not None else b""
 
@@ -137,7 +137,7 @@ def file_path(url: str) -> str:
     """Return the path of a `file` URL, relative to the root.
 
     Raises:
-        ConfigurationError: It isn't a URL of a local file, or climbs above the root.
+        ConfigurationError: The URL isn't that of a local file, or leads out of the root.
     """
     try:
         parsed = parse_url(url)
@@ -155,7 +155,7 @@ def _outside(url: str) -> pb.ConfigurationError:
 def _open_below(root: str, names: tuple[str, ...]) -> io.FileIO:
     """Open a regular file by the names of its directories, none of which may be a link.
 
-    Race: a link which appears after the path was resolved isn't followed.
+    Race: a link that appears after the path was resolved isn't followed.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     with contextlib.ExitStack() as stack:
@@ -164,7 +164,7 @@ def _open_below(root: str, names: tuple[str, ...]) -> io.FileIO:
         for name in names[:-1]:
             directory = os.open(name, flags | os.O_DIRECTORY, dir_fd=directory)
             stack.callback(os.close, directory)
-        # A pipe would be waited for, hence O_NONBLOCK, which means nothing to a file.
+        # O_NONBLOCK, since opening a pipe would wait. It has no effect on files.
         descriptor = os.open(names[-1] if names else ".", flags, dir_fd=directory)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return io.FileIO(descriptor)
@@ -173,14 +173,14 @@ def _open_below(root: str, names: tuple[str, ...]) -> io.FileIO:
 
 
 class InstalledFileTransport:
-    """A file transport which holds until it's removed: call it, or leave its context."""
+    """An installed file transport. Calling it, or leaving its context, removes it."""
 
     def __init__(self, transport: FileTransport) -> None:
         self._transport = transport
 
     def __call__(self) -> None:
-        """Remove it, so that what was installed before holds again. Idempotent."""
-        # Invariant: by identity, as they may be removed in any order.
+        """Remove the transport; the one installed before it applies again. Idempotent."""
+        # Invariant: removed by identity, in any order.
         if self._transport in _installed:
             _installed.remove(self._transport)
 
@@ -204,15 +204,15 @@ _installed: list[FileTransport] = []
 
 
 def install_file_transport(root: str | os.PathLike[str]) -> InstalledFileTransport:
-    """Have clients of this process open `file` URLs below a directory.
+    """Open `file` URLs of all clients of this process below a directory.
 
-    Clients with a `file_root` of their own keep to that.
+    A client with a `file_root` of its own uses that.
 
     Args:
         root: File root of the brokers, as it's mounted here.
 
     Returns:
-        What removes it again: a function and a context manager.
+        A function, and context manager, that removes the transport again.
 
     Example:
         with install_file_transport("/mnt/fragments"):
@@ -224,5 +224,5 @@ def install_file_transport(root: str | os.PathLike[str]) -> InstalledFileTranspo
 
 
 def installed_file_transport() -> FileTransport | None:
-    """Return the transport which was installed last, if there is one."""
+    """Return the transport that was installed last, if there is one."""
     return _installed[-1] if _installed else None

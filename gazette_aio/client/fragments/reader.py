@@ -1,4 +1,4 @@
-"""Reading a fragment file."""
+"""Reader of an open fragment file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class FragmentReader(ByteReader):
-    """Reads the content of an open fragment file, as `open_fragment_url()` returns it.
+    """Reader of an open fragment file, as `open_fragment_url()` returns it.
 
-    Content is fetched and decompressed ahead, up to 2 MiB of it. An async iterator of non-empty
-    chunks. After an error it stays in error.
+    It's an async iterator of non-empty chunks. Up to 2 MiB of content are fetched and decompressed
+    ahead. After an error it stays in error.
 
     Args:
         fragment: The fragment.
-        offset: Offset of the first byte which `stream` brings.
+        offset: Offset of the first byte of `stream`.
         stream: The content.
         metrics: Counts bytes.
     """
@@ -46,14 +46,14 @@ class FragmentReader(ByteReader):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of content which can be read without waiting."""
+        """Bytes of content that can be read without waiting."""
         return self._stream.waiting_bytes + len(self._piece) - self._taken
 
     def read_nowait(self, limit: int = -1) -> bytes | None:
-        """Return content which is there already, None if there's none yet, or nothing at the end.
+        """Return content that was fetched already, None if there's none yet, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
         """
         if data := self._take(limit):
             self._metrics.read_fragment_bytes(self.fragment.journal, self._codec, len(data))
@@ -65,13 +65,13 @@ class FragmentReader(ByteReader):
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
 
         Raises:
             TransportError: The store fails, or sends nothing for too long.
             UnexpectedEOFError: The file ends before the fragment does.
-            DidNotReadExpectedEOFError: It holds more than the fragment, all of which was returned.
-            FragmentError: It's damaged.
+            DidNotReadExpectedEOFError: The file holds more than the fragment, which was returned.
+            FragmentError: The file is damaged.
             RuntimeError: The reader was closed before the end.
 
         Cancellation: safe.
@@ -87,7 +87,8 @@ class FragmentReader(ByteReader):
         """Skip content up to `offset`.
 
         Raises:
-            SeekRequiresNewReaderError: It's behind us, or outside of the fragment.
+            SeekRequiresNewReaderError: The offset is before the present one, or outside of the
+                fragment.
             GazetteError: As `read()`.
 
         Cancellation: safe — some of the content may have been skipped; seek again.
@@ -115,12 +116,12 @@ class FragmentReader(ByteReader):
                 await self._receive()
 
     def abandon(self) -> None:
-        """Give up without waiting for the end of the request."""
+        """End the request without waiting for its end."""
         self._piece, self._taken = b"", 0
         self._stream.abandon()
 
     async def aclose(self) -> None:
-        """Give up on what wasn't read. Idempotent.
+        """End the request. Idempotent.
 
         Cancellation: safe — it's closed anyway.
         """
@@ -136,7 +137,7 @@ class FragmentReader(ByteReader):
         return bool(piece)
 
     def _take(self, limit: int) -> bytes:
-        """Remove and return up to `limit` bytes of what is there."""
+        """Remove and return up to `limit` waiting bytes."""
         if not limit:
             return b""
         if not self._piece:

@@ -1,10 +1,10 @@
-"""What to ask a store for, and what its answers mean.
+"""Requests for fragment files, and the meaning of the responses of their store.
 
-Which bytes a store sends depends on the codec of the fragment:
+The bytes that a store sends depend on the codec of the fragment:
 
-| codec                      | asked for                 | `Content-Encoding: gzip` answered      |
+| codec                      | requested                 | response with `Content-Encoding: gzip` |
 | -------------------------- | ------------------------- | -------------------------------------- |
-| NONE                       | plain, from the offset on | decompressed, unless only part was sent |
+| NONE                       | plain, from the offset on | decompressed, unless it's a part       |
 | GZIP                       | gzip                      | the file itself                        |
 | GZIP_OFFLOAD_DECOMPRESSION | plain                     | decompressed: some stores don't        |
 | ZSTANDARD, SNAPPY          | plain                     | refused                                |
@@ -28,20 +28,20 @@ _CONTENT_RANGE: Final = re.compile(
     r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)", re.ASCII | re.IGNORECASE
 )
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
-# Signed URLs expire and stores settle: the next Read RPC brings a fresh URL. What isn't listed and
-# below 500 will be refused again.
+# Signed URLs expire, and stores are eventually consistent: the next Read RPC brings a fresh URL.
+# Other statuses below 500 are final.
 _RETRYABLE_STATUSES: Final = frozenset({400, 401, 403, 404, 408, 409, 425, 429})
 
 
 class Answer(NamedTuple):
-    """What the body of an answer holds."""
+    """Content of the body of a response."""
 
     begin: int
     """Offset of its first byte of content."""
     codec: int
-    """How it's compressed: a codec which `pb.decompressor()` takes as it is."""
+    """Compression of the body."""
     content_length: int | None
-    """Bytes of the body, as far as they're known."""
+    """Bytes of the body, or None if that's unknown."""
 
 
 def request_headers(fragment: pb.Fragment, offset: int, *, verify: bool) -> dict[str, str]:
@@ -49,8 +49,8 @@ def request_headers(fragment: pb.Fragment, offset: int, *, verify: bool) -> dict
 
     Args:
         fragment: The fragment.
-        offset: Offset of the first byte which is of interest, within the fragment.
-        verify: Whether all of the fragment is needed, as its sum is to be verified.
+        offset: Offset of the first byte wanted, within the fragment.
+        verify: Whether the whole fragment is needed, to verify its sum.
     """
     is_gzip = fragment.compression_codec == pb.CompressionCodec.GZIP
     headers = {"Accept-Encoding": "gzip" if is_gzip else "identity"}
@@ -71,19 +71,18 @@ def check_answer(
     url: str,
     as_stored: bool = False,
 ) -> Answer:
-    """Return what the body of an answer holds.
+    """Return the content of the body of a response.
 
     Args:
-        fragment: The fragment asked for.
+        fragment: The fragment requested.
         requested: Headers of the request.
-        body: The answer.
+        body: The response.
         url: URL of the request.
-        as_stored: Whether the body is that of the file in any case, as nobody decompresses it on
-            the way.
+        as_stored: Whether the body is the file itself, which nothing decompresses on the way.
 
     Raises:
-        TransportError: The store refused the request, or answered something else.
-        UnexpectedEOFError: The file ends before the range asked for.
+        TransportError: The store refused the request, or the response doesn't fit it.
+        UnexpectedEOFError: The file ends before the requested range.
     """
     journal, where, status = fragment.journal, redacted(url), body.status
     wanted = requested.get("Range", "").removeprefix("bytes=").removesuffix("-")
@@ -113,7 +112,7 @@ def check_answer(
     if encoding in _GZIP and is_plain and status == 200:
         codec = pb.CompressionCodec.GZIP
     elif encoding in _GZIP and codec == pb.CompressionCodec.GZIP:
-        pass  # A label on the file, which is what we're after.
+        pass  # The header labels the file itself.
     elif encoding not in ("", "identity"):
         raise refuse(f"Content-Encoding {encoding[:40]!r}")
     elif as_stored and codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
@@ -132,15 +131,15 @@ def check_answer(
 
 
 def cut_short(journal: str, offset: int) -> pb.UnexpectedEOFError:
-    """Return the error of content which ends at `offset`, before its fragment does."""
+    """Return the error of content that ends at `offset`, before its fragment does."""
     error = pb.UnexpectedEOFError("unexpected EOF", journal=journal, offset=offset)
-    # The file may well be whole: some connections don't tell their end from their failure.
+    # The file may be whole: some connections end in the same way when they fail.
     error.retryable = True
     return error
 
 
 def _phrase(status: int, reason: str) -> str:
-    # What a server says may be anything.
+    # Only standard phrases are trusted: a server may send anything.
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -1,4 +1,4 @@
-"""Opening fragment files by the URLs which brokers hand out."""
+"""Opening of fragment files by the URLs that brokers provide."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ async def open_fragment_url(
     verify: bool = False,
     progress_timeout: float = PROGRESS_TIMEOUT,
 ) -> FragmentReader:
-    """Open a fragment at the URL which a broker named, and skip to an offset.
+    """Open a fragment at the URL that a broker provided, and skip to an offset.
 
-    Only what's needed is fetched of a file which isn't compressed, if its store knows ranges.
+    Of an uncompressed file only the part from the offset on is fetched, if its store supports
+    ranges.
 
     Args:
         fragment: The fragment.
         offset: Offset of the first byte to read, within the fragment or at its end.
         url: URL of the fragment file; `http`, `https`, or `file` if there is a file transport.
-        transport: What fetches the file. None is the installed file transport, or a connection of
-            its own.
-        metrics: Counts bytes.
-        verify: Whether to verify the SHA-1 sum of the fragment if it's read to its end. All of the
+        transport: Fetches the file; None for the installed file transport, or an HTTP connection.
+        metrics: Counts bytes; None counts nothing.
+        verify: Whether to verify the SHA-1 sum of the fragment if it's read to its end. The whole
             file is fetched then. FragmentError is raised in place of the last slice of up to
-            1 MiB, so that whoever sees the end knows that everything was right.
-        progress_timeout: Seconds within which an answer, and then each further byte, must arrive.
-            There is no other limit on the time of a body. Local files have none.
+            1 MiB, so that the end is reached only if the sum is right.
+        progress_timeout: Seconds within which the response, and then each further byte, must
+            arrive; 60 by default. The time of a body has no other limit, and local files have none.
 
     Raises:
         ValidationError: The offset isn't within the fragment, or the URL is invalid.
         ConfigurationError: There is no transport for the URL, or it leads out of the file root, or
             the codec isn't supported. A broker may still be able to read the fragment.
         TransportError: The store doesn't answer, or refuses.
-        ReadError: The file isn't what it should be.
+        ReadError: The file doesn't hold the fragment.
 
     Cancellation: aborts.
     """
@@ -91,17 +91,18 @@ async def open_fragment_url(
 
 
 class FragmentSource:
-    """Opens fragments for a client, and keeps connections to their stores.
+    """Fragment files of a client, and connections to their stores.
 
-    Nothing happens before the first use, from when on it belongs to the running event loop.
+    Constructing does nothing. From its first use on, a source belongs to the running event loop.
 
     Args:
-        file_root: Directory of `file` URLs, or None for what `install_file_transport()` says.
-        fallback_root: The same, where nothing is installed.
-        fetcher: What fetches `http` and `https` URLs; it's closed with this. None for a
+        file_root: Directory of `file` URLs; None for that of `install_file_transport()`.
+        fallback_root: Directory of `file` URLs if none is installed.
+        fetcher: Fetches `http` and `https` URLs, and is closed with the source. None for an
             HTTPFragmentFetcher.
-        metrics: Counts bytes.
-        progress_timeout: Seconds within which an answer, and then each further byte, must arrive.
+        metrics: Counts bytes; None counts nothing.
+        progress_timeout: Seconds within which the response, and then each further byte, must
+            arrive; 60 by default.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class FragmentSource:
         progress_timeout: float = PROGRESS_TIMEOUT,
     ) -> None:
         self.progress_timeout = progress_timeout
-        """Seconds within which an answer, and then each further byte, must arrive."""
+        """Seconds within which the response, and then each further byte, must arrive."""
         self._files = None if file_root is None else FileTransport(file_root)
         self._fallback = None if fallback_root is None else FileTransport(fallback_root)
         self._fetcher: FragmentFetcher = fetcher or HTTPFragmentFetcher()
@@ -165,7 +166,7 @@ class FragmentSource:
         self._streams.add(stream)
         stream.on_end(self._streams.discard)
         if self._closed:
-            stream.abandon()  # Race: the store answered after all was closed.
+            stream.abandon()  # Race: the store answered after the source was closed.
 
     def _transport(self, url: str) -> FragmentFetcher | None:
         match _scheme(url):
@@ -257,7 +258,7 @@ async def _fetch(
     headers: dict[str, str],
     progress_timeout: float,
 ) -> FragmentBody:
-    """Return the answer to a request, or raise errors which tell nothing secret."""
+    """Return the response to a request, or raise errors without secrets."""
     try:
         async with asyncio.timeout(progress_timeout):
             return await transport.open(url, headers)
@@ -278,7 +279,7 @@ def _scheme(url: str) -> str:
         return parse_url(url).scheme
     except pb.ValidationError:
         pass
-    # What parses URLs tells a user without a password, who may be a token.
+    # The error of the parser shows a user without a password, which may be a token.
     raise pb.ValidationError(f'invalid URL "{redacted(url)}"')
 
 
@@ -290,7 +291,7 @@ def _no_transport(url: str) -> pb.ConfigurationError:
 
 
 class _OwningBody:
-    """A body which closes its fetcher, too."""
+    """A body that closes its fetcher too."""
 
     def __init__(self, body: FragmentBody, fetcher: HTTPFragmentFetcher) -> None:
         self.status = body.status

@@ -1,4 +1,4 @@
-"""Content of a fragment, fetched and decompressed ahead of its reader."""
+"""Stream of the content of a fragment, fetched and decompressed ahead of its reader."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 _RUN_SLICES: Final = 8
-"""Most slices which a thread produces at a time, so that readers share the threads."""
+"""Most slices that a thread produces at a time, so that readers share the threads."""
 
 
 class FragmentStream(ReadAhead):
     """Slices of content, produced by a task of its own.
 
-    Producing pauses while more than one whole slice waits, so that two at most do. Decompression
-    and files keep to worker threads. One task at a time may receive.
+    Producing pauses while more than one slice waits, so that at most two do. Worker threads read
+    files and decompress. One task at a time may receive.
 
     Args:
-        content: Turns raw bytes into content.
-        body: Where raw bytes come from. The stream owns it from now on.
+        content: Decompresses raw bytes.
+        body: Source of raw bytes, which the stream owns.
         url: URL of the body without its query, for errors.
         journal: Journal of the fragment, for errors.
         progress_timeout: Seconds within which each further byte of the body must arrive.
@@ -50,7 +50,7 @@ class FragmentStream(ReadAhead):
         self.journal = journal
         self.url = url
         self.waiting_bytes = 0
-        """Bytes of content which wait to be received."""
+        """Bytes of content that wait to be received."""
         self._content = content
         self._body = body
         self._progress_timeout = progress_timeout
@@ -63,7 +63,7 @@ class FragmentStream(ReadAhead):
         self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
 
     def on_end(self, callback: Callable[[FragmentStream], object]) -> None:
-        """Have a function called once the stream has ended, and its body is closed."""
+        """Call a function when the stream has ended and its body is closed."""
         self._task.add_done_callback(lambda _: callback(self))
 
     @property
@@ -72,7 +72,7 @@ class FragmentStream(ReadAhead):
         return self._closing
 
     def receive_nowait(self) -> bytes | None:
-        """Return the next slice if it's there already, or None."""
+        """Return the next slice, or None if none waits."""
         if not self._waiting:
             return None
         piece = self._waiting.popleft()
@@ -86,8 +86,8 @@ class FragmentStream(ReadAhead):
         """Return the next slice, or nothing at the end.
 
         Raises:
-            TransportError: The body can't be had.
-            ReadError: It isn't what it should be.
+            TransportError: Reading the body failed.
+            ReadError: The body doesn't hold the fragment.
 
         Cancellation: safe.
         """
@@ -97,20 +97,20 @@ class FragmentStream(ReadAhead):
         return piece
 
     def abandon(self) -> None:
-        """Have the stream end, without waiting for that. Idempotent."""
+        """End the stream, without waiting for its end. Idempotent."""
         self._closing = True
         self._waiting.clear()
         self.waiting_bytes = 0
         if not self._ended:
             self._ended = True
-            # Race: a task which is cancelled before it begins, or when it's about to end, doesn't
+            # Race: a task that is cancelled before it begins, or just before its end, wouldn't
             # close the body.
             if self._producing:
                 self._task.cancel()
         self._wake(self._receiver)
 
     def abandon_from_anywhere(self) -> None:
-        """Have the stream end, called from any thread and at any time."""
+        """End the stream; called from any thread and at any time."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.abandon)
 
@@ -198,8 +198,7 @@ class FragmentStream(ReadAhead):
         return True
 
     def _is_full(self) -> bool:
-        # Race: a thread which produces may see fewer bytes taken than there are by now, which is
-        # on the safe side.
+        # Race: a producing thread may see an earlier number of taken bytes, and pause too early.
         return self._produced - self._taken > SLICE_BYTES
 
     def _put(self, piece: bytes) -> None:

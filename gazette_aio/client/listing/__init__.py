@@ -1,4 +1,4 @@
-"""Listing and applying journals: single calls, watches, and lists which are kept up to date.
+"""Listing and applying journals: single calls, watches, and lists that are kept up to date.
 
-Imports `client.rpc`, the modules of `client` itself, `aio` and `protocol`.
+Imports `client.context` and the rooms and modules below it, `aio` and `protocol`.
 """

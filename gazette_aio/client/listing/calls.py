@@ -1,9 +1,8 @@
-"""Listing and applying journals, and listing fragments."""
+"""Calls that list and apply journals, list fragments, and check fragment stores."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import gazette_aio.protocol as pb
@@ -31,10 +30,10 @@ _SLICE_COPIED: Final = 256
 
 
 def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListRequest:
-    """Return the request of a selector, of its text, or as it is.
+    """Return the request of a selector or of its text; a request is returned as it is.
 
     Raises:
-        ValidationError: The selector is invalid, or the request is one of a watch.
+        ValidationError: The selector is invalid, or the request is that of a watch.
     """
     if isinstance(request, str):
         request = pb.parse_label_selector(request)
@@ -49,7 +48,7 @@ def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListReq
 async def read_list_response(
     stream: ResponseStream[pb.ListResponse], fold: ListFold
 ) -> pb.ListResponse | None:
-    """Return the next snapshot of a List stream, or None if a watch ended behind the last one.
+    """Return the next snapshot of a List stream, or None if a watch ended after the last one.
 
     Raises:
         BrokerStatusError: The broker refused the listing.
@@ -57,7 +56,7 @@ async def read_list_response(
         ValidationError: A message is invalid.
         TransportError: The RPC failed.
 
-    Cancellation: safe — what was received of the snapshot is kept in `fold`.
+    Cancellation: safe — the received part of the snapshot is kept in `fold`.
     """
     while True:
         await _fold_received(fold)
@@ -69,7 +68,7 @@ async def read_list_response(
 
 
 async def _fold_received(fold: ListFold) -> None:
-    # Responses which are there are received without a suspension, however many there are.
+    # Receiving responses that wait already doesn't suspend, however many there are.
     while fold.step():  # noqa: ASYNC110 - There's nothing to wait for.
         await asyncio.sleep(0)
 
@@ -97,20 +96,20 @@ async def list_all_journals(
 async def list_retried(
     client: HasContext, request: pb.ListRequest, policy: RetryPolicy
 ) -> pb.ListResponse:
-    """Return the listing of a request which isn't a watch, and note the routes of its journals.
+    """Return the listing of a request without `watch`, and note the routes of its journals.
 
     Raises:
         GazetteError: As `list_all_journals()`.
 
     Cancellation: safe.
     """
-    listing = await _retried(client, request, functools.partial(list_once, client), policy)
+    listing = await _retried(client, request, list_once, policy)
     await update_routes(client, listing.journals)
     return listing
 
 
 async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
-    """Return the listing of a request which isn't a watch, without retries.
+    """Return the listing of a request without `watch`, without retries.
 
     Raises:
         GazetteError: As `list_all_journals()`.
@@ -129,10 +128,10 @@ async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListRespo
 async def iter_journals(
     client: HasContext, request: pb.ListRequest | pb.LabelSelector | str = ""
 ) -> AsyncGenerator[pb.ListResponse.Journal]:
-    """Yield the journals that a selector matches while they're received, ordered by name.
+    """Yield the journals that a selector matches as they're received, ordered by name.
 
-    It needs little memory however many there are. The RPC is open until the last one was taken:
-    close a generator which is left early, by `contextlib.aclosing()`. Failures are retried until
+    It needs little memory however many there are. The RPC is open until the last journal was taken:
+    close a generator that you leave early, by `contextlib.aclosing()`. Failures are retried until
     the first journal was yielded.
 
     Raises:
@@ -170,9 +169,9 @@ async def iter_journals(
 
 
 async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.Journal]) -> None:
-    """Note the routes of listed journals. Cancellation: safe — others go unnoted."""
+    """Note the routes of listed journals. Cancellation: safe — some aren't noted."""
     for number, journal in enumerate(journals, 1):
-        client.context.rpc.update_route(journal.spec.name, journal.route)
+        client.context.router.update_route(journal.spec.name, journal.route)
         if number % _SLICE_COPIED == 0:
             await asyncio.sleep(0)
 
@@ -182,7 +181,7 @@ async def get_journal(client: HasContext, name: str) -> pb.ListResponse.Journal:
 
     Args:
         client: Client to use.
-        name: The journal. A metadata segment is left out of account.
+        name: The journal. A metadata segment is ignored.
 
     Raises:
         JournalNotFoundError: There is no such journal.
@@ -210,15 +209,15 @@ async def apply_journals(
 ) -> pb.ApplyResponse:
     """Create, update and delete journals, and return the response to the last batch.
 
-    If the broker becomes unavailable, a transaction is made again only if it expects no revisions
-    (-1). Otherwise whether it was applied is unknown then.
+    If the broker becomes unavailable, a transaction is repeated only if it expects no revisions
+    (-1). Otherwise it's unknown whether it was applied.
 
     Args:
         client: Client to use.
         request: The changes.
-        batch_size: Changes of each transaction, of which brokers accept some 128; 0 makes one of
-            all. Transactions before one that fails remain: the error has the number of their
-            changes as `applied`.
+        batch_size: Changes of each transaction, of which brokers accept about 128; 0, the default,
+            makes one transaction. Transactions before a failed one remain: the error has the number
+            of their changes as `applied`.
 
     Raises:
         ValidationError: A change or a response is invalid.
@@ -226,7 +225,7 @@ async def apply_journals(
         BrokerStatusError: The broker refused a transaction.
         TransportError: An RPC failed, or no broker answers.
 
-    Cancellation: aborts — what was applied remains.
+    Cancellation: aborts — transactions that were applied remain.
     """
     if batch_size < 0:
         raise pb.ConfigurationError("batch_size must not be negative")
@@ -240,7 +239,7 @@ async def apply_journals(
     for begin in range(0, max(len(changes), 1), size):
         try:
             batch = pb.ApplyRequest(changes=changes[begin : begin + size])
-            response = await _retried(client, batch, functools.partial(_apply_once, client))
+            response = await _retried(client, batch, _apply_once)
         except pb.GazetteError as error:
             error.applied = begin
             raise
@@ -258,7 +257,7 @@ def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change
         pb.validate(change)
     except pb.ValidationError as error:
         raise error.extend(f"Changes[{index}]") from None
-    # Journals which have such names already may still be deleted.
+    # Existing journals with such names may still be deleted.
     if change.HasField("upsert"):
         try:
             client.context.rpc.check_journal(change.upsert.name)
@@ -269,9 +268,9 @@ def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change
 async def list_all_fragments(
     client: HasContext, request: pb.FragmentsRequest | str
 ) -> pb.FragmentsResponse:
-    """Return all fragments of a journal which a request asks for.
+    """Return all fragments of a journal that a request selects.
 
-    An error behind the first page has the response merged so far as `partial`.
+    An error after the first page has the response merged so far as `partial`.
 
     Args:
         client: Client to use.
@@ -304,7 +303,7 @@ async def list_all_fragments(
 async def iter_fragments(
     client: HasContext, request: pb.FragmentsRequest | str
 ) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
-    """Yield the fragments of a journal, listing page by page.
+    """Yield the fragments of a journal, listed page by page.
 
     Raises:
         GazetteError: As `list_all_fragments()`.
@@ -326,8 +325,8 @@ async def _fragment_pages(
         paged.CopyFrom(request)
     pb.validate(paged)
     while True:
-        page = await _retried(client, paged, functools.partial(_page_once, client))
-        # Wire: a token which doesn't move on would have us ask for ever.
+        page = await _retried(client, paged, _page_once)
+        # Wire: a token that doesn't advance would mean an endless loop.
         if page.next_page_token and page.next_page_token <= paged.next_page_token:
             raise pb.ValidationError(
                 f"invalid NextPageToken ({page.next_page_token}; "
@@ -342,7 +341,7 @@ async def _fragment_pages(
 async def _page_once(client: HasContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
     page = await client.context.rpc.list_fragments(request)
     await _check_page(client, page, request.journal)
-    client.context.rpc.update_route(request.journal, page.header)
+    client.context.router.update_route(request.journal, page.header.route)
     return page
 
 
@@ -356,7 +355,7 @@ async def fragment_store_health(
         check_delete_prefix=check_delete_prefix or "",
     )
     pb.validate(request)
-    return await _retried(client, request, functools.partial(_health_once, client))
+    return await _retried(client, request, _health_once)
 
 
 async def _health_once(
@@ -371,15 +370,15 @@ async def _health_once(
 async def _retried(
     client: HasContext,
     request: Request,
-    attempt: Callable[[Request], Awaitable[T]],
+    attempt: Callable[[HasContext, Request], Awaitable[T]],
     policy: RetryPolicy | None = None,
 ) -> T:
     attempts = Attempts(Operation.CONTROL, policy or client.context.retry_policy, request)
     while True:
-        # That no broker answers in time isn't retried: it has been.
+        # A time-out of connecting isn't retried: gRPC has retried meanwhile.
         await client.context.dispatcher.ready()
         try:
-            return await attempt(request)
+            return await attempt(client, request)
         except pb.GazetteError as error:
             await attempts.pause(error)
 

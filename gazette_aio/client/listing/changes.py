@@ -1,4 +1,4 @@
-"""What differs between two listings."""
+"""Differences between two listings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final, NamedTuple, TypeVar
 import gazette_aio.protocol as pb
 
 _SLICE_JOURNALS: Final = 256
-"""Journals which are compared in about half a millisecond."""
+"""Journals to compare in one slice, of about half a millisecond."""
 
 T = TypeVar("T")
 
 Slices = Generator[None, None, T]
-"""Work which yields time and again, so that others have their turn, and returns its result."""
+"""Work that yields between its slices, so that others have their turn, and returns a result."""
 
 
 class JournalChange(NamedTuple):
-    """A journal whose specification changed."""
+    """A journal whose specification has changed."""
 
     before: pb.ListResponse.Journal
     after: pb.ListResponse.Journal
@@ -26,19 +26,19 @@ class JournalChange(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListChanges:
-    """What differs between a listing and the one before it. Its messages must not be modified.
+    """Differences between a listing and the one before it. Its messages must not be modified.
 
-    Journals which are kept don't keep a whole listing in memory, but for those of a first step.
+    Its journals are copies, which don't keep a whole listing in memory, except at the first step.
     """
 
     listing: pb.ListResponse
     """The newer listing."""
     added: tuple[pb.ListResponse.Journal, ...] = ()
-    """Journals which weren't listed before, or were created anew since."""
+    """Journals that weren't listed before, or were deleted and created again."""
     removed: tuple[pb.ListResponse.Journal, ...] = ()
-    """Journals which aren't listed any more, or were created anew since."""
+    """Journals that aren't listed any more, or were deleted and created again."""
     changed: tuple[JournalChange, ...] = ()
-    """Journals which were applied since."""
+    """Journals whose specification was applied."""
 
     def __bool__(self) -> bool:
         """Whether anything differs."""
@@ -46,17 +46,17 @@ class ListChanges:
 
 
 def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> Slices[ListChanges]:
-    """Find what differs between two listings of one selector, each part in the order listed.
+    """Find the differences between two listings of one selector, in the order listed.
 
-    Journals are the same if their creation revisions are, and have changed if their modification
-    revisions did. Routes don't count.
+    Journals are the same if their creation revisions are equal, and have changed if their
+    modification revisions differ. Routes are ignored.
 
     Args:
-        before: The older listing; None if there was none.
-        after: The newer one.
+        before: The older listing; None for none.
+        after: The newer listing.
     """
     listed = before.journals if before is not None else ()
-    # Places rather than journals: very many objects at once would have the garbage collector run.
+    # Indices rather than journals: very many objects at once trigger the garbage collector.
     known: dict[str, int] = {}
     for number, journal in enumerate(listed):
         known[journal.spec.name] = number
@@ -73,7 +73,7 @@ def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> S
         elif older.create_revision != journal.create_revision:
             removed.append(_copy(older))
             added.append(_copy(journal))
-        # Revisions of another cluster may happen to be equal.
+        # Another cluster may have equal revisions by chance.
         elif older.mod_revision != journal.mod_revision or older.spec != journal.spec:
             changed.append(JournalChange(_copy(older), _copy(journal)))
         if number % _SLICE_JOURNALS == 0:
@@ -86,16 +86,16 @@ def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> S
 
 
 def _copy(journal: pb.ListResponse.Journal) -> pb.ListResponse.Journal:
-    # A part of a message keeps all of that in memory.
+    # A part of a message keeps the whole message in memory.
     copy = pb.ListResponse.Journal()
     copy.CopyFrom(journal)
     return copy
 
 
 def lists_the_same(one: pb.ListResponse | None, other: pb.ListResponse) -> Slices[bool]:
-    """Find out whether two listings are of the same journals, with the same revisions and routes.
+    """Find out whether two listings have the same journals, with equal revisions and routes.
 
-    Their headers don't count.
+    Their headers are ignored.
     """
     if one is None or len(one.journals) != len(other.journals):
         return False

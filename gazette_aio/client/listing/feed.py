@@ -18,16 +18,16 @@ _NOT_BEGUN: Final = "not entered"
 
 
 class ListFeed:
-    """Hands listings from one task, which makes them, to any others.
+    """Newest listing, which one task sets and any others wait for.
 
     Args:
-        changed: Set whenever others should look again.
+        changed: Set with each new listing, and at the end.
     """
 
     def __init__(self, changed: asyncio.Event | None) -> None:
         self.listing: pb.ListResponse | None = None
         self.version = 0
-        """Raised by each listing which others should look at."""
+        """Number of listings published so far."""
         self.state = _NOT_BEGUN
         self.last_error: Exception | None = None
         self._changed = changed
@@ -36,10 +36,10 @@ class ListFeed:
         self._next = Signal()
 
     def begin(self) -> None:
-        """Note that listings will come.
+        """Note that listings follow.
 
         Raises:
-            RuntimeError: They did before.
+            RuntimeError: This was noted before.
         """
         if self.state != _NOT_BEGUN:
             raise RuntimeError("a list of journals can't be entered twice")
@@ -52,23 +52,23 @@ class ListFeed:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Note that there will be no further listing, and why."""
+        """Note that an error ends the listings."""
         self.state = "failed"
         self.last_error = self._failure = error
         self._wake()
 
     def close(self) -> None:
-        """Note that there will be no further listing, as nobody wants any. Idempotent."""
+        """Note that the listings end, because they aren't needed any more. Idempotent."""
         self.state = "closed"
         self._is_closed = True
         self._wake()
 
     async def newer_than(self, version: int) -> bool:
-        """Wait for a listing which is newer than `version`, and return False if none will be.
+        """Wait for a listing newer than `version`; return False if the listings have ended.
 
         Raises:
-            Exception: What the watch failed of.
-            RuntimeError: It didn't begin.
+            Exception: The error that ended the listings.
+            RuntimeError: They haven't begun.
 
         Cancellation: safe.
         """
@@ -88,17 +88,15 @@ class ListFeed:
             self._changed.set()
 
 
-class Updates:
-    """The newest listing, whenever there is a newer one. Each iterator has its own position.
+class _Iteration:
+    """An iteration of listings, with a position of its own.
 
     Args:
-        feed: Where listings come from.
-        owner: What keeps the feed going, for as long as it's being iterated.
+        feed: Source of listings.
+        owner: Owner of the feed, which stays alive during the iteration.
     """
 
     # Not a generator, which would end when a waiting `anext()` is cancelled.
-    __slots__ = ("_feed", "_owner", "_seen")
-
     def __init__(self, feed: ListFeed, owner: object) -> None:
         self._feed = feed
         self._owner = owner
@@ -107,43 +105,34 @@ class Updates:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> pb.ListResponse:
-        """Wait for a newer listing. Cancellation: safe."""
+    async def _newer(self) -> tuple[int, pb.ListResponse]:
         feed = self._feed
         if not await feed.newer_than(self._seen):
             raise StopAsyncIteration
         assert feed.listing is not None
-        self._seen = feed.version
-        return feed.listing
+        return feed.version, feed.listing
 
 
-class Changes:
-    """What differs between the newest listing and the one of the step before, which may be none.
+class Updates(_Iteration):
+    """Iterator of the newest listings."""
 
-    Args:
-        feed: Where listings come from.
-        owner: What keeps the feed going, for as long as it's being iterated.
-    """
+    async def __anext__(self) -> pb.ListResponse:
+        """Wait for a newer listing. Cancellation: safe."""
+        self._seen, listing = await self._newer()
+        return listing
 
-    __slots__ = ("_before", "_feed", "_owner", "_seen")
 
-    def __init__(self, feed: ListFeed, owner: object) -> None:
-        self._feed = feed
-        self._owner = owner
-        self._seen = 0
-        self._before: pb.ListResponse | None = None
+class Changes(_Iteration):
+    """Iterator of the differences between the newest listing and the one of the step before."""
 
-    def __aiter__(self) -> Self:
-        return self
+    _before: pb.ListResponse | None = None
 
     async def __anext__(self) -> ListChanges:
-        """Wait for a listing which differs. Cancellation: safe."""
-        feed = self._feed
-        while await feed.newer_than(self._seen):
-            version, listing, before = feed.version, feed.listing, self._before
-            assert listing is not None
+        """Wait for a listing that differs. Cancellation: safe."""
+        while True:
+            version, listing = await self._newer()
+            before = self._before
             changes = await in_turns(changes_between(before, listing))
             self._seen, self._before = version, listing
             if changes or before is None:
                 return changes
-        raise StopAsyncIteration

@@ -1,8 +1,8 @@
-"""From messages of List streams to whole listings, and what a watch asks for next.
+"""Fold of the messages of a List stream into listings, and the plan of resumed watches.
 
-A snapshot begins with a message whose header has a revision, and goes on with messages which are
-just more journals. A message without journals ends a snapshot of a watch, whereas a unary listing
-ends with its stream.
+A snapshot begins with a message whose header has a revision, and continues with messages of further
+journals. A message without journals ends a snapshot of a watch; a unary listing ends with its
+stream.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import status_error
 
 _SLICE_JOURNALS: Final = 32
-"""Journals which one step checks, in about a millisecond."""
+"""Journals that one step checks, in about a millisecond."""
 
 MAX_DOUBTS: Final = 7
-"""Failures in a row, over a second of them, after which a watch asks for everything again."""
+"""Successive failures, over a second or more, after which a watch begins anew."""
 
 
 class ListFold:
-    """Gathers the messages of a List stream.
+    """Fold of the messages of a List stream.
 
-    `receive()` takes a whole message at once. An event loop which has other things to do as well
-    calls `feed()`, then `step()` until that returns False, and then `take()`.
+    `receive()` takes a whole message at once. In an event loop, call `feed()`, then `step()` until
+    it returns False, and then `take()`.
 
     Args:
         request: The request of the stream.
-        strict: Whether to check messages for all rules.
+        strict: Whether to check messages for all rules of the protocol.
     """
 
     __slots__ = (
@@ -51,16 +51,16 @@ class ListFold:
         self._snapshot: pb.ListResponse | None = None
         self._complete: pb.ListResponse | None = None
         self._message: pb.ListResponse | None = None
-        """The message whose journals are being checked, from `_position` on."""
+        """The message whose journals are checked next, from `_position` on."""
         self._position = 0
         self._messages = 0
         self._is_marked = False
 
     def receive(self, response: pb.ListResponse) -> pb.ListResponse | None:
-        """Take the next message, and return a snapshot which it completes.
+        """Take the next message, and return the snapshot that it completes, if any.
 
         Raises:
-            ValidationError: The message is invalid, or isn't one which may come next.
+            ValidationError: The message is invalid, or out of its order.
             BrokerStatusError: The broker refused the listing.
         """
         self.feed(response)
@@ -69,16 +69,16 @@ class ListFold:
         return self.take()
 
     def feed(self, response: pb.ListResponse) -> None:
-        """Take the next message, which belongs to the fold from now on, but for its journals.
+        """Take the next message, which the fold owns, and check everything but its journals.
 
         Raises:
-            ValidationError: The message is invalid, or isn't one which may come next.
+            ValidationError: The message is invalid, or out of its order.
             BrokerStatusError: The broker refused the listing.
         """
         assert self._message is None, "the message before isn't done"
         self._messages += 1
         snapshot = self._snapshot
-        # Wire: the header of further messages is there or not, and says nothing in either case.
+        # Wire: further messages may have a header, which is meaningless.
         if snapshot is None or response.status != pb.Status.OK:
             self._check_head(response, (snapshot or response).header)
         if snapshot is None:
@@ -93,10 +93,10 @@ class ListFold:
             self._message, self._position = response, 0
 
     def step(self) -> bool:
-        """Do a bounded part of what is left to do about the last message.
+        """Check a bounded number of journals of the last message.
 
         Returns:
-            Whether there was anything to do.
+            Whether there were any left.
 
         Raises:
             ValidationError: A journal is invalid.
@@ -110,7 +110,7 @@ class ListFold:
                 pb.validate(journal, strict=self._strict)
             except pb.ValidationError as error:
                 raise error.extend(f"Journals[{index}]") from None
-        # The first message becomes the snapshot as it is; those behind it are copied once.
+        # The first message becomes the snapshot itself; further ones are copied into it.
         if message is not snapshot:
             snapshot.journals.extend(journals)
         self._position += len(journals)
@@ -119,14 +119,14 @@ class ListFold:
         return True
 
     def take(self) -> pb.ListResponse | None:
-        """Return the snapshot which is complete, if there is one, and forget it."""
+        """Return the complete snapshot, if there is one, and forget it."""
         complete, self._complete = self._complete, None
         return complete
 
     def drain(self) -> pb.ListResponse | None:
-        """Return what was gathered of a unary listing and not yet drained, and forget it.
+        """Return the part of a unary listing that wasn't drained yet, and forget it.
 
-        Parts of a listing need less memory than the whole of it.
+        Parts of a listing need less memory than the whole listing.
         """
         part = self._snapshot
         if part is None or not part.journals or self._message is not None:
@@ -135,13 +135,13 @@ class ListFold:
         return part
 
     def end(self) -> pb.ListResponse | None:
-        """Note the end of the stream, and return the unary listing which it completes.
+        """Note the end of the stream, and return the unary listing that it completes.
 
         Returns:
             The listing; None if a watch ends between two snapshots.
 
         Raises:
-            UnexpectedEOFError: It ended within a snapshot of a watch, or there was no message.
+            UnexpectedEOFError: The stream ended within a snapshot of a watch, or had no message.
         """
         if self._watch and self._snapshot is None:
             return None
@@ -150,9 +150,9 @@ class ListFold:
         return self._snapshot
 
     def unmarked(self) -> pb.ListResponse | None:
-        """Return the only message of a watch which ended without a mark behind it.
+        """Return the only message of a watch that ended without the end of its snapshot.
 
-        Brokers up to v0.99 don't know watches, and answer them as any other request.
+        Brokers up to v0.99 have no watches, and answer with a unary listing.
         """
         return None if self._is_marked or self._messages != 1 else self._snapshot
 
@@ -171,14 +171,14 @@ class ListFold:
 
 
 class WatchPlan:
-    """Decides what a watch asks for.
+    """Plan of the requests of a watch, each of which resumes after the last snapshot.
 
-    A resumed watch waits for revisions behind the last snapshot, and would do so for ever with a
-    broker whose key space was made anew, or taken back. So it's preceded by a probe: a listing
-    without any journals, whose header tells the cluster and its revision.
+    A resumed watch waits for later revisions than that of the last snapshot. It would wait for ever
+    if the key space of the broker was created anew, or restored to an earlier revision. So a probe
+    precedes it: a listing that matches no journal, whose header has the cluster and its revision.
 
     Args:
-        selector: Which journals to watch.
+        selector: Selector of the journals to watch.
     """
 
     __slots__ = ("_doubts", "_resume", "_selector")
@@ -193,19 +193,18 @@ class WatchPlan:
         return pb.ListRequest(selector=self._selector, watch=True, watch_resume=self._resume)
 
     def probe(self) -> pb.ListRequest | None:
-        """Return a request to make ahead of the next watch, if there's need."""
+        """Return the request of a probe before the next watch, if it needs one."""
         if self._resume is None:
             return None
-        # No journal is, and is not, of this name.
+        # No journal both has this name and hasn't.
         name = pb.label_set("name", "watch/resume")
         return pb.ListRequest(selector=pb.LabelSelector(include=name, exclude=name))
 
     def probed(self, header: pb.Header) -> None:
-        """Take the header of the answer to `probe()`.
+        """Take the header of the response to `probe()`.
 
         Raises:
-            ValidationError: The broker is behind what others told. It's to be asked again, as it
-                may catch up.
+            ValidationError: The broker lags behind the last snapshot, and may catch up.
         """
         if self._resume is None:
             return
@@ -215,14 +214,14 @@ class WatchPlan:
             raise _unexpected(header.etcd.revision, f">= {self._resume.etcd.revision}")
 
     def received(self, header: pb.Header) -> None:
-        """Resume behind the snapshot with this header from now on."""
-        # A copy: the header of a snapshot would keep all of that in memory.
+        """Have further watches resume after the snapshot with this header."""
+        # A copy: the header of a snapshot would keep the whole snapshot in memory.
         self._resume = pb.Header()
         self._resume.CopyFrom(header)
         self._doubts = 0
 
     def doubt(self) -> None:
-        """Note a failure which may be due to resuming. Further ones give up on that."""
+        """Note a failure that resuming may have caused. After some, the watch begins anew."""
         self._doubts += 1
         if self._doubts >= MAX_DOUBTS:
             self._resume = None

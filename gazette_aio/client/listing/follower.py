@@ -1,4 +1,4 @@
-"""The tasks which keep listings up to date, by watching or polling."""
+"""Tasks that keep listings up to date, by watching or polling."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FollowerOptions:
-    """What to list, and how."""
+    """Options of a list that is kept up to date, as documented by WatchedList."""
 
     client: HasContext
     request: pb.ListRequest
-    """A request which isn't a watch."""
+    """The request, without `watch`."""
     on_error: Callable[[pb.GazetteError], None] | None
     poll_interval: float
     retry_policy: RetryPolicy
@@ -46,11 +46,11 @@ class FollowerOptions:
 class PollFollower:
     """Keeps a feed up to date by polling.
 
-    It doesn't know the list which it works for, so that one which is forgotten can tell.
+    It has no reference to its list, so that a list that was dropped without being closed warns.
 
     Args:
-        options: What to list, and how.
-        feed: Where listings go.
+        options: Options of the list.
+        feed: Receives listings.
     """
 
     operation: ClassVar[Operation] = Operation.POLL
@@ -62,13 +62,13 @@ class PollFollower:
         self._has_progressed = False
 
     async def run(self) -> None:
-        """Work until it's cancelled, or an error isn't to be retried."""
+        """Follow until an error isn't retried. Cancellation: poisons — the feed is closed."""
         feed = self._feed
         try:
             while True:
                 error = await self._followed()
                 if error is None and self._has_progressed:
-                    continue  # Brokers end streams, and this one was of use.
+                    continue  # A regular end of a stream that brought something.
                 delay = self._attempts.failed(error)
                 if error is not None:
                     feed.state = "retrying"
@@ -79,7 +79,7 @@ class PollFollower:
         except asyncio.CancelledError:
             feed.close()
             raise
-        except Exception as error:  # noqa: BLE001 - All who wait get it.
+        except Exception as error:  # noqa: BLE001 - All waiters get it.
             feed.fail(error)
             _logger.warning(
                 "the list of journals isn't kept up to date any more: %s",
@@ -101,7 +101,7 @@ class PollFollower:
             if not self._attempts.established:
                 listing = await list_retried(options.client, options.request, options.retry_policy)
             else:
-                # Failures are retried as those of polled listings, and not twice.
+                # `run()` retries failures, as those of polled listings.
                 listing = await list_once(options.client, options.request)
                 await update_routes(options.client, listing.journals)
             self._feed.state = "polling"
@@ -110,16 +110,16 @@ class PollFollower:
             await asyncio.sleep(options.poll_interval)
 
     async def _received(self, listing: pb.ListResponse, *, always: bool = False) -> bool:
-        """Publish a listing if it's another one, or else the one before it if `always`.
+        """Publish a listing if it differs, else the listing before it again if `always`.
 
         Returns:
-            Whether it's another one.
+            Whether it differs.
         """
         feed = self._feed
         self._attempts.established = True
         feed.last_error = None
         before = feed.listing
-        # Invariant: users rely on the same object for as long as nothing changes.
+        # Invariant: users rely on the same object while nothing changes.
         if not await in_turns(lists_the_same(before, listing)):
             feed.publish(listing)
             return True
@@ -133,11 +133,11 @@ class PollFollower:
 
 
 class WatchFollower(PollFollower):
-    """Keeps a feed up to date by watching.
+    """Keeps a feed up to date by watching, or by polling brokers without watches.
 
     Args:
-        options: What to list, and how.
-        feed: Where listings go.
+        options: Options of the list.
+        feed: Receives listings.
     """
 
     operation: ClassVar[Operation] = Operation.WATCH
@@ -147,7 +147,7 @@ class WatchFollower(PollFollower):
         self._plan = WatchPlan(options.request.selector)
 
     async def _follow(self) -> None:
-        """Follow one stream to its end, or poll once if that's all which the broker knows."""
+        """Follow one stream to its end, or poll once if the broker has no watches."""
         plan, feed = self._plan, self._feed
         try:
             if (probe := plan.probe()) is not None:
@@ -156,7 +156,7 @@ class WatchFollower(PollFollower):
                 feed.last_error = None
             unmarked = await self._watch(plan.request())
         except pb.GazetteError as error:
-            # Those of transport pass, whereas a broker may never take what we resume from.
+            # Failures of transport pass, but a broker may refuse this resumption every time.
             if not error.retryable:
                 plan.doubt()
             raise
@@ -167,13 +167,12 @@ class WatchFollower(PollFollower):
             await asyncio.sleep(self._options.poll_interval)
 
     async def _watch(self, request: pb.ListRequest) -> pb.ListResponse | None:
-        """Follow one stream to its end, and return the listing of a broker which can't watch."""
+        """Follow one stream to its end, and return the listing of a broker without watches."""
         plan, feed = self._plan, self._feed
         fold = ListFold(request, strict=self._options.client.context.strict)
         stream = await self._options.client.context.rpc.list(request)
         began = time.monotonic()
-        # Whether the broker knows watches, and answers at all, is known from its first one. A
-        # resumed one may well have nothing to tell.
+        # The first snapshot shows that the broker has watches. A resumed watch may have no news.
         is_resumed = stands = request.HasField("watch_resume")
         try:
             if is_resumed:
@@ -190,7 +189,7 @@ class WatchFollower(PollFollower):
                 raise
             return unmarked
         finally:
-            # Streams which end at once over and over are to be throttled, whatever they bring.
+            # Streams that end at once again and again are throttled, whatever they bring.
             if stands and time.monotonic() - began >= LONGEST_DELAY:
                 self._progress()
             await stream.aclose()

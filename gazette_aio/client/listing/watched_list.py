@@ -1,4 +1,4 @@
-"""Listings which are kept up to date, and those who wait for newer ones."""
+"""Lists of journals that are kept up to date."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from gazette_aio.client.retry import RetryPolicy
 
 POLL_INTERVAL: Final = 60.0
-"""Seconds between listings, where watches aren't known."""
+"""Seconds between listings of a broker without watches."""
 
 
 class WatchedList(Owner):
-    """The journals which a selector matches, kept up to date by a watch of the broker.
+    """List of the journals that a selector matches, kept up to date by a watch.
 
-    It's an async context manager, and works while that is entered. Failures are retried, and the
-    newest listing remains of use meanwhile. Changes of routes aren't watched. Brokers up to v0.99,
-    which don't know watches, are asked once in a while.
+    It's an async context manager, and up to date while it's entered. Failures are retried, and the
+    newest listing remains usable meanwhile. Changes of routes aren't watched. Brokers up to v0.99,
+    which have no watches, are polled.
 
     Args:
-        client: Client to use. It must be closed later than this.
-        selector: A selector, its text, or a request, of which nothing but the selector is used.
-        changed: Set whenever there is a newer listing, or the list failed. Several lists may share
-            it. Who waits for it clears it.
-        on_error: Called with each error which will be retried, but for streams which end in order.
-            It must not block.
-        poll_interval: Seconds between listings of a broker which doesn't know watches.
-        retry_policy: Which failures to retry; None for the policy of the client.
+        client: Client to use. It must be closed after the list.
+        selector: A selector, its text, or a request, of which only the selector is used.
+        changed: Set when there is a newer listing, or the list has failed. Several lists may share
+            it. The task that waits for it clears it.
+        on_error: Called with each error that is retried, except regular ends of streams. It must
+            not block.
+        poll_interval: Seconds between listings of a broker without watches; 60 by default.
+        retry_policy: Failures to retry; None for the policy of the client.
 
     Raises:
         ValidationError: The selector is invalid.
-        ConfigurationError: Another argument is.
+        ConfigurationError: Another argument is invalid.
 
     Example:
         async with client.watch("app.gazette.dev/message-type=Event") as partitions:
@@ -64,7 +64,7 @@ class WatchedList(Owner):
         poll_interval: float = POLL_INTERVAL,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        if not poll_interval > 0:  # Nor is what isn't a number.
+        if not poll_interval > 0:  # NaN isn't positive either.
             raise pb.ConfigurationError("poll_interval must be positive")
         if isinstance(selector, pb.ListRequest):
             selector = selector.selector
@@ -80,11 +80,11 @@ class WatchedList(Owner):
 
     @property
     def last_error(self) -> Exception | None:
-        """The last error, or None if all went well since."""
+        """The latest error, or None if there was none since the last success."""
         return self._feed.last_error
 
     def list(self) -> pb.ListResponse | None:
-        """Return the newest listing, or None if there is none yet.
+        """Return the newest listing, or None before the first one.
 
         It's the same object while nothing changes, and must not be modified.
         """
@@ -94,7 +94,7 @@ class WatchedList(Owner):
         """Wait for the first listing, and return the newest one.
 
         Raises:
-            GazetteError: It failed, and isn't retried.
+            GazetteError: A permanent error ended the list.
             RuntimeError: The list isn't entered, or was closed.
 
         Cancellation: safe.
@@ -106,18 +106,19 @@ class WatchedList(Owner):
         return listing
 
     def updates(self) -> AsyncIterator[pb.ListResponse]:
-        """Iterate the newest listings: the present one, and then those which come.
+        """Iterate the newest listings: the present one, and then each newer one.
 
-        Each iterator yields each listing at most once. One which is slow leaves out some, but
-        never the last. Iterations end when the list is closed, and raise what it failed of before.
-        A cancelled `anext()` loses nothing.
+        Each iterator yields a listing at most once. A slow one skips listings, but never the last.
+        The iteration ends when the list is closed, and raises the error that ended the list.
+
+        Cancellation: safe — a cancelled `anext()` loses nothing.
         """
         return Updates(self._feed, self)
 
     def changes(self) -> AsyncIterator[ListChanges]:
-        """Iterate what differs between listings, as `updates()` does listings.
+        """Iterate the differences between listings, as `updates()` iterates listings.
 
-        The first step always comes, and has all journals as added ones.
+        There always is a first step, which has all journals as added ones.
         """
         return Changes(self._feed, self)
 
@@ -127,7 +128,7 @@ class WatchedList(Owner):
         return self._task.has_begun and self._feed.state != "closed"
 
     def status(self) -> WatchStatus:
-        """Return how it gets on."""
+        """Return the status of the list."""
         listing, error = self.list(), self.last_error
         return WatchStatus(
             selector=self._selector,
@@ -138,7 +139,7 @@ class WatchedList(Owner):
         )
 
     async def aclose(self) -> None:
-        """End the watch. What was listed remains. Idempotent.
+        """End the watch. The newest listing remains. Idempotent.
 
         Cancellation: safe — the watch ends anyway; call again to wait for that.
         """
@@ -168,12 +169,11 @@ class WatchedList(Owner):
 
 
 class PolledList(WatchedList):
-    """The journals which a selector matches, listed again every `poll_interval` seconds.
+    """List of the journals that a selector matches, listed again every `poll_interval` seconds.
 
-    Unlike a watch it also notices changes of routes, which the client then knows. The first
-    listing fails as `list_all_journals()` does. Every one after it is an update, even if nothing
-    changed, which is to be told by the listing being the same object. When one fails the list
-    tries again, sooner than the interval.
+    Unlike a watch it notices changes of routes too, and updates the client's routes. The first
+    listing fails as `list_all_journals()` does. Each further one is an update, even if nothing has
+    changed: then it's the same object. A failed listing is repeated before the interval has passed.
     """
 
     _follower: ClassVar[type[PollFollower]] = PollFollower

@@ -1,4 +1,4 @@
-"""Readers of journals: one RPC, reads which retry, and buffered ones.
+"""Readers of journals: one RPC, reads with retries, and buffered reads.
 
-Imports `client.rpc`, `client.fragments`, the modules of `client` itself, `aio` and `protocol`.
+Imports `client.context` and the rooms and modules below it, `aio` and `protocol`.
 """

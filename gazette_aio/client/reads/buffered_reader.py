@@ -1,4 +1,4 @@
-"""Reads of a journal by lines, separators and exact lengths."""
+"""Buffered reader of a journal, by lines, separators and exact lengths."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ BUFFER_BYTES: Final = 1 << 20
 
 
 class BufferedRetryReader(JournalReader):
-    r"""Reads a journal through a buffer, whose every byte has its exact offset.
+    """Buffered reader of a journal that knows the exact offset of every byte.
 
     It's an async iterator of lines, each of which begins at `offset - len(line)`.
 
-    Bytes which are asked for together never span a hole of the journal. Where one cuts off a line,
-    or what `readexactly()` or `readuntil()` asked for, OffsetJumpError is raised and reading goes
-    on behind the hole: what was cut off began at the former `offset` and ends at `requested` of
-    the error. At the write head of a read which doesn't block, and after other errors, what is
-    there so far stays in the buffer, to be read on later.
+    No result spans a hole of the journal. If a hole cuts off a line, or the bytes wanted by
+    `readexactly()` or `readuntil()`, OffsetJumpError is raised and reading continues after the
+    hole: the discarded bytes began at the former `offset`, and end at `requested` of the error.
+    At the write head of a read that doesn't block, and after other errors, the bytes read so far
+    stay in the buffer, and reading may continue later.
 
-    One task at a time may use it.
+    Only one task at a time may use a reader.
 
     Args:
-        reader: What to read from, and to close at the end.
-        limit: Most bytes to buffer, and longest line. Only `readexactly()` and `peek()` buffer
-            more, if they're asked to.
+        reader: Source of the bytes, which is closed with this reader.
+        limit: Most bytes to buffer, and the longest line; 1 MiB by default. `readexactly()` and
+            `peek()` buffer more if asked for more.
 
     Raises:
         ValueError: The limit isn't positive.
@@ -41,7 +41,7 @@ class BufferedRetryReader(JournalReader):
         if limit < 1:
             raise ValueError("limit must be positive")
         self.reader = reader
-        """What it reads from. Use it only while nothing is buffered."""
+        """Source of the bytes. Use it only while the buffer is empty."""
         self._limit = limit
         self._buffer = bytearray()
         # Invariant: the buffer has no hole. It ends where `reader` is, unless a hole is ahead.
@@ -49,7 +49,7 @@ class BufferedRetryReader(JournalReader):
 
     @property
     def request(self) -> pb.ReadRequest:
-        """The request of `reader`, whose offset is that of the next byte to be buffered."""
+        """The request, from the next byte to be buffered on."""
         return self.reader.request
 
     @property
@@ -71,7 +71,7 @@ class BufferedRetryReader(JournalReader):
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
 
         Raises:
             GazetteError: As of `RetryReader.read()`.
@@ -87,7 +87,7 @@ class BufferedRetryReader(JournalReader):
         """Return the next `count` bytes.
 
         Raises:
-            UnexpectedEOFError: There are fewer up to the end. They stay buffered.
+            UnexpectedEOFError: Fewer bytes are left. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
 
         Cancellation: safe.
@@ -100,7 +100,7 @@ class BufferedRetryReader(JournalReader):
         return self._taken(count)
 
     async def readline(self) -> bytes:
-        r"""Return the next line with its `\n`, which the last one may lack, or nothing at the end.
+        r"""Return the next line with its `\n`, which the last line may lack, or nothing at the end.
 
         Raises:
             FrameTooLargeError: No line ends within `limit` bytes. They stay buffered.
@@ -113,10 +113,10 @@ class BufferedRetryReader(JournalReader):
         return self._taken(end)
 
     async def readuntil(self, separator: bytes = b"\n") -> bytes:
-        """Return the next bytes up to and with a separator.
+        """Return the next bytes up to a separator, and the separator.
 
         Raises:
-            UnexpectedEOFError: There's none up to the end. What is there stays buffered.
+            UnexpectedEOFError: No separator is left. The bytes up to the end stay buffered.
             FrameTooLargeError: There's none within `limit` bytes. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
 
@@ -129,7 +129,7 @@ class BufferedRetryReader(JournalReader):
         return self._taken(end)
 
     async def peek(self, count: int = 1) -> bytes:
-        """Return the next `count` bytes without taking them; fewer ahead of a hole or the end.
+        """Return the next `count` bytes without taking them; fewer before a hole or the end.
 
         Raises:
             GazetteError: As of `RetryReader.read()`.
@@ -145,7 +145,7 @@ class BufferedRetryReader(JournalReader):
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Continue at another offset, and return it.
 
-        What is buffered is used, if it goes up to the offset.
+        Buffered bytes are used if they reach up to the offset.
 
         Args:
             offset: The offset, or the distance from the present one.
@@ -156,7 +156,7 @@ class BufferedRetryReader(JournalReader):
             asyncio.CancelledError: `cancel()` of the reader was called.
             RuntimeError: The reader is closed.
 
-        Cancellation: safe — the offset is the new one, once it began.
+        Cancellation: safe — the offset is the new one.
         """
         target = seek_target(offset, whence, self.offset)
         if 0 <= target - self.offset <= len(self._buffer):
@@ -165,7 +165,7 @@ class BufferedRetryReader(JournalReader):
             try:
                 await self.reader.seek(target)
             finally:
-                # What didn't even begin, as the reader is closed or cancelled, loses nothing.
+                # A closed or cancelled reader didn't move, and loses nothing.
                 if self.reader.offset == target:
                     self._reset()
         return target
@@ -204,7 +204,7 @@ class BufferedRetryReader(JournalReader):
         buffer = self._buffer
         searched = 0
         while (at := buffer.find(separator, searched)) < 0:
-            # A slow trickle isn't searched from its beginning time and again.
+            # Hot: bytes that were searched already aren't searched again.
             searched = max(len(buffer) - len(separator) + 1, 0)
             if len(buffer) >= self._limit:
                 begin = self.offset
@@ -220,7 +220,7 @@ class BufferedRetryReader(JournalReader):
         return at + len(separator)
 
     async def _fill(self, goal: int) -> bool:
-        """Read more into the buffer, towards `goal` bytes; return whether there may be more yet."""
+        """Read more into the buffer, towards `goal` bytes; return whether more may follow."""
         self._raise_hole()
         try:
             data = await self.reader.read(max(goal, self._limit) - len(self._buffer))
@@ -233,7 +233,7 @@ class BufferedRetryReader(JournalReader):
         return bool(data)
 
     def _raise_hole(self) -> None:
-        """Raise the error of the hole behind the buffer, if there's one, and go on behind it."""
+        """Raise the error of the hole after the buffer, if there's one, and continue after it."""
         if (hole := self._hole) is not None:
             self._reset()
             raise hole.with_traceback(None)

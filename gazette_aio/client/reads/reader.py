@@ -1,4 +1,4 @@
-"""One Read RPC, and the fragment file which it may refer to."""
+"""Reader of one Read RPC, and of the fragment file that the RPC may refer to."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class Reader(JournalReader):
-    """Reads a journal by one RPC, which begins with the first read.
+    """Reader of a journal by one RPC, which begins with the first read.
 
-    It ends when the broker ends the RPC, for whatever reason. After any error but OffsetJumpError
-    it stays in error: begin a new one at `request.offset`, which is what a RetryReader does.
+    The reader ends when the broker ends the RPC, for whatever reason. After any error except
+    OffsetJumpError it stays in error: begin a new one with `request`, as a RetryReader does.
 
-    With `do_not_proxy`, a broker ends the RPC ahead of content which it has no local file of, and
-    refers to the fragment's file in its store. It's opened then by the next read, and reading ends
+    With `do_not_proxy`, a broker ends the RPC before content that it has no local file of, and
+    refers to the fragment's file in its store. The next read opens that file, and reading ends
     with the fragment.
 
     Args:
         client: Client to use.
-        request: What to read.
-        on_offset_jump: Whether to raise OffsetJumpError when a hole is skipped, or go on.
-        claims: Claims to present in place of the least ones.
-        verify: Whether to check the sum of a fragment file which is read as a whole.
+        request: Journal, offsets and options of the read.
+        on_offset_jump: `raise` to raise OffsetJumpError when a hole is skipped, `skip` to continue.
+        claims: Claims of the RPC; None for the least ones it needs.
+        verify: Whether to check the sum of a fragment file that is read as a whole.
 
     Raises:
         ValidationError: The request is invalid.
@@ -83,29 +83,29 @@ class Reader(JournalReader):
 
     @property
     def response(self) -> pb.ReadResponse:
-        """The latest response. One of content also has the fragment and head known before it."""
+        """The latest response. A response with content also has the last fragment and head."""
         return self._state.response
 
     def read_nowait(self, limit: int = -1) -> bytes | None:
-        """Return content which was received already, None if none was, or nothing at the end.
+        """Return content that was received already, None if none was, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
 
         Raises:
-            OffsetJumpError: A hole was skipped. Reading may go on.
+            OffsetJumpError: A hole was skipped. Reading may continue.
             ValidationError: A response is invalid.
         """
         state, stream = self._state, self._stream
         if not limit:
-            return b""  # Not even a response is taken, as its content may remain.
+            return b""  # Without taking a response, whose content would remain.
         # Invariant: once it's given up, a fragment is only there to be closed.
         if self._fragment is not None and self._referral is not None:
             data = self._fragment.read_nowait(state.position.bounded(limit))
             return None if data is None else self._taken(data)
         while not (data := state.take(limit)):
             if self._error is not None or self._referral is not None:
-                return None  # Which `read()` raises, or opens.
+                return None  # `read()` raises the error, or opens the file.
             if state.position.is_at_end or self._ended:
                 return b""
             if (
@@ -122,13 +122,13 @@ class Reader(JournalReader):
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
 
         Raises:
-            RuntimeError: It was closed by another task amid a fragment's file.
-            OffsetJumpError: A hole was skipped. Reading may go on.
-            BrokerStatusError: The broker refused the read, or has nothing more.
-            TransportError: The RPC failed, or the fragment's file can't be fetched.
+            RuntimeError: Another task closed the reader within a fragment's file.
+            OffsetJumpError: A hole was skipped. Reading may continue.
+            BrokerStatusError: The broker refused the read, or has no more content.
+            TransportError: The RPC or fetching the fragment's file failed.
             ValidationError: A response is invalid.
             FragmentError, UnexpectedEOFError, DidNotReadExpectedEOFError: The fragment's file is
                 damaged.
@@ -148,8 +148,8 @@ class Reader(JournalReader):
     async def next_response(self) -> pb.ReadResponse | None:
         """Wait for the next response, or return None at the end of the RPC.
 
-        Content which it has is returned by the next `read()`, and so is that of a fragment's file
-        at the end. What wasn't read of the response before is skipped.
+        The next `read()` returns the content of the response or, at the end, of a fragment's file.
+        Unread content of the response before is skipped.
 
         Raises:
             GazetteError: As `read()`.
@@ -170,19 +170,19 @@ class Reader(JournalReader):
             self._stream.is_reported = True  # By this reader.
             self._context.readers.add(self)
         state.take()
-        # Race: who closes it needn't be who reads. There may be an RPC which began since then.
+        # Race: another task may have closed the reader while the RPC began.
         if self._is_over() or state.position.is_at_end or self._stream is None:
             await self.aclose()
             return None
         try:
             response = await self._stream.receive()
         except pb.TransportError as error:
-            # What the broker had to say counts, however the RPC ended afterwards.
+            # The broker's status counts, however the RPC ended afterwards.
             self._error = state.failure or error
             raise self._error from None
         if response is None:
             if self._is_over():
-                return None  # It was closed, which says nothing about how the RPC would have ended.
+                return None  # The reader was closed, which is neither an error nor a referral.
             self._ended = True
             if state.failure is not None:
                 self._error = state.failure
@@ -193,19 +193,19 @@ class Reader(JournalReader):
         return response
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Skip content of the fragment's file which is being read, and return the new offset.
+        """Skip content of the fragment's file that is being read, and return the new offset.
 
         Args:
             offset: The offset, or the distance from the present one.
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
         Raises:
-            SeekRequiresNewReaderError: The RPC goes on, or the offset is before the present one or
-                not within the fragment. Nothing was skipped.
+            SeekRequiresNewReaderError: The RPC is in progress, or the offset is before the present
+                one or outside of the fragment. Nothing was skipped.
             ValueError: The offset is relative to the end.
             GazetteError: As `read()`.
 
-        Cancellation: safe — the offset is within what was to be skipped.
+        Cancellation: safe — the offset is within the range to be skipped.
         """
         position = self.position
         target = seek_target(offset, whence, position.offset)
@@ -215,7 +215,7 @@ class Reader(JournalReader):
                 "seek offset requires new Reader", journal=self.journal, offset=position.offset
             )
         if fragment is None:
-            position.move_to(target)  # It will be opened there.
+            position.move_to(target)  # The next read opens the file there.
             return target
         try:
             await fragment.seek(target)
@@ -249,7 +249,7 @@ class Reader(JournalReader):
         return self._taken(data)
 
     def _taken(self, data: bytes) -> bytes:
-        """Account for `data` of the fragment's file."""
+        """Count `data` of the fragment's file, and return it."""
         if data:
             self.position.move_to(self.offset + len(data))
             self._context.metrics.read_bytes(self._journal, len(data))
@@ -271,7 +271,7 @@ class Reader(JournalReader):
                 and not isinstance(response, ReadContent)
                 and response.HasField("header")
             ):
-                self._context.rpc.update_route(self.journal, response.header)
+                self._context.router.update_route(self._journal, response.header.route)
 
     def abandon(self) -> None:
         """End the RPC without waiting for its end."""
@@ -283,7 +283,7 @@ class Reader(JournalReader):
             self._stream.abandon()
 
     async def aclose(self) -> None:
-        """End the RPC, or reading its fragment's file. Idempotent.
+        """End the RPC, or the read of its fragment's file. Idempotent.
 
         Cancellation: safe — it ends anyway; call again to wait for that.
         """
@@ -306,12 +306,12 @@ class Reader(JournalReader):
 
     @property
     def is_live(self) -> bool:
-        """Whether the RPC is under way, or the file which it referred to is being read."""
+        """Whether the RPC is in progress, or the file that it referred to is being read."""
         stream = self._stream
         return self._referral is not None or (stream is not None and not stream.has_ended)
 
     def status(self) -> StreamStatus:
-        """Return how far it got."""
+        """Return the progress of the read."""
         offset, stream, fragment = self.offset, self._stream, self._fragment
         if fragment is not None:
             waiting = fragment.waiting_bytes
@@ -338,7 +338,7 @@ class Reader(JournalReader):
 
 
 def seek_target(offset: int, whence: int, position: int) -> int:
-    """Return the offset which a seek is to.
+    """Return the target of a seek.
 
     Args:
         offset: The offset, or the distance from `position`.

@@ -1,4 +1,4 @@
-"""Reads of a journal which survive what happens to RPCs and brokers."""
+"""Reader of a journal that continues after failures of RPCs and brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ReadingClient(HasContext, Protocol):
-    """A JournalClient, as far as readers know it."""
+    """A JournalClient, as far as a reader shows it to others."""
 
     def read(self, request: pb.ReadRequest | str) -> RetryReader:
         """Return a reader of a journal."""
@@ -34,32 +34,31 @@ class ReadingClient(HasContext, Protocol):
 
 
 class RetryReader(JournalReader):
-    """Reads a journal by as many RPCs as it takes.
+    """Reader of a journal that uses as many RPCs as needed.
 
-    It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`.
-    Iteration ends at the `end_offset` of the request. Without `block` it raises
-    OffsetNotYetAvailableError at the write head, and may be iterated on later. It raises
-    OffsetJumpError when a hole was skipped, and goes on behind it; only that an offset of -1 became
-    the one of the head isn't a jump. Failures are retried as the policy says.
+    It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`. The
+    iteration ends at the `end_offset` of the request. Without `block`, the reader raises
+    OffsetNotYetAvailableError at the write head, and may be iterated again later. After a hole of
+    the journal it raises OffsetJumpError once, and continues after the hole; the change of an
+    offset of -1 to that of the head isn't a jump. Failures are retried according to the policy.
 
-    If it reads directly, content which brokers no longer have at hand is fetched from the files of
-    its fragments, each of which a Read RPC refers to once content of it is asked for. Other content
-    comes from a broker, and so does all from when on there's a file that this client has no
-    transport for.
+    A direct reader fetches content that brokers have no local file of from the files of its
+    fragments. A Read RPC refers to each file when its first byte is needed. Other content comes
+    from a broker, and so does everything after a file that this client has no transport for.
 
-    One task at a time may use it; only `cancel()` is for others.
+    Only one task at a time may use a reader, except for `cancel()`.
 
     Args:
         client: Client to use.
-        request: What to read. A copy of it is taken.
-        retry_policy: Which failures to retry; None for the policy of the client.
-        claims: Claims to present in place of the least ones.
-        direct: Whether to read directly; None for what `do_not_proxy` of the request says.
-        verify: Whether to check the sums of fragment files which are read directly and as a whole.
+        request: Journal, offsets and options of the read. It's copied.
+        retry_policy: Failures to retry; None for the policy of the client.
+        claims: Claims of the RPCs; None for the least ones they need.
+        direct: Whether to read directly; None for `do_not_proxy` of the request.
+        verify: Whether to check the sums of fragment files that are read directly, as a whole.
 
     Raises:
         ValidationError: The request is invalid.
-        ConfigurationError: It's for metadata only, which a Reader is for.
+        ConfigurationError: The request is for metadata only; use a Reader.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class RetryReader(JournalReader):
         verify: bool = False,
     ) -> None:
         self.client = client
-        """The client used."""
+        """Client of the reader."""
         self._check(request)
         self._policy = retry_policy or client.context.retry_policy
         self._claims = claims
@@ -110,24 +109,24 @@ class RetryReader(JournalReader):
 
     @property
     def response(self) -> pb.ReadResponse:
-        """The latest response. One of content also has the fragment and head known before it."""
+        """The latest response. A response with content also has the last fragment and head."""
         return self._response if self._reader is None else self._reader.response
 
     @property
     def is_direct(self) -> bool:
-        """Whether it reads directly; not so any longer once this client turned out unable to."""
+        """Whether it reads directly. False after a file that this client has no transport for."""
         return self._direct
 
     async def read(self, limit: int = -1) -> bytes:
         """Return the next bytes, at least one but at most `limit`, or nothing at the end.
 
         Args:
-            limit: Most bytes to return; -1 for as many as come at once. With 0 it does nothing.
+            limit: Most bytes to return; -1 for as many as arrived together; 0 does nothing.
 
         Raises:
-            OffsetJumpError: A hole was skipped. Reading may go on.
-            OffsetNotYetAvailableError: The request doesn't block, and there is nothing more.
-            GazetteError: Another error which isn't retried.
+            OffsetJumpError: A hole was skipped. Reading may continue.
+            OffsetNotYetAvailableError: The request doesn't block, and the write head was reached.
+            GazetteError: Another error that isn't retried.
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
 
@@ -136,12 +135,12 @@ class RetryReader(JournalReader):
         self._enter()
         try:
             while limit:
-                self._check_open()  # Race: the one who closes it needn't be the one who reads.
+                self._check_open()  # Race: another task may close the reader.
                 error: pb.GazetteError | None = None
                 if self._reader is None:
                     self._reader = self._fresh_reader()
                 try:
-                    # Even the end is awaited, so that the RPC doesn't outlive it.
+                    # The end is awaited as well, so that the RPC doesn't outlive it.
                     data = self._reader.read_nowait(limit) or await self._reader.read(limit)
                 except pb.OffsetJumpError as jump:
                     self._attempts.succeeded()
@@ -244,7 +243,7 @@ class RetryReader(JournalReader):
         self._task = asyncio.current_task()
 
     def _interrupted_by_cancel(self) -> None:
-        # Invariant: the task wasn't cancelled, only what it did here was.
+        # Invariant: only this operation was cancelled, and not the task.
         if self._interrupted and self._task is not None:
             self._interrupted = False
             self._task.uncancel()
@@ -262,20 +261,20 @@ class RetryReader(JournalReader):
                 "seek of journal %s begins anew: %s", self.journal, str(error), extra=extra
             )
         finally:
-            # Race: `restart()` may come right behind `cancel()`, and isn't to be undone.
+            # Race: `restart()` may directly follow `cancel()`, and must not be undone.
             if position is self._position and position.offset != target:
                 position.move_to(target)
                 await self._drop_reader()
 
     async def _restart_after(self, error: pb.GazetteError | None) -> None:
         if error is None and time.monotonic() - self._began > LONGEST_DELAY:
-            self._attempts.succeeded()  # The stream served its time.
+            self._attempts.succeeded()  # The stream lasted for a while.
         await self._drop_reader()
-        self._attempts.request = self.request  # Whose offset is by now another one.
+        self._attempts.request = self.request  # Has the present offset.
         try:
             delay = self._attempts.failed(error)
         except pb.GazetteError:
-            self._attempts.succeeded()  # The caller may go on, which begins anew.
+            self._attempts.succeeded()  # The caller may read on, which begins anew.
             raise
         if delay > 0:
             with contextlib.suppress(TimeoutError):
@@ -290,7 +289,7 @@ class RetryReader(JournalReader):
         return reader
 
     async def _drop_reader(self) -> None:
-        # Invariant: a reader which is being closed is known until it is, and not read from again.
+        # Invariant: a reader is known until it's closed, and not read from meanwhile.
         if self._reader is not None:
             self._response = self._reader.response
             self._dropped.add(self._reader)

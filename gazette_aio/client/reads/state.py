@@ -1,13 +1,13 @@
-"""What the responses of one Read RPC mean.
+"""State of one Read RPC, as its responses define it.
 
     begin ──► metadata ──► content… ──► metadata ──► …
                   │            │
                   ├────────────┴──► end of stream, or a status other than OK and then the end
                   └──► end of stream: content is in the file of the fragment
 
-Metadata tells the offset at which content continues, the fragment which it's of, and the write
-head. A metadata offset beyond the expected one is a jump over a hole of the journal. Metadata which
-nothing follows refers to the file of its fragment, if it tells its URL.
+Metadata has the offset at which content continues, the fragment of the content, and the write head.
+An offset beyond the expected one is a jump over a hole of the journal. Metadata at the end of the
+stream refers to the file of its fragment, if it has a URL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOTHING = memoryview(b"")
 
 
 class ReadState:
-    """Follows the responses of one Read RPC.
+    """State of one Read RPC.
 
     Args:
         request: The request.
@@ -51,14 +51,14 @@ class ReadState:
         self._takes_referrals = request.do_not_proxy and not request.metadata_only
         self._strict = strict
         self.failure: pb.BrokerStatusError | None = None
-        """The status other than OK which the broker ended with."""
+        """Error of the broker's last response, if its status wasn't OK."""
         self._metadata = pb.ReadResponse()
         self._content: ReadMessage | None = None
         self._unread = _NOTHING
 
     @property
     def response(self) -> pb.ReadResponse:
-        """The latest response; one of content also has the fragment and head known before it."""
+        """The latest response. A response with content also has the last fragment and head."""
         content = self._content
         if content is None:
             return self._metadata
@@ -71,16 +71,16 @@ class ReadState:
 
     @property
     def write_head(self) -> int | None:
-        """Write head of the journal, as the latest metadata has it, or None if there is none."""
+        """Write head of the journal in the latest metadata, or None before the first."""
         return self._metadata.write_head if self._metadata.ByteSize() else None
 
     @property
     def referral(self) -> pb.ReadResponse | None:
-        """The latest response, if its fragment's file has the content that the RPC ended ahead of.
+        """The latest response, if it refers to a fragment file with the content that follows.
 
-        It means so only once the RPC has ended well.
+        Only valid after the regular end of the RPC.
         """
-        # Race: a broker which stops may end an RPC just ahead of content which it was to proxy.
+        # Race: a broker that stops may end an RPC just before content that it had to proxy.
         if (
             self._content is None
             and self._metadata.fragment_url
@@ -91,14 +91,14 @@ class ReadState:
         return None
 
     def receive(self, response: ReadMessage) -> None:
-        """Take the next response, once all content of the last one was taken.
+        """Take the next response, after all content of the last one was taken.
 
         Raises:
-            ValidationError: The response is invalid. The stream must be given up.
-            OffsetJumpError: The offset skipped over a hole. The stream may be read on.
+            ValidationError: The response is invalid, and the RPC must be ended.
+            OffsetJumpError: The offset skipped a hole. Reading may continue.
         """
         assert not self._unread
-        # Hot: other rules of content are without consequence.
+        # Hot: further rules of content have no consequence.
         content = response.content
         if not isinstance(response, ReadContent) and (
             response.status != pb.Status.OK or not content
@@ -106,13 +106,13 @@ class ReadState:
             self._receive_metadata(response)
             return
         self._content = response
-        # Invariant: what comes with a jump is kept, to be taken when reading goes on.
+        # Invariant: content of a jump is kept, to be taken when reading continues.
         self._unread = memoryview(content)
         if response.offset != self.position.offset:
             self._skip_to(response.offset)
 
     def take(self, limit: int = -1) -> bytes:
-        """Return up to `limit` bytes of content which was received, or all of it."""
+        """Return up to `limit` bytes of received content, or all of it."""
         unread = self._unread
         if not unread:
             return b""
@@ -148,7 +148,7 @@ class ReadState:
             self._skip_to(response.offset)
 
     def _skip_to(self, offset: int) -> None:
-        """Continue at `offset`, which isn't the expected one."""
+        """Continue at `offset`, which differs from the expected one."""
         requested = self.position.offset
         if offset < requested:
             raise pb.ValidationError(
@@ -156,5 +156,5 @@ class ReadState:
             )
         self.position.move_to(offset)
         if self.position.is_at_end:
-            return  # All that was asked for lies in the hole.
+            return  # All of the requested range lies in the hole.
         raise pb.OffsetJumpError(journal=self._journal, offset=offset, requested=requested)

@@ -1,4 +1,4 @@
-"""RPCs: the service's methods, channels, routes and streams, without retries.
+"""RPCs without retries: methods of the service, connections, routes and streams of responses.
 
-Imports the modules of `client` itself, `aio` and `protocol`.
+Imports options, retries and status of `client`, `aio` and `protocol`.
 """

@@ -1,4 +1,4 @@
-"""Connections to members of routes: made when they're wanted, and closed when they aren't."""
+"""Connections to members of routes, made on demand and closed when unused."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SWEEP_SECONDS: Final = 30.0
-"""Seconds for all of which a connection must be without use to be closed."""
+"""Seconds between sweeps; a connection without use for a whole interval is closed."""
 
 MOST_CONNECTIONS: Final = 256
-"""Connections to members beyond which further ones aren't made."""
+"""Most connections to members."""
 
 _READY: Final = grpc.ChannelConnectivity.READY
 
 _UNREADY: Final = {
     grpc.ChannelConnectivity.IDLE: MemberState.IDLE,
     grpc.ChannelConnectivity.CONNECTING: MemberState.CONNECTING,
-    # Invariant: gRPC stays in this state until it has a connection, also while it tries again.
+    # Invariant: gRPC stays in this state until it's connected, also during further attempts.
     grpc.ChannelConnectivity.TRANSIENT_FAILURE: MemberState.FAILED,
     grpc.ChannelConnectivity.SHUTDOWN: MemberState.FAILED,
 }
 
 _FAILURE_SECONDS: Final = 1.0
 
-_UNSETTLED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+_UNRESOLVED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
 class BrokerConnection:
@@ -52,24 +52,24 @@ class BrokerConnection:
         self.channel = channel
         self.methods = Methods(channel)
         self.rpcs = 0
-        """RPCs which are under way, if it's to a member."""
+        """RPCs in progress; not counted for the default connection."""
         self.is_used = True
-        """Whether it was used since the last sweep."""
+        """Whether it was used after the last sweep."""
         self.is_overdue = False
-        """Whether an RPC waited for it in vain."""
+        """Whether an RPC waited for it until its time-out."""
         self.is_dubious = False
-        """Whether an RPC since the last sweep wasn't answered by a broker."""
+        """Whether, after the last sweep, something else than a broker answered an RPC."""
 
     def state(self) -> MemberState:
-        """Return its state, and have it connect."""
+        """Return the state, and connect if there's no connection."""
         state = self.channel.get_state(try_to_connect=True)
         if state is _READY:
             self.is_overdue = False
             return MemberState.READY
         return MemberState.FAILED if self.is_overdue else _UNREADY[state]
 
-    async def settle(self, timeout_seconds: float) -> None:
-        """Wait until it's known whether the endpoint can be reached, within a time-out.
+    async def connect(self, timeout_seconds: float) -> None:
+        """Wait for the outcome of the attempt to connect, within a time-out.
 
         Cancellation: safe.
         """
@@ -77,14 +77,14 @@ class BrokerConnection:
             return
         try:
             async with asyncio.timeout(timeout_seconds):
-                # Race: the state moves on at any time, so that it's looked at once per turn.
-                while (seen := self.channel.get_state(try_to_connect=True)) in _UNSETTLED:
+                # Race: the state changes at any time, so each turn reads it once.
+                while (seen := self.channel.get_state(try_to_connect=True)) in _UNRESOLVED:
                     await self.channel.wait_for_state_change(seen)
         except TimeoutError:
             self.is_overdue = True
 
     async def failure(self) -> str:
-        """Return why the endpoint can't be reached, or nothing if that isn't known (yet).
+        """Return why the endpoint can't be reached, or an empty text if that isn't known.
 
         Raises:
             TransportError: The channel was closed meanwhile.
@@ -94,7 +94,7 @@ class BrokerConnection:
         if self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return ""
         try:
-            # Wire: gRPC tells only RPCs, which fail at once. This one is of no method.
+            # Wire: gRPC reports the reason to RPCs only. This one has no method, and fails at once.
             method = cast("Any", self.channel.unary_unary)("/")
             with closed_channel_is_an_error():
                 await method(b"", timeout=_FAILURE_SECONDS)
@@ -107,10 +107,9 @@ class BrokerConnection:
 
 
 class ChannelPool:
-    """Holds a connection for each member in use.
+    """Pool of one connection per member in use.
 
-    Those which were without use for a whole interval between sweeps are closed. There are sweeps
-    as long as there are connections.
+    Sweeps close connections that were unused since the sweep before, as long as there are any.
 
     Args:
         dial: Makes the channel to an endpoint.
@@ -128,7 +127,7 @@ class ChannelPool:
         self._closing: set[asyncio.Task[None]] = set()
 
     def connection(self, endpoint: str) -> BrokerConnection | None:
-        """Return the connection to an endpoint, maybe a new one, or None if there are too many."""
+        """Return the connection to an endpoint, new or not, or None if there are too many."""
         connection = self.connections.get(endpoint)
         if connection is None:
             if len(self.connections) >= MOST_CONNECTIONS:
@@ -141,7 +140,7 @@ class ChannelPool:
         return connection
 
     def sweep(self) -> None:
-        """Close connections which weren't used since the last sweep, and have no RPCs."""
+        """Close connections without use since the last sweep and without RPCs."""
         for connection in tuple(self.connections.values()):
             connection.is_dubious = False
             if connection.is_used or connection.rpcs:

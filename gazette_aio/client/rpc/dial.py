@@ -1,4 +1,4 @@
-"""Channels to brokers, by their endpoints."""
+"""Channels to brokers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CHANNEL_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5000),
-    # A stream which isn't read can stall its connection, so that clients don't share any.
+    # A stream that isn't read can stall its connection, so clients don't share connections.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 301_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    # Wire: else pings end after two of them without data, and a connection of an idle watch or a
-    # blocked read which is half open stays so for ever.
+    # Wire: by default pings end after two without data. A half-open connection of an idle watch or
+    # a blocked read would remain so for ever.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.ping_timeout_ms", 20_000),
 )
 
 
 class Dialler:
-    """Makes channels to endpoints. Files of TLS are read once, for the first `https` endpoint.
+    """Makes channels to endpoints. TLS files are read once, for the first `https` endpoint.
 
     Args:
         tls: TLS of `https` endpoints.
@@ -42,16 +42,16 @@ class Dialler:
         self._credentials: grpc.ChannelCredentials | None = None
 
     def __call__(self, endpoint: str) -> grpc.aio.Channel:
-        """Return a new channel, which doesn't connect yet.
+        """Return a new channel to an endpoint. It doesn't connect yet.
 
         Raises:
-            ValidationError: It isn't an endpoint.
+            ValidationError: The endpoint is invalid.
             ConfigurationError: The TLS files can't be read.
         """
         parsed = parse_endpoint(endpoint)
         target = parsed.grpc_target
         if parsed.scheme != "unix":
-            # Wire: gRPC takes a host such as `dns` or `unix` for a scheme otherwise.
+            # Wire: otherwise gRPC takes a host such as `dns` or `unix` for a scheme.
             target = f"dns:///{quote(target, safe=':')}"
         if not parsed.is_secure:
             return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)

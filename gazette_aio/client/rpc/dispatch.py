@@ -1,8 +1,8 @@
-"""Which connection an RPC takes: to a member of the journal's route, or to the default address.
+"""Dispatch of RPCs: to a member of the journal's route, or to the default address.
 
-RPCs are never held up for the sake of routing. While there is no connection to the member which is
-meant for an RPC, one is made in the background, and the RPC goes to the default address, where it's
-proxied. Only who forbids to proxy waits for members.
+Routing never delays an RPC. While there is no connection to the chosen member, one is made in the
+background, and the RPC goes to the default address, whose broker proxies it. Only requests that
+forbid to proxy wait for members.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _MEMBER_SCHEMES: Final = {
     "https": frozenset({"https"}),
     "unix": frozenset({"unix", "https"}),
 }
-"""Schemes of the members to which there are connections, by scheme of the default address.
+"""Schemes of members that are dialled, by scheme of the default address.
 
-Tokens don't travel in the clear because a broker says so, and what listens at the path of a socket
-is of this machine only if the broker is, too.
+No broker can make a client send its tokens in the clear, and a socket's path means something only
+on the machine of its broker.
 """
 
 _NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
-"""What a proxy, or whoever else listens where a member says that it does, answers in its place."""
+"""Codes by which a proxy, or another server at a member's endpoint, answers in its place."""
 
 _connected: Final[Counter[int]] = Counter()
-"""Number of connected clients, by the process which they belong to."""
+"""Number of connected clients by process."""
 
 _of_parents: Final[list[object]] = []
-"""Connections which this process has from the one which forked it."""
+"""Connections inherited from the process that forked this one."""
 
 
 def _check_process() -> None:
-    # Race: what polls for gRPC is a thread, which a forked process doesn't have, while all that
-    # waits for it was copied: it would hang.
+    # Race: gRPC polls in a thread, which a forked process doesn't have, although it has copies of
+    # everything that waits for the thread: it would hang.
     if any(count for process, count in _connected.items() if process != os.getpid()):
         raise RuntimeError(
             "this process was forked while a client was connected, which gRPC doesn't survive; "
@@ -63,13 +63,13 @@ def _check_process() -> None:
 
 
 class Dispatcher:
-    """Dials brokers when they're first needed, and hands out the connection for each RPC.
+    """Chooses the connection of each RPC, and dials brokers when they're first needed.
 
     Args:
         address: Default endpoint: `http`, `https` or `unix`.
         tls: TLS of `https` endpoints.
-        connect_timeout: Seconds within which a broker must answer for calls that wait for it.
-        router: Knows the routes of journals; None for one which doesn't.
+        connect_timeout: Seconds within which a broker must answer to calls that wait for it.
+        router: Routes of journals; None for no routing.
         zone: Zone of this process.
 
     Raises:
@@ -90,7 +90,7 @@ class Dispatcher:
             raise pb.ValidationError(f"unsupported scheme of endpoint ({address})")
         self.endpoint = address
         self.router: DispatchRouter = NoopDispatchRouter() if router is None else router
-        """Knows the routes of journals."""
+        """Routes of journals."""
         self._scheme = parsed.scheme
         self._target = parsed.grpc_target
         self._dial = Dialler(tls)
@@ -127,7 +127,7 @@ class Dispatcher:
         """Refuse to work after `aclose()`, after a fork, and in another event loop.
 
         Raises:
-            RuntimeError: What was done wrong.
+            RuntimeError: The client can't be used here.
         """
         if self._closed:
             raise RuntimeError(f"the client of {self.endpoint} is closed")
@@ -163,12 +163,12 @@ class Dispatcher:
     def connection(
         self, journal: str, mode: Mode, refused_by: pb.Header | None = None
     ) -> BrokerConnection:
-        """Return the connection to use for an RPC which begins at once.
+        """Return the connection for an RPC that begins at once.
 
         Args:
             journal: Journal of the request.
-            mode: Which member serves it.
-            refused_by: Header of a refusal, whose route goes before the one known otherwise.
+            mode: Member that serves it.
+            refused_by: Header of a refusal, whose route takes precedence over the cached one.
 
         Raises:
             RuntimeError: As `default()`.
@@ -181,11 +181,11 @@ class Dispatcher:
         if member.state() is not MemberState.READY:
             member.is_dubious = False  # There will be another connection.
             return default
-        # Who is pointed to by a refusal has no choice.
+        # A refusal leaves no choice.
         return default if member.is_dubious and refused_by is None else member
 
     async def reach(self, journal: str, mode: Mode, refused_by: pb.Header | None = None) -> None:
-        """Wait for a connection to the member which is meant, or until there won't be any.
+        """Wait until the connection to the chosen member stands or has failed.
 
         Raises:
             RuntimeError: As `default()`.
@@ -199,12 +199,12 @@ class Dispatcher:
             return
         member.rpcs += 1  # It's in use.
         try:
-            await member.settle(self._connect_timeout)
+            await member.connect(self._connect_timeout)
         finally:
             member.rpcs -= 1
 
     def follow(self, call: grpc.aio.Call, connection: BrokerConnection, journal: str) -> None:
-        """Keep a connection for the time of an RPC, and learn from how it ends."""
+        """Keep a connection in use during an RPC, and note how the RPC ends."""
         if connection is not self._default:
             connection.rpcs += 1
             call.add_done_callback(functools.partial(self._ended, connection, journal))
@@ -224,8 +224,6 @@ class Dispatcher:
     def _member(
         self, journal: str, mode: Mode, refused_by: pb.Header | None
     ) -> BrokerConnection | None:
-        if mode is Mode.DEFAULT:
-            return None
         if refused_by is None:
             members = self.router.members(journal)
         else:
@@ -267,7 +265,7 @@ class Dispatcher:
         """Wait for the broker at the default address to answer, and return its connection.
 
         Raises:
-            TransportError: It didn't within the connect time-out.
+            TransportError: It didn't answer within the connect time-out.
 
         Cancellation: safe.
         """
@@ -324,8 +322,8 @@ def _parsed(endpoint: str) -> Endpoint | None:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, or None if it isn't there without waiting."""
-    # Wire: what an ended RPC came to is known, but grpcio tells it to coroutines only.
+    """Return the result of a coroutine, or None if it would have to wait."""
+    # Wire: the outcome of an ended RPC is known, but grpcio has only coroutines for it.
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""From failures of gRPC to the exceptions of this package."""
+"""Conversion of gRPC's failures to the exceptions of this package."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _TRANSIENT_CODES: Final = frozenset(
 def transport_error(
     error: grpc.aio.AioRpcError, *, endpoint: str = "", journal: str = ""
 ) -> pb.TransportError:
-    """Return what `error` is to users of the client.
+    """Return the exception of a failed RPC, with the failure as its cause.
 
     Args:
-        error: Failure of an RPC.
-        endpoint: The broker called, which is named if it can't be reached.
+        error: Failure of the RPC.
+        endpoint: Endpoint of the broker called, for the text of UNAVAILABLE.
         journal: Journal of the request, or empty.
     """
     code = error.code()
     details = error.details() or ""
-    # Wire: grpcio loses the status of a stream which its peer ended while we were writing.
+    # Wire: grpcio loses the status of a stream if its peer ends it during a write.
     masked = code.name == MASKED_CODE and details == MASKED_DETAILS
     if code is grpc.StatusCode.UNAVAILABLE and endpoint:
         details = f"broker {endpoint}: {details}"
@@ -50,7 +50,7 @@ def transport_error(
 
 
 def is_being_cancelled() -> bool:
-    """Whether someone cancelled the running task."""
+    """Return whether the running task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -59,7 +59,7 @@ def is_being_cancelled() -> bool:
 def closed_channel_is_an_error(journal: str = "") -> Generator[None]:
     """Raise a TransportError for an RPC that ends because its channel is closed.
 
-    grpcio raises CancelledError then, as if the task had been cancelled.
+    grpcio raises CancelledError, as if the task were being cancelled.
     """
     try:
         yield

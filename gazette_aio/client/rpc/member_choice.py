@@ -1,7 +1,7 @@
-"""Which member of a route an RPC is for.
+"""Choice of the member of a route that serves an RPC.
 
-In order of weight, a member is preferred which isn't known to be unreachable, is in the zone of
-this process, and has a connection or is about to have one. Among equals chance decides.
+Preferred are, by weight: members that aren't known to be unreachable, members in the zone of this
+process, and members with a connection, or one that is being made. Chance decides among equals.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ if TYPE_CHECKING:
 
 
 class Mode(enum.Enum):
-    """Which member serves an RPC."""
+    """Member that serves an RPC."""
 
     PRIMARY = "primary"
     """The primary of the journal."""
     REPLICA = "replica"
     """Any broker of the journal."""
-    DEFAULT = "default"
-    """Whoever answers at the address of the client."""
 
 
 class MemberState(enum.IntEnum):
     """State of the connection to a member, from the worst to the best."""
 
     FAILED = 0
-    """It can't be reached, and hasn't been since."""
+    """The last attempt to connect failed."""
     IDLE = 1
-    """Nobody tried."""
+    """There was no attempt to connect."""
     CONNECTING = 2
     READY = 3
 
@@ -43,7 +41,7 @@ _LONGEST_ENDPOINT: Final = 1024
 
 
 class Members(NamedTuple):
-    """What there is to choose from in a route."""
+    """Members of a route that have endpoints."""
 
     primary: str | None
     """Endpoint of the primary, if there is one."""
@@ -52,8 +50,8 @@ class Members(NamedTuple):
 
 
 def members_of(route: pb.Route) -> Members:
-    """Return the members of a route which have endpoints. It may be inconsistent."""
-    # Wire: there may be fewer endpoints than members, empty ones, and ones of any length.
+    """Return the members of a route that have endpoints. The route may be inconsistent."""
+    # Wire: there may be fewer endpoints than members, empty endpoints, and endpoints of any length.
     endpoints = tuple(
         endpoint if len(endpoint) <= _LONGEST_ENDPOINT else ""
         for _, endpoint in zip(route.members, route.endpoints, strict=False)
@@ -79,16 +77,14 @@ def pick(
 
     Args:
         members: Members of the route of the journal.
-        mode: Which member is asked for.
+        mode: Member wanted.
         zone: Zone of this process.
-        states: Returns the state of the connection to an endpoint, or None if it's out of the
-            question.
+        states: Returns the state of the connection to an endpoint, or None if connections to it
+            aren't allowed.
         chance: Source of numbers within [0, 1), to choose among equals.
     """
     if mode is Mode.PRIMARY:
-        return members.primary  # However it fares, nobody else will do.
-    if mode is Mode.DEFAULT:
-        return None
+        return members.primary  # Whatever its state: no other member can append.
 
     best: list[str] = []
     best_rank = 0

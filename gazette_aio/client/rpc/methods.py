@@ -1,4 +1,4 @@
-"""The methods of the broker's service on a channel, whose responses are left encoded."""
+"""Methods of the broker's service on a channel. Their responses are left encoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Methods:
         channel: The channel.
     """
 
-    # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+    # Wire: grpcio returns None for a response that its deserializer fails on, so it has none.
     __slots__ = ("append", "apply", "fragment_store_health", "list", "list_fragments", "read")
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -39,7 +39,7 @@ def _encode(message: Message) -> bytes:
 
 
 def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
-    # Content chunks come encoded, which spares copies of their content.
+    # Hot: content chunks are encoded already, which saves copies.
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 

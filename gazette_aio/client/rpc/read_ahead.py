@@ -1,4 +1,4 @@
-"""What one task reads ahead, and another one receives."""
+"""Base class of streams that one task reads ahead and another one receives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 
 class ReadAhead(ABC):
-    """The two waits of reading ahead within a bound: for more, and for room.
+    """Both waits of reading ahead within a bound: for more content, and for room.
 
     One task at a time may receive.
     """
@@ -21,23 +21,23 @@ class ReadAhead(ABC):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is read."""
+        """Whether reading has ended."""
         return self._ended
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether nothing more is read, and nothing failed."""
+        """Whether reading has ended without an error."""
         return self._ended and self._error is None
 
     @abstractmethod
     def _is_full(self) -> bool:
-        """Return whether reading is to pause."""
+        """Return whether reading has to pause."""
 
     async def _more(self) -> bool:
         """Wait until there may be more to receive; return False at the end.
 
         Raises:
-            Exception: What reading failed with.
+            Exception: The error of reading.
 
         Cancellation: safe.
         """

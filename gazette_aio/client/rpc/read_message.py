@@ -1,4 +1,4 @@
-"""Decoding the messages of a Read RPC, most of which are content and nothing else."""
+"""Decoder of the messages of a Read RPC, most of which hold only content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OFFSET_BYTES: Final = 9  # Of 63 bits.
 
 
 class ReadContent:
-    """A message of content at an offset, whose other fields have their defaults."""
+    """A message with only content and its offset."""
 
     __slots__ = ("content", "offset")
 
@@ -23,7 +23,7 @@ class ReadContent:
         self.content = content
 
     def message(self) -> pb.ReadResponse:
-        """Return it as the message which it was decoded from."""
+        """Return the message that this was decoded from."""
         return pb.ReadResponse(offset=self.offset, content=self.content)
 
 
@@ -31,12 +31,12 @@ ReadMessage: TypeAlias = pb.ReadResponse | ReadContent
 
 
 def decode_read_message(data: bytes) -> ReadMessage:
-    """Return what a message of a Read RPC says: metadata, a refusal, or content.
+    """Return a message of a Read RPC: metadata, a refusal, or content.
 
     Raises:
-        google.protobuf.message.DecodeError: It isn't such a message.
+        google.protobuf.message.DecodeError: The data isn't such a message.
     """
-    # Hot: protobuf copies content twice, out of the message and out of its own memory.
+    # Hot: protobuf copies content twice, into its own memory and out of it.
     offset = position = 0
     end = len(data)
     try:
@@ -44,7 +44,7 @@ def decode_read_message(data: bytes) -> ReadMessage:
             offset, position = decode_varint(data, 1, _OFFSET_BYTES)
         if position < end and data[position] == _CONTENT_TAG:
             length, begin = decode_varint(data, position + 1)
-            # Wire: fields may come in any form and order, but they are written in this one.
+            # Wire: fields may come in any form and order; brokers write them in this one.
             if 0 < length == end - begin:
                 return ReadContent(offset, data[begin:])
     except pb.ValidationError:

@@ -1,4 +1,4 @@
-"""Which brokers serve which journals, as their responses told."""
+"""Routes of journals, taken from the responses of brokers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_BYTES: Final = 16 << 10
-"""Size of a route beyond which it isn't worth its memory; those of brokers take some hundreds."""
+"""Size beyond which a route isn't kept; common ones take some hundreds of bytes."""
 
 
 class DispatchRouter(Protocol):
-    """Knows routes of journals. Metadata segments of their names don't count."""
+    """Routes of journals. Metadata segments of their names are ignored."""
 
     def route(self, journal: str) -> pb.Route:
-        """Return the route of a journal, without members if it's unknown."""
+        """Return the route of a journal; without members if it's unknown."""
         ...
 
     def members(self, journal: str) -> Members | None:
@@ -30,19 +30,19 @@ class DispatchRouter(Protocol):
         ...
 
     def update_route(self, journal: str, route: pb.Route | None) -> None:
-        """Note the route of a journal; None, or one without members, is to forget it."""
+        """Set the route of a journal; None, or a route without members, removes it."""
         ...
 
     def is_noop_router(self) -> bool:
-        """Whether no route is ever known."""
+        """Return whether no route is ever known."""
         ...
 
 
 class NoopDispatchRouter:
-    """Knows no routes, so that the default broker proxies everything."""
+    """A router without routes: the broker at the client's address proxies all RPCs."""
 
     def route(self, journal: str) -> pb.Route:  # noqa: ARG002
-        """Return the route which is unknown."""
+        """Return a route without members."""
         return pb.Route(primary=-1)
 
     def members(self, journal: str) -> Members | None:  # noqa: ARG002
@@ -50,7 +50,7 @@ class NoopDispatchRouter:
         return None
 
     def update_route(self, journal: str, route: pb.Route | None) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def is_noop_router(self) -> bool:
         """Return True."""
@@ -67,15 +67,15 @@ class _Entry:
 
 
 class RouteCache:
-    """Keeps the routes of those journals which were used last.
+    """Cache of the routes of the journals that were used last.
 
-    Looking a route up keeps it from being displaced, but doesn't prolong its time. It belongs to
-    one event loop.
+    A look-up protects a route from eviction, but doesn't prolong its time. A cache belongs to one
+    event loop.
 
     Args:
-        size: Journals whose routes are kept, one or more.
+        size: Number of routes to keep, one or more.
         ttl: Seconds for which a route is kept.
-        clock: Source of seconds.
+        clock: Returns the time in seconds.
 
     Raises:
         ConfigurationError: `size` or `ttl` is out of range.
@@ -95,11 +95,11 @@ class RouteCache:
         self._size = size
         self._ttl = ttl
         self._clock = clock
-        # From the one which wasn't used for longest to the latest.
+        # In the order of their last use, the oldest first.
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def route(self, journal: str) -> pb.Route:
-        """Return the route of a journal, without members if it's unknown."""
+        """Return the route of a journal; without members if it's unknown."""
         entry = self._entry(journal)
         return pb.Route(primary=-1) if entry is None else pb.Route.FromString(entry.encoded)
 
@@ -109,7 +109,7 @@ class RouteCache:
         return None if entry is None else entry.members
 
     def update_route(self, journal: str, route: pb.Route | None) -> None:
-        """Note the route of a journal; None, or one without members, is to forget it."""
+        """Set the route of a journal; None, or a route without members, removes it."""
         entries = self._entries
         journal = strip_meta(journal)
         encoded = b"" if route is None else route.SerializeToString()
@@ -126,7 +126,7 @@ class RouteCache:
 
     def _entry(self, journal: str) -> _Entry | None:
         entries = self._entries
-        # Invariant: listings tell of journals by their plain names, so that those are the keys.
+        # Invariant: keys are plain names, as in listings.
         journal = strip_meta(journal)
         entry = entries.get(journal)
         if entry is None:

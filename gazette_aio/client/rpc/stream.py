@@ -1,4 +1,4 @@
-"""Responses of a streaming RPC, read ahead within a bound of bytes."""
+"""Stream of the responses of an RPC, read ahead within a bound of bytes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class ResponseStream(ReadAhead, Generic[T]):
-    """Responses of one RPC, received by a task of its own.
+    """Responses of one RPC, read by a task of its own.
 
-    Reading pauses while `max_bytes` of responses are waiting. One task at a time may receive.
+    Reading pauses while `max_bytes` of responses wait. One task at a time may receive.
 
     Args:
-        call: The RPC, which this stream owns from now on. Its responses are bytes.
+        call: The RPC, which the stream owns. Its responses are bytes.
         parse: Decodes a response.
-        max_bytes: Bytes of waiting responses from which on reading pauses.
-        endpoint: The broker called, for error texts.
+        max_bytes: Bytes of waiting responses at which reading pauses.
+        endpoint: Endpoint of the broker called, for errors.
         journal: Journal of the request, for errors.
-        on_close: Called once when the stream is closed.
+        on_close: Called once when the stream has ended.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         self.journal = journal
         self.endpoint = endpoint
         self.waiting_bytes = 0
-        """Bytes of the responses which wait to be received."""
+        """Bytes of the responses that wait to be received."""
         self.is_reported = False
         """Whether a Reader reports the status of this stream, and more than the stream knows."""
         self._call = call
@@ -61,7 +61,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         )
 
     def receive_nowait(self) -> T | None:
-        """Return the next response if it's there already."""
+        """Return the next response, or None if none waits."""
         if not self._waiting:
             return None
         size, response = self._waiting.popleft()
@@ -84,7 +84,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         return response
 
     def status(self) -> StreamStatus:
-        """Return what is known of the stream by itself."""
+        """Return the status of the stream, without an offset."""
         return StreamStatus(
             journal=self.journal, endpoint=self.endpoint, waiting_bytes=self.waiting_bytes
         )
@@ -108,10 +108,9 @@ class ResponseStream(ReadAhead, Generic[T]):
             await asyncio.wait((self._task,))
 
     async def _pump(self) -> None:
-        # Invariant: only this task is ever suspended in the call. Cancelling a task which is kills
-        # the call, whereas those who receive may come and go.
-        # Wire: iterating, unlike `read()`, also hands out what arrived ahead of an error.
-        # Wire: grpcio hands out None for what its own deserializers fail on, so that it has none.
+        # Invariant: only this task ever waits in the call. Cancelling a task that waits there kills
+        # the call, whereas receivers may be cancelled.
+        # Wire: iterating, unlike `read()`, also returns responses that arrived before an error.
         responses = cast("AsyncGenerator[bytes, None]", self._call.__aiter__())
         try:
             async for data in responses:
@@ -128,7 +127,7 @@ class ResponseStream(ReadAhead, Generic[T]):
             )
             self._call.cancel()
         except asyncio.CancelledError:
-            # Race: cancelling the call looks like being cancelled ourselves.
+            # Race: cancelling the call looks like a cancellation of this task.
             if not self._closing:
                 self._error = pb.TransportError(
                     "CANCELLED", "the channel was closed", journal=self.journal

@@ -1,4 +1,4 @@
-"""RPCs of the broker: authorization, channels and errors, without retries."""
+"""RPCs of brokers, without retries: validation, authorization, connections and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
 JournalRequest: TypeAlias = pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest
-"""A request of one journal, which may be refused by those who don't serve it."""
+"""A request of one journal. Brokers that don't serve the journal may refuse it."""
 
 _Request = TypeVar("_Request", bound=JournalRequest)
 
@@ -37,7 +37,7 @@ AppendCall = grpc.aio.StreamUnaryCall[Any, bytes]
 
 
 class BegunAppend(NamedTuple):
-    """An Append RPC which began."""
+    """An Append RPC that has begun."""
 
     call: AppendCall
     endpoint: str
@@ -48,7 +48,7 @@ def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
     """Return the message of `data`.
 
     Raises:
-        ValidationError: It isn't one.
+        ValidationError: The data isn't a message.
     """
     try:
         return parse(data)
@@ -57,16 +57,16 @@ def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
 
 
 class JournalStub:
-    """The RPCs as the wire has them.
+    """RPCs of brokers, without retries.
 
-    Requests are validated before they're sent. Those of a journal go to a broker which serves it,
-    if its route is known. The `header` of a request is that of a refusal: its route goes before the
-    one which is known otherwise, and it's never sent. RPCs carry a token of `claims`, else of the
-    claims set by `protocol.with_claims()`, else of the least claims which the RPC needs.
+    Requests are validated before they're sent. Requests of a journal go to a broker that serves it,
+    if its route is known. The `header` of a request is that of a refusal: its route takes
+    precedence over the cached one, and it's never sent. RPCs carry a token of `claims`, else of the
+    claims set by `protocol.with_claims()`, else of the least claims that the RPC needs.
 
     Args:
-        dispatcher: Where RPCs go.
-        authorizer: Gives them the metadata which lets them pass.
+        dispatcher: Connections to brokers.
+        authorizer: Provides the metadata that authorizes RPCs.
         allow_parent: Whether names of journals may begin with `../`.
     """
 
@@ -80,7 +80,7 @@ class JournalStub:
         self._dispatcher = dispatcher
         self.allow_parent = allow_parent
         self.streams: set[ResponseStream[Any]] = set()
-        """Read streams which are open."""
+        """Open streams."""
         self._authorizer = authorizer
 
     async def list(
@@ -115,7 +115,7 @@ class JournalStub:
     async def append(
         self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
     ) -> BegunAppend:
-        """Begin an Append RPC, to which the caller writes `request` first, without its header."""
+        """Begin an Append RPC. The caller writes `request` first, without its header."""
         connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
         call: AppendCall = connection.methods.append(metadata=metadata)
         self._dispatcher.follow(call, connection, request.journal)
@@ -145,7 +145,7 @@ class JournalStub:
         return await self._unary(call, pb.FragmentStoreHealthResponse.FromString, connection)
 
     def check_journal(self, name: str) -> None:
-        """Refuse the name of a journal which is outside of the root of a file store.
+        """Refuse the name of a journal outside of the root of a file store.
 
         Raises:
             ValidationError: The name begins with `../`, or isn't valid.
@@ -157,31 +157,13 @@ class JournalStub:
         """Check a request, and the name of its journal.
 
         Raises:
-            ValidationError: It's invalid.
+            ValidationError: The request is invalid.
         """
         pb.validate(without_header(request))
         try:
             self.check_journal(request.journal)
         except pb.ValidationError as error:
             raise error.extend("Journal") from None
-
-    def update_route(self, journal: str, source: pb.Header | pb.Route | None) -> None:
-        """Note the route of a journal, which is that of a header; None is to forget it."""
-        route = source.route if isinstance(source, pb.Header) else source
-        self._dispatcher.router.update_route(journal, route)
-
-    def map_error(
-        self, error: grpc.aio.AioRpcError, journal: str = "", endpoint: str = ""
-    ) -> pb.TransportError:
-        """Return what a failure of an RPC is to users.
-
-        Args:
-            error: The failure.
-            journal: Journal of the request, or empty.
-            endpoint: Endpoint of the broker called; empty for the default one.
-        """
-        endpoint = endpoint or self._dispatcher.endpoint
-        return transport_error(error, endpoint=endpoint, journal=journal)
 
     async def aclose(self) -> None:
         """End all streams. Idempotent.
@@ -197,7 +179,7 @@ class JournalStub:
     async def _journal_rpc(
         self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
     ) -> tuple[BrokerConnection, pb.Metadata]:
-        """Return the connection for an RPC of a journal, which must begin at once, and metadata."""
+        """Return the connection and metadata for an RPC of a journal, which must begin at once."""
         refused_by = request.header if request.HasField("header") else None
         if request.do_not_proxy:
             await self._dispatcher.reach(request.journal, mode, refused_by)
@@ -235,13 +217,13 @@ class JournalStub:
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
-            raise self.map_error(error, journal, connection.endpoint) from error
+            raise transport_error(error, endpoint=connection.endpoint, journal=journal) from error
         return decoded(parse, data)
 
 
 def without_header(request: _Request) -> _Request:
     """Return a request without its header, which only brokers may send."""
-    # Wire: a broker refuses requests whose header names another process than itself.
+    # Wire: a broker refuses requests whose header names another process.
     if not request.HasField("header"):
         return request
     sent = copy.copy(request)

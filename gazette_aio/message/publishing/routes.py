@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.client.appends.errors import ClearedError
+    from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.mapping import Target
 
 T = TypeVar("T")

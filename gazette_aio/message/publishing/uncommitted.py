@@ -9,7 +9,7 @@ from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AppendService
-    from gazette_aio.client.appends.errors import ClearedError
+    from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.routes import Routes
     from gazette_aio.message.uuid import Clock

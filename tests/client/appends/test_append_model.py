@@ -27,12 +27,6 @@ class ScriptedRpc:
         self.fail_next = 0
         self.open = asyncio.Event()
         self.open.set()
-        self.metrics = self
-        self.strict = False
-        self.dispatcher = self
-
-    def check(self) -> None:
-        pass
 
     def check_request(self, request: pb.AppendRequest) -> None:
         pb.validate(request)
@@ -40,18 +34,9 @@ class ScriptedRpc:
     async def aclose(self) -> None:
         pass
 
-    def append_bytes(self, journal: str, count: int) -> None:
-        pass
-
     async def append(self, request: pb.AppendRequest, *, claims: object) -> Any:
         self.rpcs += 1
         return ScriptedCall(self, request.journal), "http://scripted"
-
-    def update_route(self, journal: str, header: pb.Header) -> None:
-        pass
-
-    def map_error(self, error: Exception, journal: str, endpoint: str) -> pb.TransportError:
-        return pb.TransportError("UNAVAILABLE", str(error), journal=journal, retryable=True)
 
 
 class ScriptedCall:

@@ -200,7 +200,7 @@ async def test_one_holder_at_a_time(journals: MemoryJournals, service: AppendSer
 async def test_release_and_misuse(service: AppendService, journals: MemoryJournals) -> None:
     append = await service.start_append(JOURNAL)
     assert "held" in repr(append)
-    with pytest.raises(RuntimeError, match="isn't released"):
+    with pytest.raises(RuntimeError, match="must be released"):
         await append
     append.release()
     for misuse in (
@@ -209,7 +209,7 @@ async def test_release_and_misuse(service: AppendService, journals: MemoryJourna
         lambda: append.require(None),
         lambda: append.writer,
     ):
-        with pytest.raises(RuntimeError, match="which was released"):
+        with pytest.raises(RuntimeError, match="that was released"):
             misuse()
     await append
     assert "committed" in repr(append)

@@ -497,7 +497,7 @@ async def test_an_early_commit_is_none(broker: StubBroker, client: JournalClient
 
     broker.append_handler = answer
     a = appender(client)
-    with pytest.raises(pb.ValidationError, match="wasn't complete"):
+    with pytest.raises(pb.ValidationError, match="incomplete append"):
         await write_until_refused(a)
 
 

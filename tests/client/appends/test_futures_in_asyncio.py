@@ -262,7 +262,7 @@ async def test_one_which_is_held_cannot_be_waited_for(
     journals: MemoryJournals, service: AppendService
 ) -> None:
     append = await service.start_append(JOURNAL)
-    with pytest.raises(RuntimeError, match="isn't released"):
+    with pytest.raises(RuntimeError, match="must be released"):
         await asyncio.wait([append])
     append.release()
     await asyncio.wait([append])

@@ -62,25 +62,25 @@ async def test_a_disk_which_becomes_full_and_is_not_later(monkeypatch: pytest.Mo
     content = pattern(size)
     buffer.append(content)
     spooled.spill()
-    await spooled.settle()
+    await spooled.idle()
     # What got there is there, and the rest is kept.
     assert (buffer.filed, buffer.memory_bytes, spooled.failures) == (size - 300, 300, 0)
     spooled.spill()
-    await spooled.settle()
+    await spooled.idle()
     assert await whole(spooled) == content
 
     more = pattern(SPILL_BYTES, 7)
     buffer.append(more)
     for failures in (1, 2):
         spooled.spill()
-        await spooled.settle()
+        await spooled.idle()
         assert (buffer.filed, spooled.failures) == (size - 300, failures)
         assert await whole(spooled) == content + more
 
     # It has exactly the room which is needed.
     disk.room = SPILL_BYTES + 300
     spooled.spill()
-    await spooled.settle()
+    await spooled.idle()
     assert (buffer.memory_bytes, spooled.failures, disk.room) == (0, 0, 0)
     assert await whole(spooled) == content + more
 
@@ -89,7 +89,7 @@ async def test_a_disk_which_becomes_full_and_is_not_later(monkeypatch: pytest.Mo
     buffer.append(more)
     disk.room = 1 << 30
     spooled.spill()
-    await spooled.settle()
+    await spooled.idle()
     assert await whole(spooled) == content[:100] + more
     spooled.close()
     assert [file.closed for file in disk.files] == [True]
@@ -103,13 +103,13 @@ async def test_rolling_back_while_content_moves(monkeypatch: pytest.MonkeyPatch)
     spooled.spill()
     buffer.truncate(10)
     buffer.append(b"behind")
-    await spooled.settle()
+    await spooled.idle()
     assert await whole(spooled) == pattern(10) + b"behind"
     buffer.append(bytes(SPILL_BYTES))
     spooled.spill()
     spooled.close()  # Under the thread at work.
     spooled.close()
-    await spooled.settle()
+    await spooled.idle()
 
 
 @pytest.fixture

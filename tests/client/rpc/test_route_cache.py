@@ -152,7 +152,6 @@ THREE = route("remote/primary", "local/replica", "local/other")
 @pytest.mark.parametrize(
     ("mode", "states", "expected"),
     [
-        (Mode.DEFAULT, {}, None),
         (Mode.PRIMARY, {}, "primary"),
         (Mode.PRIMARY, {"primary": FAILED, "replica": READY}, "primary"),
         (Mode.REPLICA, {}, "replica"),
@@ -232,9 +231,7 @@ def test_the_choice_is_the_best_there_is(
         for zone, name in members[:endpoints]
         if state(f"http://{name}") not in (None, FAILED)
     ]
-    if mode is Mode.DEFAULT:
-        assert chosen is None
-    elif mode is Mode.PRIMARY:
+    if mode is Mode.PRIMARY:
         known = members[: min(endpoints, len(members))]
         expected = f"http://{known[primary][1]}" if 0 <= primary < len(known) else None
         assert chosen == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gazette_aio.client.appends.errors import ClearedError
+from gazette_aio.client.appends.journal_errors import ClearedError
 from tests.message.fakes import FakeAppend, FakeAppends
 
 

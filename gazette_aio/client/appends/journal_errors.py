@@ -1,4 +1,4 @@
-"""Errors of an AppendService: those that end all further appends of a journal, or of all."""
+"""Errors of an AppendService that end all further appends, of one journal or of all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ClearedError:
-    """An error of appends of a journal which `clear_error()` has cleared."""
+    """An error of a journal that `clear_error()` has cleared."""
 
     error: BaseException
     count: int
