@@ -77,7 +77,7 @@ def committed(journal, content):
             get_producer_id(uuid),
             document.get("row"),
         )
-        sequencer.queue_batch([envelope])
+        sequencer.queue_uncommitted(envelope)
         while sequencer.step():
             if sequencer.dequeued.message is not None:
                 rows.append(sequencer.dequeued.message)

@@ -50,7 +50,7 @@ def row_of(journal, row):
 def delivered(journal, log):
     sequencer, rows = Sequencer(), []
     for row in copies(log):
-        sequencer.queue_batch([row])
+        sequencer.queue_uncommitted(row)
         while sequencer.step():
             if not (sequencer.dequeued.flags == 2 and has_uuid(sequencer.dequeued)):
                 rows.append(f"{journal}:{sequencer.dequeued.begin}")

@@ -54,9 +54,9 @@ from gazette_aio.message.ranges.splits import (
 )
 from gazette_aio.message.ranges.states import RangeState, advance, prune
 from gazette_aio.message.ranges.summary import RangeSummary, summarize
-from gazette_aio.message.ranges.transfer import ProducerBounds
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
+from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.message.sequencing.segments import first_commit
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class CommittedRange(ColumnarSequencer):
     @property
     def state(self) -> RangeState:
         """State behind what was processed."""
-        bounds = {producer: ProducerBounds(*known) for producer, known in self._bounds.items()}
-        return RangeState(self._offset, bounds)
+        known = self._bounds.items()
+        return RangeState(self._offset, {p: ProducerBounds._make(bounds) for p, bounds in known})
 
     def process(self, batch: UuidColumns) -> CommitPlan:
         """Process the rows which follow, up to the first commit by a replay.

@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gazette_aio.message.ranges.states import RangeState
-from gazette_aio.message.ranges.transfer import (
-    ACK,
-    DROPPED,
-    ProducerBounds,
-    apply,
-    begun,
-    verdict,
-)
+from gazette_aio.message.ranges.transfer import DROPPED, apply, begun, verdict
 from gazette_aio.message.sequencing.columns import by_producer
 from gazette_aio.message.sequencing.plan import ReplaySpan
+from gazette_aio.message.sequencing.rules import ACK, ProducerBounds
 from gazette_aio.message.sequencing.segments import decide
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
 
@@ -32,6 +26,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.ranges.summary import RangeSummary
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.sequencing.rules import Bounds
 
 
 class Tail(NamedTuple):
@@ -205,7 +200,7 @@ class CommittedSplit:
         self._plan = plan
         self._offset = -1  # Behind the last message given.
         self._plans = plan.producers
-        self._bounds = {p: planned.bounds for p, planned in plan.producers.items()}
+        self._bounds: dict[int, Bounds] = {p: of.bounds for p, of in plan.producers.items()}
         # What's committed by the split's first acknowledgement of each producer, until it's seen.
         self._heads = {
             producer: plan.head for producer, plan in plan.producers.items() if plan.head
@@ -254,9 +249,7 @@ class CommittedSplit:
             is_ack = (columns.flags == ACK) & (columns.clock != 0)
             for producer in set(columns.producer[is_ack].tolist()):
                 self._heads.pop(producer, None)
-        self._bounds.update(
-            (producer, ProducerBounds(*bounds)) for producer, bounds in decision.bounds.items()
-        )
+        self._bounds.update(decision.bounds)
         if decision.pending.size:
             self._defer(chunk, columns, np.sort(decision.pending))
         masks: list[NDArray[np.bool_]] = []

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from gazette_aio.message.ranges.transfer import ProducerBounds
 from gazette_aio.message.sequencing.checkpoint import ProducerState
-from gazette_aio.message.sequencing.producer import as_nanoseconds
+from gazette_aio.message.sequencing.producer import as_nanoseconds, stale_below
+from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.message.sequencing.segments import decide
 from gazette_aio.message.uuid import MASK_64, ProducerID
 from gazette_aio.protocol.errors import ValidationError
@@ -48,16 +48,11 @@ class RangeState:
         """
         found: dict[int, ProducerBounds] = {}
         for state in producers:
-            low = high = state.last_ack
-            begin = state.begin
-            if begin >= offset:
-                # It's of a message which was being delivered, and is read again.
-                begin = -1
-            if begin != -1 and state.max_clock is not None:
-                high = max(low, state.max_clock)
-            if not (0 <= low <= high <= MASK_64 and begin >= -1):
+            # At the offset or behind it is a message which was being delivered, and is read again.
+            bounds = (state._replace(begin=-1) if state.begin >= offset else state).bounds
+            if not (0 <= bounds.min <= bounds.max <= MASK_64 and bounds.begin >= -1):
                 raise ValidationError(f"state of producer {state.producer.hex()} is out of bounds")
-            found[int.from_bytes(state.producer)] = ProducerBounds(low, high, begin)
+            found[int.from_bytes(state.producer)] = bounds
         if not is_offset(offset):
             raise ValidationError(f"offset {offset} is out of bounds")
         return cls(offset, found)
@@ -65,14 +60,8 @@ class RangeState:
     def to_producers(self, journal: str) -> list[ProducerState]:
         """Return the states of producers as a Sequencer takes them."""
         return [
-            ProducerState(
-                journal,
-                ProducerID(producer.to_bytes(6)),
-                low,
-                begin,
-                high if begin != -1 else None,
-            )
-            for producer, (low, high, begin) in sorted(self.producers.items())
+            ProducerState.of(journal, ProducerID(producer.to_bytes(6)), bounds)
+            for producer, bounds in sorted(self.producers.items())
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -154,8 +143,8 @@ def advance(state: RangeState, columns: UuidColumns) -> RangeState:
     """
     if not columns.rows:
         return state
-    decision = decide(columns, state.producers, set())
-    changed = {producer: ProducerBounds(*bounds) for producer, bounds in decision.bounds.items()}
+    decided = decide(columns, state.producers, set()).bounds
+    changed = {producer: ProducerBounds._make(bounds) for producer, bounds in decided.items()}
     return RangeState(int(columns.end[-1]), {**state.producers, **changed})
 
 
@@ -172,8 +161,7 @@ def prune(state: RangeState, horizon: timedelta | int) -> RangeState:
     """
     horizon_ns = as_nanoseconds(horizon)
     newest = max((bounds.min for bounds in state.producers.values()), default=0)
-    # Invariant: saturates, so that small clocks don't make a bound which prunes everything.
-    bound = max(newest - ((horizon_ns // 100) << 4), 0) if horizon_ns > 0 else 0
+    bound = stale_below(newest, horizon_ns) if horizon_ns > 0 else 0
     kept = {
         producer: bounds
         for producer, bounds in state.producers.items()

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from gazette_aio.message.ranges.states import is_offset, parse_producer
-from gazette_aio.message.ranges.transfer import (
-    ACK,
-    CONTINUE,
-    OUTSIDE,
-    ProducerBounds,
-    Run,
-    Transfer,
-    chain,
-    transfer_of,
-)
+from gazette_aio.message.ranges.transfer import Run, Transfer, chain, transfer_of
 from gazette_aio.message.sequencing.columns import by_producer
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, ProducerBounds
 from gazette_aio.message.uuid import MASK_64
 from gazette_aio.protocol.errors import ValidationError
 

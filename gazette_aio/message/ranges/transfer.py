@@ -1,9 +1,8 @@
-"""What a range of a journal does to a producer, whatever its state was when the range began.
+"""The rule as a function: from the state of a producer before a range to that behind it.
 
-Theory of operation. A producer's state is a lower bound `min`, the largest pending clock `max`,
-and the offset `begin` of its first pending message. What its messages do to it (see `sequencer`)
-has two properties which let ranges be summarized on their own, in parallel, and exactly, for any
-order of clocks:
+Theory of operation. What messages do to the bounds of their producer (see `sequencing.rules`) has
+two properties which let ranges be summarized on their own, in parallel, and exactly, for any order
+of clocks:
 
 - An acknowledgement leaves the state (its clock, its clock, nothing pending), whether it commits
   or rolls back. So the state behind the first acknowledgement of a range depends on the range
@@ -20,32 +19,19 @@ duplicates, which message is the first one above them. It matters to no verdict,
 on a later commit is read again.
 
 A zero clock takes no part in any of this: such messages always commit by themselves.
-
-Source: the transitions of Gazette's message sequencer, taken as functions of the state.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, ProducerBounds, unseen
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OUTSIDE, CONTINUE, ACK = 0, 1, 2
-
 DROPPED = 0
 """Verdict of pending messages which never commit. Others are the clock up to which they do."""
-
-
-class ProducerBounds(NamedTuple):
-    """State of one producer at an offset of a journal."""
-
-    min: int
-    """Messages with clocks up to this are done."""
-    max: int
-    """Largest clock of the pending messages, or `min`."""
-    begin: int
-    """Offset of the first pending message, or -1."""
 
 
 class Run(NamedTuple):
@@ -76,9 +62,7 @@ class Transfer(NamedTuple):
 
 def begun(bounds: ProducerBounds | None, transfer: Transfer) -> ProducerBounds:
     """Return the state when a range begins, also of a producer which wasn't seen before it."""
-    if bounds is not None:
-        return bounds
-    return ProducerBounds(transfer.first - 1, transfer.first - 1, -1)
+    return unseen(transfer.first) if bounds is None else bounds
 
 
 def verdict(bounds: ProducerBounds, transfer: Transfer) -> int | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from gazette_aio.message.sequencing.rules import Bounds
 
 
 class ProducerState(NamedTuple):
@@ -25,6 +28,18 @@ class ProducerState(NamedTuple):
     """Offset of the first pending message, or -1 if none is pending."""
     max_clock: int | None = None
     """Largest clock among the pending messages, if it's known."""
+
+    @property
+    def bounds(self) -> ProducerBounds:
+        """The state as the rule has it; a `max` which isn't known is `min`."""
+        low, begin = self.last_ack, self.begin
+        return ProducerBounds(low, low if begin == -1 else max(low, self.max_clock or 0), begin)
+
+    @classmethod
+    def of(cls, journal: str, producer: ProducerID, bounds: Bounds) -> Self:
+        """Return the state of a producer."""
+        low, high, begin = bounds
+        return cls(journal, producer, low, begin, high if begin != -1 else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.columns import GrowingColumns, ascending
 from gazette_aio.message.sequencing.plan import CommitPlan
-from gazette_aio.message.sequencing.producer import Producer, stale_producers
+from gazette_aio.message.sequencing.producer import stale_below, warn_of_stale
 from gazette_aio.message.sequencing.segments import decide
 from gazette_aio.message.sequencing.transitions import Closings
 from gazette_aio.message.uuid import ProducerID
@@ -29,9 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
-    from gazette_aio.message.sequencing.transitions import Bounds, Decision, Remarks
+    from gazette_aio.message.sequencing.rules import Bounds
+    from gazette_aio.message.sequencing.transitions import Decision
 
 _logger = logging.getLogger(__name__)
+
+_IDLE = (0, 0, -1)
+_REMARKS = (
+    "messages have unexpected flags",
+    "acknowledgements are older than the last ones: exactly-once semantics are lost",
+    "messages outside of transactions discard pending ones of their producers",
+)
 
 
 @dataclass(slots=True)
@@ -81,12 +88,10 @@ class ColumnarSequencer:
         self._carry_bytes = 0
         self._before: _Before | None = None
         for state in producers:
-            producer, low = int.from_bytes(state.producer, "big"), state.last_ack
-            high = low
+            producer = int.from_bytes(state.producer)
+            self._bounds[producer] = state.bounds
             if state.begin != -1:
                 self._missing.add(producer)
-                high = max(low, state.max_clock or 0)
-            self._bounds[producer] = (low, high, state.begin)
 
     @property
     def offset(self) -> int:
@@ -117,7 +122,7 @@ class ColumnarSequencer:
 
     def producer_state(self, producer: bytes) -> ProducerState | None:
         """Return what is known of a producer, or None."""
-        number = int.from_bytes(producer, "big")
+        number = int.from_bytes(producer)
         bounds = self._bounds.get(number)
         return None if bounds is None else self._states({number: bounds})[0]
 
@@ -130,7 +135,10 @@ class ColumnarSequencer:
         """
         carried, offset = self._carry.columns.rows, self._offset
         decision = decide(batch, self._bounds, self._missing)
-        self._remark(decision.remarks, batch)
+        for rows, text in zip(decision.remarks, _REMARKS, strict=True):
+            if rows:
+                extra = {"journal": self.journal, "begin": int(batch.begin[0]), "rows": rows}
+                _logger.error(text, extra=extra)
         touched = decision.bounds
         bounds = {p: self._bounds[p] for p in touched if p in self._bounds}
         missing = self._missing.intersection(touched)
@@ -238,17 +246,16 @@ class ColumnarSequencer:
             bounds = {p: b for p, b in self._bounds.items() if p not in before.touched}
             bounds.update(past)
             kept = set(before.touched)
-            idle = (0, 0, -1)
             self._pending = {
                 p
                 for p in self._pending.intersection(kept)
-                if self._bounds[p][2] != past.get(p, idle)[2]
+                if self._bounds[p][2] != past.get(p, _IDLE)[2]
             }
         if prune_horizon_ns > 0:
             for producer in self._stale(bounds, prune_horizon_ns):
                 if producer == busy:
                     continue
-                del bounds[producer]
+                warn_of_stale(self.journal, producer.to_bytes(6), bounds.pop(producer)[2])
                 if producer not in kept:
                     self._forget(producer)
         return offset, self._states(bounds)
@@ -256,31 +263,15 @@ class ColumnarSequencer:
     def _states(self, bounds: dict[int, Bounds]) -> list[ProducerState]:
         journal = self.journal
         return [
-            ProducerState(
-                journal,
-                ProducerID(producer.to_bytes(6, "big")),
-                low,
-                begin,
-                high if begin != -1 else None,
-            )
-            for producer, (low, high, begin) in bounds.items()
+            ProducerState.of(journal, ProducerID(producer.to_bytes(6)), known)
+            for producer, known in bounds.items()
         ]
 
     def _stale(self, bounds: dict[int, Bounds], horizon_ns: int) -> list[int]:
-        if not bounds:
-            return []
-        # Of many producers, the newest and the oldest tell whether any is stale.
-        ends = max(bounds.values()), min(bounds.values(), key=itemgetter(1))
-        if not stale_producers([self._tracked(0, (*b[:2], -1)) for b in ends], horizon_ns):
-            return []
-        tracked = [self._tracked(producer, b) for producer, b in bounds.items()]
-        return [int.from_bytes(s.producer, "big") for s in stale_producers(tracked, horizon_ns)]
-
-    def _tracked(self, producer: int, bounds: Bounds) -> Producer:
-        low, high, begin = bounds
-        state = Producer(self.journal, ProducerID(producer.to_bytes(6, "big")), low, begin)
-        state.max = high
-        return state
+        """Return producers which are stale."""
+        newest = max((low for low, _, _ in bounds.values()), default=0)
+        bound = stale_below(newest, horizon_ns)
+        return [producer for producer, (_, high, _) in bounds.items() if high < bound]
 
     def _forget(self, producer: int) -> None:
         _, _, begin = self._bounds.pop(producer)
@@ -288,24 +279,6 @@ class ColumnarSequencer:
         if begin != -1 and producer not in self._missing:
             self._forgotten.append(producer)
         self._missing.discard(producer)
-
-    def _remark(self, remarks: Remarks, batch: UuidColumns) -> None:
-        extra = {"journal": self.journal, "begin": int(batch.begin[0]) if batch.rows else -1}
-        if remarks.unknown_flags:
-            extra["rows"] = remarks.unknown_flags
-            _logger.error("messages have unexpected flags", extra=extra)
-        if remarks.rollbacks:
-            extra["rows"] = remarks.rollbacks
-            _logger.error(
-                "acknowledgements are older than the last ones: exactly-once semantics are lost",
-                extra=extra,
-            )
-        if remarks.mixed:
-            extra["rows"] = remarks.mixed
-            _logger.error(
-                "messages outside of transactions discard pending ones of their producers",
-                extra=extra,
-            )
 
 
 def _close(carry: UuidColumns, closings: list[Closings]) -> tuple[Indices, Indices, Indices]:
@@ -332,7 +305,7 @@ def _as_of(
     """
     plan = before.plan
     batch = plan.table.slice(before.carried)
-    stop, busy, commit = 0, None, (0, 0, -1)
+    stop, busy, commit = 0, None, _IDLE
     if replayed is not None:
         assert plan.replay is not None, "the plan has no replay"
         stop, busy = plan.consumed - 1, plan.replay.producer
@@ -343,9 +316,9 @@ def _as_of(
         if delivered < plan.rows.size and plan.terminators[delivered] == by:
             # The rest of the commit remains: its last row is read again after a restart.
             stop -= 1
-            table = plan.table
-            busy = int(table.producer[by])
-            commit = (int(table.clock[row]), int(table.clock[by]), int(table.begin[row]))
+            producer, clock, begin = plan.table.producer, plan.table.clock, plan.table.begin
+            busy = int(producer[by])
+            commit = (int(clock[row]), int(clock[by]), int(begin[row]))
     done = decide(batch.slice(0, stop), before.bounds, before.missing)
     bounds = {**before.bounds, **done.bounds}
     if busy is not None:

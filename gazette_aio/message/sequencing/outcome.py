@@ -1,4 +1,4 @@
-"""What a Sequencer says of messages, and asks of its caller."""
+"""Outcomes of queueing messages, and ranges to replay."""
 
 from __future__ import annotations
 
@@ -22,22 +22,9 @@ class QueueOutcome(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name of the outcome in metrics."""
-        return _LABELS[self]
-
-
-_LABELS = (
-    "outsideAlreadyAcked",
-    "outsideCommit",
-    "continueAlreadyAcked",
-    "continueRingClockLarger",
-    "continueBeginSpan",
-    "continueExtendSpan",
-    "ackRollback",
-    "ackEmpty",
-    "ackCommitRing",
-    "ackCommitReplay",
-)
+        """Name of the outcome in Gazette's metrics."""
+        first, *others = self.name.replace("TXN_CLOCK", "RING_CLOCK").lower().split("_")
+        return first + "".join(map(str.capitalize, others))
 
 
 class ReplayRange(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a Sequencer tracks of one producer of one journal."""
+"""A producer of a journal, as a Sequencer tracks it; and rules of replays and of pruning."""
 
 from __future__ import annotations
 
@@ -6,39 +6,33 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.message.sequencing.rules import EVICTED, NONE, RETAINED, LiveBounds
 from gazette_aio.protocol.errors import ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.sequencing.rules import Bounds, PendingAre
     from gazette_aio.message.uuid import ProducerID
 
 
 _logger = logging.getLogger(__name__)
 
 
-class Producer:
-    """Bounds, and the retained messages of the open span, of one producer."""
+class Producer(LiveBounds):
+    """The bounds of one producer, and its pending messages which are retained."""
 
-    __slots__ = ("begin", "journal", "max", "min", "producer", "span")
+    __slots__ = ("journal", "producer", "span")
 
-    def __init__(self, journal: str, producer: ProducerID, clock: int, begin: int = -1) -> None:
+    def __init__(self, journal: str, producer: ProducerID, bounds: Bounds) -> None:
+        super().__init__(bounds)
         self.journal = journal
         self.producer = producer
-        self.min = clock
-        """Messages with clocks up to this are done."""
-        self.max = clock
-        """Largest clock of the open span, or `min`."""
-        self.begin = begin
-        """Offset of the first message of the open span, or -1."""
         self.span: list[Envelope[Any]] = []
-        """Messages of the open span, without those which were evicted first."""
+        """The pending messages, without those which were evicted first."""
 
     def copy(self) -> Producer:
-        """Return one of the same state, whose span may be changed apart from this one's."""
-        copy = Producer(self.journal, self.producer, self.min, self.begin)
-        copy.max = self.max
+        """Return a copy, whose span may be changed apart from this one's."""
+        copy = Producer(self.journal, self.producer, (self.min, self.max, self.begin))
         copy.span = self.span.copy()
         return copy
 
@@ -52,34 +46,37 @@ class Producer:
         if evicted:
             del self.span[:evicted]
 
-    def close(self) -> None:
-        """End the open span."""
-        self.max = self.min
-        self.begin = -1
+    def pending(self, low: int) -> PendingAre:
+        """Return whether the pending messages are retained, of which those up to `low` aren't."""
+        if self.begin == -1:
+            return NONE
+        span = self.span
+        if span and span[0].slot <= low:
+            self.trim(low)
+        return RETAINED if span and span[0].begin == self.begin else EVICTED
+
+    def close(self, clock: int) -> None:
+        """Have all up to a clock done, and nothing pending."""
+        super().close(clock)
         self.span.clear()
 
 
-def stale_producers(producers: Iterable[Producer], horizon_ns: int) -> list[Producer]:
-    """Return producers whose largest clock is older than the newest `min`, by more than a horizon.
+def stale_below(newest: int, horizon_ns: int) -> int:
+    """Return the clock below which producers are stale.
 
     Args:
-        producers: Producers of one journal.
-        horizon_ns: The horizon in nanoseconds.
+        newest: Newest `min` of the producers of a journal.
+        horizon_ns: How much older stale ones are, in nanoseconds.
     """
-    tracked = list(producers)
-    newest = max((state.min for state in tracked), default=0)
     # Invariant: saturates, so that small clocks don't make a bound which prunes everything.
-    bound = max(newest - ((horizon_ns // 100) << 4), 0)
-    stale = [state for state in tracked if state.max < bound]
-    for state in stale:
-        if state.begin != -1:
-            extra = {
-                "journal": state.journal,
-                "producer": state.producer.hex(),
-                "begin": state.begin,
-            }
-            _logger.warning("producer with pending messages is stale", extra=extra)
-    return stale
+    return max(newest - ((horizon_ns // 100) << 4), 0)
+
+
+def warn_of_stale(journal: str, producer: bytes, begin: int) -> None:
+    """Log that a stale producer is forgotten, if it has pending messages."""
+    if begin != -1:
+        extra = {"journal": journal, "producer": producer.hex(), "begin": begin}
+        _logger.warning("producer with pending messages is stale", extra=extra)
 
 
 def check_replayed(envelope: Envelope[Any], journal: str, begin: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""How rows change what's known of their producers, a batch of columns at once.
+"""The rule, put to whole columns of rows at once.
 
 Theory of operation. Rows are grouped into *segments*, one of each producer, in which they're in the
 order they were read. A segment is *plain* if its clocks increase, from the upper bound of what's
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import compress
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gazette_aio.message.sequencing.columns import ascending, by_producer
-from gazette_aio.message.sequencing.transitions import Closings, Decision, decide_rows
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, unseen
+from gazette_aio.message.sequencing.transitions import Closings, Decision, Remarks, decide_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
-    from gazette_aio.message.sequencing.transitions import Bounds
+    from gazette_aio.message.sequencing.rules import Bounds
 
 FEW_ROWS = 320
 """Batches of fewer rows are decided row by row, which is faster then."""
 LONG_SEGMENT = 64
 """Segments of fewer rows are decided row by row if they aren't plain."""
 
-_OUTSIDE, _CONTINUE, _ACK = 0, 1, 2
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
@@ -52,12 +53,12 @@ def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -
         return decide_rows(batch, known, missing)
     flags = batch.flags
     unknown = 0
-    if flags.max() > _ACK:
-        stray = flags > _ACK
+    if flags.max() > ACK:
+        stray = flags > ACK
         unknown = int(np.count_nonzero(stray & (batch.clock != _ZERO)))
-        flags = np.where(stray, np.uint16(_OUTSIDE), flags)
+        flags = np.where(stray, np.uint16(OUTSIDE), flags)
     decision = _decide_columns(batch._replace(flags=flags), known, missing)
-    decision.remarks.unknown_flags = unknown
+    decision.remarks = decision.remarks._replace(unknown_flags=unknown)
     return decision
 
 
@@ -74,14 +75,14 @@ def first_commit(batch: UuidColumns, known: Mapping[int, Bounds], producers: set
     while start < batch.rows:
         # Windows grow, so that a commit which comes soon costs little of a large batch.
         window = batch.slice(start, start + size)
-        terminators = np.flatnonzero((window.flags != _CONTINUE) & (window.clock != _ZERO))
+        terminators = np.flatnonzero((window.flags != CONTINUE) & (window.clock != _ZERO))
         of: list[int] = window.producer[terminators].tolist()
         pending = producers.intersection(of) - closed
         if pending:
             for row, producer in zip(terminators.tolist(), of, strict=True):
                 if producer not in pending or producer in closed:
                     continue
-                is_ack = window.flags[row] == _ACK
+                is_ack = window.flags[row] == ACK
                 above = int(window.clock[row]) > known[producer][0]
                 if is_ack and above:
                     return start + row
@@ -136,7 +137,7 @@ def _segments(batch: UuidColumns, rows: Indices, known: Mapping[int, Bounds]) ->
     bounds = [known.get(p) for p in producers]
     firsts: list[int] = clock[starts].tolist()
     low, high, begin = zip(
-        *[b or (c - 1, c - 1, -1) for b, c in zip(bounds, firsts, strict=True)], strict=True
+        *[b or unseen(c) for b, c in zip(bounds, firsts, strict=True)], strict=True
     )
     return _Segments(
         rows,
@@ -194,7 +195,7 @@ def _leave_plain(
     left = np.zeros(plain.size, np.bool_)
     if lossy:
         missed = np.array([p in missing for p in producers], np.bool_)
-        closes = np.logical_or.reduceat(segments.flags != _CONTINUE, starts)
+        closes = np.logical_or.reduceat(segments.flags != CONTINUE, starts)
         # Nothing is retained of a span which lacks rows already.
         left = missed & ~closes
         high = np.maximum(np.maximum.reduceat(clock, starts), segments.high)
@@ -205,7 +206,8 @@ def _leave_plain(
     for k in np.flatnonzero(by_rows & (sizes >= LONG_SEGMENT)).tolist():
         producer, part = producers[k], slice(int(starts[k]), int(segments.stops[k]))
         if producer not in missing:
-            bounds = int(segments.low[k]), int(segments.high[k]), int(segments.begin[k])
+            low, high, begin = segments.low[k], segments.high[k], segments.begin[k]
+            bounds = int(low), int(high), int(begin)
             harmless = _without_stale(clock[part], segments.flags[part], bounds)
             if harmless is not None:
                 decision.bounds[producer] = bounds
@@ -228,19 +230,19 @@ def _without_stale(
     fresh = clock > reached
     done = np.empty_like(clock)
     done[0] = low
-    ends = np.where(fresh & (flags != _CONTINUE), clock, _ZERO)
+    ends = np.where(fresh & (flags != CONTINUE), clock, _ZERO)
     done[1:] = np.maximum(np.maximum.accumulate(ends)[:-1], low)
-    harmless = fresh | (flags == _CONTINUE)
-    harmless |= (flags == _OUTSIDE) & (clock <= done)
-    harmless |= (flags == _ACK) & (clock == done) & (reached == done)
+    harmless = fresh | (flags == CONTINUE)
+    harmless |= (flags == OUTSIDE) & (clock <= done)
+    harmless |= (flags == ACK) & (clock == done) & (reached == done)
     return fresh if harmless.all() else None
 
 
 def _decide_plain(batch: UuidColumns, segments: _Segments, decision: Decision) -> None:
     rows, clock, flags = segments.rows, segments.clock, segments.flags
     starts, stops = segments.starts, segments.stops
-    terminators = np.flatnonzero(flags != _CONTINUE)
-    is_ack = flags[terminators] == _ACK
+    terminators = np.flatnonzero(flags != CONTINUE)
+    is_ack = flags[terminators] == ACK
     # By segment: its terminators are those numbered [first, behind).
     first = np.searchsorted(terminators, starts)
     behind = np.searchsorted(terminators, stops)
@@ -254,7 +256,7 @@ def _decide_plain(batch: UuidColumns, segments: _Segments, decision: Decision) -
         blocks[first[closes]] = starts[closes]
         mixed = ~is_ack & (blocks < terminators)
         mixed[first[closes]] |= ~is_ack[first[closes]] & (segments.begin[closes] != -1)
-        decision.remarks.mixed += int(np.count_nonzero(mixed))
+        decision.remarks = Remarks(mixed=int(np.count_nonzero(mixed)))
         blocks = np.where(is_ack, blocks, terminators)
         delivery = ascending(rows[terminators], batch.rows)
         ends = terminators[delivery]
@@ -267,7 +269,7 @@ def _decide_plain(batch: UuidColumns, segments: _Segments, decision: Decision) -
     ended = closes & was_open
     if ended.any():
         at = terminators[first[ended]]
-        limit = np.where(flags[at] == _ACK, clock[at], _ZERO)
+        limit = np.where(flags[at] == ACK, clock[at], _ZERO)
         producer = batch.producer[rows[at]]
         decision.closings.append(Closings(producer, rows[at], limit))
 
@@ -315,5 +317,4 @@ def _merge(decision: Decision, other: Decision, rows: Indices) -> None:
     decision.finished += other.finished
     decision.began += other.began
     decision.replay = other.replay
-    decision.remarks.rollbacks += other.remarks.rollbacks
-    decision.remarks.mixed += other.remarks.mixed
+    decision.remarks = Remarks(*map(add, decision.remarks, other.remarks))

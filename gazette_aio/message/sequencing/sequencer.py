@@ -1,56 +1,46 @@
-"""The order in which messages of journals commit.
+"""The Sequencer: from messages in the order they were read, to messages in the order they commit.
 
-A Sequencer is given the messages of journals in the order they're read, pending ones included, and
-says which of them are committed, in what order, and which are duplicates. It does no reading of
-its own: where a transaction outgrew the ring of retained messages, it asks for a replay.
+It's given all messages of journals, pending ones included, and says which of them commit. It does
+no reading of its own: where a transaction outgrew the ring of retained messages, it asks for a
+replay of the journal.
 
-Theory of operation. Each producer of a journal has an exclusive lower bound `min` (messages up to
-that clock are done), an inclusive upper bound `max` of the pending clocks it has seen, and an
-offset `begin` of its open span of pending messages, or -1. By its flags and clock, a message is
+Theory of operation. `rules` has the rule, as a table. Here it's put to work:
 
-    OUTSIDE   clock <= min               dropped, a duplicate
-              otherwise                  committed by itself; an open span is discarded
-    CONTINUE  clock <= max               dropped, a duplicate
-              otherwise                  begins or extends the open span
-    ACK       clock <= min               rolls the open span back
-              otherwise                  commits the open span up to its clock, and itself
+- a ProducerTable applies it to each message, and holds the bounds of producers;
+- a Ring bounds the pending messages which all of them retain;
+- an Emission is what a message commits. It's dequeued before anything else is queued, by `take()`
+  and `settle()`, and moves the bounds of its producer as it's processed;
+- a CommitRun decides many messages at once, as long as they're simple. Its RunEmission is dequeued
+  likewise.
 
-and a message with a zero clock is always committed by itself, and not tracked.
-
-Pending messages are retained in a ring which all producers share. Once messages of a span were
-evicted from it, their acknowledgement commits by a replay of the journal from the span's begin up
-to the first message which is still retained.
-
-A commit is *dequeued* before anything else is queued, in one of two ways: message by message,
-through `step()` and `dequeued`; or at once, through `take()` and `settle()`. In the latter way, as
-many commits as are simple are dequeued together, if they were queued so.
+`queue_uncommitted()`, `step()` and `offer_replay()` do the same message by message.
 """
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.commit_queue import CommitQueue
-from gazette_aio.message.sequencing.outcome import ReplayRange
-from gazette_aio.message.sequencing.producer import (
-    Producer,
-    as_nanoseconds,
-    check_replayed,
-    stale_producers,
-)
-from gazette_aio.message.uuid import ProducerID
+from gazette_aio.message.sequencing.commit_run import look_ahead
+from gazette_aio.message.sequencing.emission import Emission, RunEmission
+from gazette_aio.message.sequencing.producer import as_nanoseconds
+from gazette_aio.message.sequencing.producer_table import ProducerTable
+from gazette_aio.message.sequencing.ring import Ring
+from gazette_aio.message.sequencing.rules import OUTSIDE
 from gazette_aio.protocol.errors import SequencerStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
+
+DEFAULT_BUFFER = 8192
+"""Default number of messages which the ring retains."""
 
 
-class Sequencer(CommitQueue):
+class Sequencer:
     """Sequences messages of any number of journals into their committed order.
 
     Args:
@@ -60,6 +50,215 @@ class Sequencer(CommitQueue):
         buffer_bytes: Number of bytes of messages which the ring retains, if that's limited. It's
             heeded from batch to batch, not within one.
     """
+
+    def __init__(
+        self,
+        offsets: Mapping[str, int] | None = None,
+        producers: Iterable[ProducerState] = (),
+        *,
+        buffer: int = DEFAULT_BUFFER,
+        buffer_bytes: int | None = None,
+    ) -> None:
+        self.dequeued: Envelope[Any] | None = None
+        """The committed message delivered by the last `step()` or `offer_replay()`, or None."""
+        self._ring = Ring(buffer, buffer_bytes)
+        self._table = ProducerTable(offsets or {}, producers, self._ring)
+        self._emission: Emission | RunEmission | None = None
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: SequencerCheckpoint,
+        *,
+        buffer: int = DEFAULT_BUFFER,
+        buffer_bytes: int | None = None,
+    ) -> Self:
+        """Return one which goes on from `checkpoint`."""
+        return cls(
+            checkpoint.offsets, checkpoint.producers, buffer=buffer, buffer_bytes=buffer_bytes
+        )
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """By journal, the offset read through: a copy."""
+        return dict(self._table.offsets)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a span began since the last checkpoint, and wasn't finished."""
+        return bool(self._table.pending)
+
+    @property
+    def emitting(self) -> bool:
+        """Whether a commit is being dequeued."""
+        return self._emission is not None
+
+    @property
+    def replay_required(self) -> bool:
+        """Whether the commit being dequeued waits for `start_replay()`."""
+        return self._emission is not None and self._emission.replay_required
+
+    def __repr__(self) -> str:
+        table, ring = self._table, self._ring
+        return (
+            f"<{type(self).__name__} journals={len(table.offsets)} "
+            f"producers={sum(map(len, table.journals.values()))} "
+            f"ring={ring.high - ring.low}/{ring.capacity} emitting={self.emitting}>"
+        )
+
+    def forget(self, journal: str) -> None:
+        """Forget the offset and all producers of a journal, which isn't what it was any more.
+
+        A commit of it which is being dequeued is given up.
+        """
+        self._table.forget(journal)
+        if self._emission is not None and self._emission.journal == journal:
+            self._emission = self.dequeued = None
+
+    def queue_uncommitted(self, envelope: Envelope[Any]) -> QueueOutcome:
+        """Queue a message which was read.
+
+        If the outcome is a commit, it must be dequeued before the next message is queued.
+
+        Raises:
+            SequencerStateError: If a commit wasn't fully dequeued.
+        """
+        self._require_dequeued()
+        outcome, self._emission = self._table.queue(envelope)
+        self._table.add_batch(envelope.end - envelope.begin)
+        return outcome
+
+    def queue_commits(
+        self, envelopes: Sequence[Envelope[Any]], start: int = 0, *, transactions: bool = True
+    ) -> int:
+        """Queue consecutive messages of one journal, as far as commits are found at once.
+
+        These are dequeued as if they were one, by `take()` and `settle()`. What becomes of messages
+        is what it were if they were queued one after the other.
+
+        Args:
+            envelopes: Messages in the order they were read, all of one journal.
+            start: Index of the first one to queue.
+            transactions: Whether several transactions are dequeued together, or only messages
+                outside of them.
+
+        Returns:
+            Index of the next message to queue. There are commits to dequeue if `emitting` is set.
+
+        Raises:
+            SequencerStateError: If a commit wasn't fully dequeued.
+        """
+        self._require_dequeued()
+        table, index = self._table, start
+        while self._emission is None and index < len(envelopes):
+            begun = index
+            if transactions or envelopes[index].flags == OUTSIDE:
+                producers = table.of(envelopes[index].journal)
+                run = look_ahead(envelopes, index, producers, self._ring, transactions=transactions)
+                index = run.end
+                if run.rows:
+                    self._emission = RunEmission(table, run)
+                elif index > begun:
+                    table.apply(run)
+            else:
+                index = table.extend_spans(envelopes, index)
+            if index == begun:
+                _, self._emission = table.queue(envelopes[index])
+                index += 1
+        if index > start:
+            size = envelopes[index - 1].end - envelopes[start].begin
+            if isinstance(self._emission, RunEmission):
+                self._emission.size = size
+            else:
+                table.add_batch(size)
+        return index
+
+    def _require_dequeued(self) -> None:
+        if self._emission is not None:
+            raise SequencerStateError("committed messages remain to dequeue")
+
+    def take(self) -> list[Envelope[Any]]:
+        """Dequeue all messages of the commit at once; may be empty.
+
+        Report their processing through `settle()`.
+
+        Raises:
+            SequencerStateError: If there's no commit, or a replay is required or under way.
+        """
+        if self._emission is None:
+            raise SequencerStateError("emit == nil")
+        return self._emission.take()
+
+    def settle(self, count: int) -> None:
+        """Declare the first `count` messages processed, of those last taken.
+
+        Once all of `take()` are, the commit ends.
+
+        Raises:
+            SequencerStateError: If there's no commit, or none of its messages were taken.
+        """
+        emission = self._emission
+        if emission is None:
+            raise SequencerStateError("emit == nil")
+        if emission.settle(count):
+            self._emission = None
+            if isinstance(emission, RunEmission):
+                self._table.add_batch(emission.size)
+            else:
+                self._table.finish(emission)
+
+    def replay_range(self) -> ReplayRange:
+        """Return the content which must be read again.
+
+        Raises:
+            SequencerStateError: If no commit is being dequeued, or all of it was.
+        """
+        return self._commit().replay_range()
+
+    def start_replay(self) -> None:
+        """Declare that messages of `replay_range()` follow through `take_replay()`.
+
+        Raises:
+            SequencerStateError: If no commit is being dequeued.
+        """
+        self._commit().start_replay()
+
+    def take_replay(self, envelopes: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
+        """Take messages of the replay, and return those of the commit; may be empty.
+
+        Report their processing through `settle()`, before more of the replay is taken.
+
+        Raises:
+            ReplayError: If a message isn't of the replayed range. None of them was taken.
+            SequencerStateError: If no replay is under way.
+        """
+        return self._commit().take_replay(envelopes)
+
+    def finish_replay(self) -> None:
+        """Declare the end of the replay: the retained messages of the commit are next.
+
+        Raises:
+            SequencerStateError: If no replay is under way.
+        """
+        self._settle_dequeued()
+        self._commit().finish_replay()
+
+    def abort_replay(self) -> None:
+        """Require a new replay, of the range which processed messages have tightened.
+
+        Raises:
+            SequencerStateError: If no replay is under way.
+        """
+        self._settle_dequeued()
+        self._commit().abort_replay()
+
+    def _commit(self) -> Emission:
+        if isinstance(self._emission, Emission):
+            return self._emission
+        text = (
+            "emit == nil" if self._emission is None else "commits were queued together: take them"
+        )
+        raise SequencerStateError(text)
 
     def step(self) -> bool:
         """Declare `dequeued` processed, and dequeue the next message of the commit.
@@ -71,127 +270,16 @@ class Sequencer(CommitQueue):
             SequencerStateError: If a replay is required, or under way, or several commits are to be
                 taken.
         """
-        state = self._emit
-        if state is None:
+        self._settle_dequeued()
+        if self._emission is None:
             return False
-        if self._run is not None:
-            raise SequencerStateError("commits were queued together: take them")
-        self._refuse_replay()
-        assert self._taken is None, "commit was taken"
-        self._process_dequeued(state)
-        rows = self._rows
-        while self._cursor < len(rows):
-            row = rows[self._cursor]
-            self._cursor += 1
-            if row.clock == 0 or state.min < row.clock <= state.max:
-                self._deliver(state, row)
-                return True
-        self._finish_emit(state)
-        return False
-
-    def take(self) -> list[Envelope[Any]]:
-        """Dequeue all remaining messages of the commit at once; may be empty.
-
-        Report their processing through `settle()`.
-
-        Raises:
-            SequencerStateError: If there's no commit, or a replay is required or under way.
-        """
-        state = self._emit
-        if state is None:
-            raise SequencerStateError("emit == nil")
-        if self._run is not None:
-            return self._rows
-        self._refuse_replay()
-        self._process_dequeued(state)
-        rows = self._rows
-        taken: list[Envelope[Any]]
-        # Retained clocks increase, but for the last: only the ends have to be looked at.
-        increasing = len(rows) == 1 or rows[-2].clock < rows[-1].clock
-        if self._cursor == 0 and increasing and rows[0].clock > state.min:
-            taken = rows
-        else:
-            taken = []
-            low = state.min
-            for row in islice(rows, self._cursor, None):
-                if row.clock == 0 or low < row.clock <= state.max:
-                    low = row.clock
-                    taken.append(row)
-        self._cursor = len(rows)
-        self._taken = taken
-        self._settled = 0
-        return taken
-
-    def settle(self, count: int) -> None:
-        """Declare the first `count` messages processed, of those last taken.
-
-        Once all of `take()` are, the commit ends.
-        """
-        state, taken = self._emit, self._taken
-        if state is None or taken is None:
-            raise SequencerStateError("emit == nil")
-        assert self._settled <= count <= len(taken), "messages are settled in order"
-        if self._run is not None:
-            self._settle_run(self._run, count)
-            return
-        self._settled = count
-        if count:
-            last = taken[count - 1]
-            state.min = last.clock or 1
-            state.begin = last.begin
-        if count == len(taken):
-            if self._replaying:
-                self._taken = None
-            else:
-                self._finish_emit(state)
-
-    def _deliver(self, state: Producer, row: Envelope[Any]) -> None:
-        state.begin = row.begin
-        self.dequeued = row
-        # The application may stamp the message anew: what counts is the clock it had.
-        self._dequeued_clock = row.clock or 1
-
-    def _process_dequeued(self, state: Producer) -> None:
-        if self.dequeued is not None:
-            state.min = self._dequeued_clock
-            self.dequeued = None
-
-    def _finish_emit(self, state: Producer) -> None:
-        self._offsets[state.journal] = self._rows[-1].end
-        self._emit = None
-        self._rows = []
-        self._taken = None
-        self._close(state)
-
-    def _refuse_replay(self) -> None:
-        if self._replay_required:
-            raise SequencerStateError("caller was required to StartReplay, and didn't")
-        if self._replaying:
-            raise SequencerStateError("replay isn't finished")
-
-    def replay_range(self) -> ReplayRange:
-        """Return the content which must be read again.
-
-        Raises:
-            SequencerStateError: If no commit is being dequeued, or all of it was.
-        """
-        state = self._emit
-        if state is None:
-            raise SequencerStateError("emit == nil")
-        if self._cursor >= len(self._rows):
-            raise SequencerStateError("no message of the ring remains to dequeue")
-        return ReplayRange(state.journal, state.begin, self._rows[self._cursor].begin)
-
-    def start_replay(self) -> None:
-        """Declare that messages of `replay_range()` follow through `offer_replay()`.
-
-        Raises:
-            SequencerStateError: If no commit is being dequeued.
-        """
-        if self._emit is None:
-            raise SequencerStateError("emit == nil")
-        self._replay_required = False
-        self._replaying = True
+        commit = self._commit()
+        taken = commit.take()
+        if commit.settled == len(taken):
+            self.settle(len(taken))
+            return False
+        self._dequeue(commit, taken[commit.settled])
+        return True
 
     def offer_replay(self, envelope: Envelope[Any]) -> bool:
         """Take a message of the replay, after declaring `dequeued` processed.
@@ -203,59 +291,22 @@ class Sequencer(CommitQueue):
             ReplayError: If the message isn't of the replayed range.
             SequencerStateError: If no replay is under way.
         """
-        state = self._emit
-        if state is None or not self._replaying:
-            raise SequencerStateError("no replay is under way")
-        self._process_dequeued(state)
-        check_replayed(envelope, state.journal, state.begin, self._rows[0].begin)
-        if envelope.producer != state.producer:
+        self._settle_dequeued()
+        commit = self._commit()
+        if not commit.take_replay([envelope]):
             return False
-        # Invariant: messages with a zero clock were delivered when they were first read.
-        if not state.min < envelope.clock <= state.max:
-            return False
-        self._deliver(state, envelope)
+        self._dequeue(commit, envelope)
         return True
 
-    def take_replay(self, envelopes: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
-        """Take messages of the replay, and return those of the commit; may be empty.
+    def _dequeue(self, commit: Emission, envelope: Envelope[Any]) -> None:
+        # What's before it was processed, or doesn't belong to the commit.
+        commit.producer.begin = envelope.begin
+        self.dequeued = envelope
 
-        Report their processing through `settle()`, before more of the replay is taken.
-
-        Raises:
-            ReplayError: If a message isn't of the replayed range. None of them was taken.
-            SequencerStateError: If no replay is under way.
-        """
-        state = self._emit
-        if state is None or not self._replaying:
-            raise SequencerStateError("no replay is under way")
-        assert self._taken is None, "messages taken before aren't settled"
-        self._process_dequeued(state)
-        taken: list[Envelope[Any]] = []
-        low, high, begin, producer = state.min, state.max, state.begin, state.producer
-        end = self._rows[0].begin
-        for envelope in envelopes:
-            check_replayed(envelope, state.journal, begin, end)
-            clock = envelope.clock
-            if low < clock <= high and envelope.producer == producer:
-                low, begin = clock, envelope.begin
-                taken.append(envelope)
-        self._taken = taken or None
-        self._settled = 0
-        return taken
-
-    def finish_replay(self) -> None:
-        """Declare the end of the replay: the retained messages of the commit are next."""
-        if not self._replaying:
-            raise SequencerStateError("no replay is under way")
-        self._replaying = False
-
-    def abort_replay(self) -> None:
-        """Require a new replay, of the range which delivered messages have tightened."""
-        if not self._replaying:
-            raise SequencerStateError("no replay is under way")
-        self._replaying = False
-        self._replay_required = True
-        self._taken = None
+    def _settle_dequeued(self) -> None:
+        if self.dequeued is not None:
+            self.dequeued = None
+            self.settle(self._commit().settled + 1)
 
     def checkpoint(
         self,
@@ -275,48 +326,28 @@ class Sequencer(CommitQueue):
                 does. A Sequencer which goes on from there misses the rest of the commit.
         """
         if include_dequeued:
-            self._include_dequeued()
-        horizon = as_nanoseconds(prune_horizon)
-        states: list[ProducerState] = []
-        for journal, producers in self._journals.items():
-            if horizon > 0:
-                for state in stale_producers(producers.values(), horizon):
-                    # Invariant: what's found to commit relies on the states of its producers.
-                    if self._run is not None and state.producer in self._run.states:
-                        continue
-                    if prune_dequeued or state is not self._emit:
-                        del producers[state.producer]
-                        self._pending.discard(state)
-            for state in producers.values():
-                pending_max = state.max if state.begin != -1 else None
-                states.append(
-                    ProducerState(journal, state.producer, state.min, state.begin, pending_max)
-                )
-        self._pending.clear()
-        return SequencerCheckpoint(dict(self._offsets), tuple(states))
-
-    def _include_dequeued(self) -> None:
-        state = self._emit
-        if state is None or self.dequeued is None:
-            return
-        self._process_dequeued(state)
-        if self._replaying or self._replay_required:
-            return
-        remaining = islice(self._rows, self._cursor, None)
-        if not any(state.min < row.clock <= state.max for row in remaining):
-            self._finish_emit(state)
+            self._settle_dequeued()
+        table, emission = self._table, self._emission
+        is_spared = emission.relies_on if emission is not None else None
+        if prune_dequeued and isinstance(emission, Emission):
+            is_spared = None
+        table.prune(as_nanoseconds(prune_horizon), is_spared)
+        table.pending.clear()
+        producers = [p for producers in table.journals.values() for p in producers.values()]
+        states = (
+            ProducerState.of(p.journal, p.producer, (p.min, p.max, p.begin)) for p in producers
+        )
+        return SequencerCheckpoint(self.offsets, tuple(states))
 
     def producer_state(self, journal: str, producer: bytes) -> ProducerState | None:
         """Return what is known of a producer, or None."""
-        state = self._journals.get(journal, {}).get(ProducerID(bytes(producer)))
-        if state is None:
-            return None
-        return ProducerState(journal, state.producer, state.min, state.begin, state.max)
+        p = self._table.find(journal, producer)
+        return None if p is None else ProducerState(journal, p.producer, p.min, p.begin, p.max)
 
     def retained(self, journal: str, producer: bytes) -> list[Envelope[Any]]:
         """Return the pending messages of a producer which the ring retains."""
-        state = self._journals.get(journal, {}).get(ProducerID(bytes(producer)))
-        if state is None:
+        p = self._table.find(journal, producer)
+        if p is None:
             return []
-        state.trim(self._low)
-        return list(state.span)
+        p.trim(self._ring.low)
+        return list(p.span)

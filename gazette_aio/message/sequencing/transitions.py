@@ -1,7 +1,7 @@
-"""How rows change what's known of their producers, row by row.
+"""The rule, put to the rows of a batch one after the other.
 
-This is the reference of what a ColumnarSequencer decides: for small batches, and for rows which
-aren't in the plain order that whole columns can be decided in.
+It's for small batches, and for rows which aren't in the plain order that whole columns can be
+decided in. Rows are of columns of one journal, and are committed, retained and dropped by index.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gazette_aio.message.sequencing.plan import NO_ROWS, ReplaySpan
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, LiveBounds, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.sequencing.rules import Bounds
 
-Bounds = tuple[int, int, int]
-"""Of a producer: its exclusive lower and inclusive upper bound, and the begin of its open span."""
 
-_CONTINUE, _ACK = 1, 2
+class Remarks(NamedTuple):
+    """Numbers of rows which tell of misbehaving producers."""
+
+    unknown_flags: int = 0
+    old_acks: int = 0
+    mixed: int = 0
 
 
 class Closings(NamedTuple):
@@ -43,15 +48,6 @@ class Closings(NamedTuple):
             np.array([c[1] for c in closings], np.int64),
             np.array([c[2] for c in closings], np.uint64),
         )
-
-
-@dataclass(slots=True)
-class Remarks:
-    """Numbers of rows which tell of misbehaving producers."""
-
-    unknown_flags: int = 0
-    rollbacks: int = 0
-    mixed: int = 0
 
 
 @dataclass(slots=True)
@@ -75,15 +71,16 @@ class Decision:
     """Producers with open spans which begin in the batch."""
     replay: ReplaySpan | None = None
     """The commit by the last consumed row, of a span whose rows weren't all retained."""
-    remarks: Remarks = field(default_factory=Remarks)
+    remarks: Remarks = Remarks()  # noqa: RUF009 - a tuple.
 
 
-class _Track:
-    """Bounds of a producer, and the rows of the batch in its open span."""
+class _Track(LiveBounds):
+    """The bounds of a producer, and its pending rows of the batch."""
 
-    __slots__ = ("begin", "carried", "closed", "max", "min", "missing", "rows")
+    __slots__ = ("carried", "closed", "missing", "rows")
 
     def __init__(self, bounds: Bounds, *, missing: bool) -> None:
+        # Hot: a call of the base class would cost small batches some percent.
         self.min, self.max, self.begin = bounds
         self.missing = missing
         self.carried = self.begin != -1 and not missing
@@ -91,6 +88,7 @@ class _Track:
         self.rows: list[int] = []
 
     def close(self, clock: int) -> None:
+        """Have all up to a clock done, and nothing pending."""
         self.min = self.max = clock
         self.begin = -1
         self.missing = self.carried = False
@@ -114,7 +112,7 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
     committed: list[int] = []
     terminators: list[int] = []
     closings: list[tuple[int, int, int]] = []
-    remarks = Remarks()
+    unknown_flags = old_acks = mixed = 0
     replay: ReplaySpan | None = None
     row = -1
     columns = zip(producers, clocks, batch.flags.tolist(), batch.begin.tolist(), strict=True)
@@ -125,9 +123,9 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
             continue
         track = tracks.get(producer)
         if track is None:
-            bounds = known.get(producer) or (clock - 1, clock - 1, -1)
+            bounds = known.get(producer) or unseen(clock)
             track = tracks[producer] = _Track(bounds, missing=producer in missing)
-        if flags == _CONTINUE:
+        if flags == CONTINUE:
             if clock > track.max:
                 track.max = clock
                 if track.begin == -1:
@@ -136,15 +134,15 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
                     track.rows.append(row)
             continue
         limit = 0
-        if flags != _ACK:
-            remarks.unknown_flags += flags != 0
+        if flags != ACK:
+            unknown_flags += flags > ACK
             if clock <= track.min:
                 continue
-            remarks.mixed += track.begin != -1
+            mixed += track.begin != -1
             committed.append(row)
             terminators.append(row)
         elif clock <= track.min:
-            remarks.rollbacks += clock < track.min
+            old_acks += clock < track.min
         elif track.missing:
             replay = ReplaySpan(producer, track.begin, begin, track.min, clock)
         else:
@@ -176,5 +174,5 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
             if t.begin != -1 and (t.closed or producer not in known or known[producer][2] == -1)
         ],
         replay,
-        remarks,
+        Remarks(unknown_flags, old_acks, mixed),
     )

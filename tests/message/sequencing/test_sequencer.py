@@ -345,13 +345,13 @@ def test_memory_is_bounded_with_many_producers():
     for i in range(2000):
         producer = i.to_bytes(6, "big")
         log.append(Envelope("j", i, i + 1, i + 1, Flags(1), producer, None))
-    sequencer.queue_batch(log)
-    held = sum(len(p.span) for p in sequencer._journals["j"].values())
+    sequencer.queue_commits(log)
+    held = sum(len(p.span) for p in sequencer._table.journals["j"].values())
     assert held <= 10 + 2000
     for i in range(2000, 9000):
         log.append(Envelope("j", i, i + 1, i + 1, Flags(1), A, None))  # noqa: PERF401
-    sequencer.queue_batch(log, 2000)
-    assert sum(len(p.span) for p in sequencer._journals["j"].values()) <= 10 + 2001 + 10
+    sequencer.queue_commits(log, 2000)
+    assert sum(len(p.span) for p in sequencer._table.journals["j"].values()) <= 10 + 2001 + 10
 
 
 def test_commits_which_are_dequeued_together():
@@ -418,7 +418,7 @@ def test_commits_settled_one_by_one(ring, seed):
 
 def test_forgotten_journals():
     log = [row("A1c", 0), row("A2c", 1), row("B1c", 2), row("A3k", 3), row("A4c", 4)]
-    for queue in ("queue_batch", "queue_commits"):
+    for queue in ("queue_commits",):
         for buffer in (1, 100):
             sequencer = Sequencer(buffer=buffer)
             getattr(sequencer, queue)(copies(log))
@@ -509,7 +509,7 @@ def deliver_by_rows(log, ring):
 def sequencer_states(sequencer):
     return [
         (p.producer, p.min, p.max, p.begin)
-        for producers in sequencer._journals.values()
+        for producers in sequencer._table.journals.values()
         for p in producers.values()
     ]
 
@@ -528,7 +528,7 @@ def take_all(sequencer, log, rng):
             got += taken
             if taken:
                 sequencer.settle(rng.randrange(len(taken) + 1))
-                if sequencer._taken is not None:
+                if sequencer._emission._taken is not None:
                     sequencer.settle(len(taken))
         sequencer.finish_replay()
     taken = sequencer.take()
@@ -571,7 +571,7 @@ def queue_outside(sequencer, envelopes, start):
     return sequencer.queue_commits(envelopes, start, transactions=False)
 
 
-@pytest.mark.parametrize("queue", [Sequencer.queue_batch, Sequencer.queue_commits, queue_outside])
+@pytest.mark.parametrize("queue", [Sequencer.queue_commits, queue_outside])
 @pytest.mark.parametrize("kind", [well_formed, wild, outside])
 @given(seed=st.integers(0, 2**32), ring=st.sampled_from([0, 1, 2, 3, 5, 8, 100]))
 def test_batches_equal_rows(kind, queue, seed, ring):

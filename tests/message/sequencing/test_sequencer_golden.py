@@ -17,61 +17,108 @@ class DifferenceError(Exception):
     """A replay whose recorded rows hold zero clocks."""
 
 
+class IncomparableError(Exception):
+    """The recording prunes by the clock of a commit which is being dequeued."""
+
+
+class ByRows:
+    """Drives a Sequencer message by message."""
+
+    is_exact = True
+    """Whether checkpoints within a commit are those which were recorded."""
+
+    def __init__(self, sequencer):
+        self.sequencer = sequencer
+        self.feed = None
+
+    def queue(self, row, label):
+        assert self.sequencer.queue_uncommitted(row).label == label
+
+    def next(self):
+        """Return the next message of the commit, or None, once the last one is processed."""
+        while self.feed:
+            if self.sequencer.offer_replay(self.feed.pop(0)):
+                return self.sequencer.dequeued
+        if self.feed is not None:
+            self.sequencer.finish_replay()
+            self.feed = None
+        return self.sequencer.dequeued if self.sequencer.step() else None
+
+
+class ByBatches(ByRows):
+    """Drives one by batches, as readers do, and settles messages one by one."""
+
+    is_exact = False
+
+    def __init__(self, sequencer):
+        super().__init__(sequencer)
+        self.taken, self.at = None, 0
+
+    def queue(self, row, label):
+        self.taken = None
+        assert self.sequencer.queue_commits([row]) == 1
+        outcome = next(o for o in QueueOutcome if o.label == label)
+        commits = (
+            QueueOutcome.OUTSIDE_COMMIT,
+            QueueOutcome.ACK_EMPTY,
+            QueueOutcome.ACK_COMMIT_RING,
+            QueueOutcome.ACK_COMMIT_REPLAY,
+        )
+        assert self.sequencer.emitting == (outcome in commits)
+        assert not self.sequencer.replay_required or outcome == QueueOutcome.ACK_COMMIT_REPLAY
+
+    def next(self):
+        while True:
+            if self.taken is not None:
+                self.sequencer.settle(self.at)
+                if self.at < len(self.taken):
+                    self.at += 1
+                    return self.taken[self.at - 1]
+                self.taken = None
+            elif not self.sequencer.emitting:
+                return None
+            elif self.feed:
+                self.taken, self.at = self.sequencer.take_replay([self.feed.pop(0)]) or None, 0
+            elif self.feed is not None:
+                self.sequencer.finish_replay()
+                self.feed = None
+            else:
+                self.taken, self.at = self.sequencer.take(), 0
+
+
 def make(journal, producer, clock, flags, begin, end):
     return Envelope(journal, begin, end, clock, Flags(flags), bytes.fromhex(producer), None)
 
 
-def run_trace(trace, *, batch):
+def run_trace(trace, driver):
     journals, producers = trace["journals"], trace["producers"]
     events = [make(journals[j], producers[p], c, f, b, e) for j, p, c, f, b, e in trace["events"]]
     index = {(e.journal, e.begin): i for i, e in enumerate(events)}
-    sequencer = Sequencer(buffer=trace["ring"])
-    checkpoint = sequencer.checkpoint()
+    driven = driver(Sequencer(buffer=trace["ring"]))
+    checkpoint = driven.sequencer.checkpoint()
     queued = None
-    feed = None
-
-    def position(env):
-        return index[env.journal, env.begin]
 
     def advance(count):
         """Dequeue `count` rows, or all of them."""
-        nonlocal feed
         got = []
-        while count is None or len(got) < count:
-            while feed:
-                offered = feed.pop(0)
-                if sequencer.offer_replay(offered):
-                    got.append(position(sequencer.dequeued))
-                    break
-            else:
-                if feed is not None:
-                    sequencer.finish_replay()
-                    feed = None
-                if not sequencer.step():
-                    break
-                got.append(position(sequencer.dequeued))
+        while (count is None or len(got) < count) and (row := driven.next()) is not None:
+            got.append(index[row.journal, row.begin])
         return got
 
     for step in trace["steps"]:
-        kind = step[0]
+        kind, sequencer = step[0], driven.sequencer
         if kind == "queue":
             queued = events[step[1]]
-            if batch:
-                assert sequencer.queue_batch([queued]) == 1
-                want = QueueOutcome[outcome_name(step[2])]
-                assert sequencer.emitting == (want in {1, 7, 8, 9})
-                assert sequencer.replay_required == (want == 9)
-            else:
-                outcome = sequencer.queue_uncommitted(queued)
-                assert outcome.label == step[2]
+            driven.queue(queued, step[2])
             assert sequencer.has_pending == step[3]
         elif kind == "replay":
-            replay = sequencer.replay_range()
-            assert (replay.journal, replay.begin, replay.end) == (queued.journal, step[1], step[2])
+            if step[1] == step[2] and not driven.is_exact and not sequencer.replay_required:
+                continue  # It was recorded within a commit of nothing but this acknowledgement.
+            journal, begin, end = sequencer.replay_range()
+            assert (journal, end) == (queued.journal, step[2])
+            assert begin == step[1] if driven.is_exact else begin <= step[1]
             sequencer.start_replay()
-            feed = [
-                e for e in events if e.journal == queued.journal and step[1] <= e.begin < step[2]
-            ]
+            driven.feed = [e for e in events if e.journal == journal and begin <= e.begin < end]
         elif kind in {"drain", "step"}:
             got = advance(None if kind == "drain" else len(step[1]))
             if got != step[1]:
@@ -91,34 +138,39 @@ def run_trace(trace, *, batch):
                 [journals.index(s.journal), producers.index(s.producer.hex()), s.last_ack, s.begin]
                 for s in checkpoint.producers
             ]
-            assert sorted(states) == step[3], step
+            want = step[3]
+            if sequencer.emitting and not driven.is_exact:
+                # How far a commit is, is told in another way, which is exact as well.
+                of = [journals.index(queued.journal), producers.index(queued.producer.hex())]
+                states, want = ([s for s in every if s[:2] != of] for every in (states, want))
+                if step[1] and {(j, p) for j, p, *_ in states} != {(j, p) for j, p, *_ in want}:
+                    raise IncomparableError
+            assert sorted(states) == want, step
             assert not sequencer.has_pending
         else:
             assert kind == "restart"
             stored = SequencerCheckpoint.from_proto(checkpoint.to_proto())
-            sequencer = Sequencer.from_checkpoint(stored, buffer=step[1])
-            feed = None
-
-
-def outcome_name(label):
-    return next(o.name for o in QueueOutcome if o.label == label)
+            driven = driver(Sequencer.from_checkpoint(stored, buffer=step[1]))
 
 
 def test_outcomes():
     assert {o.label: int(o) for o in QueueOutcome} == golden.load("sequencer.json")["outcomes"]
 
 
-@pytest.mark.parametrize("batch", [False, True])
-def test_traces(batch):
-    different, failures = set(), {}
+@pytest.mark.parametrize("driver", [ByRows, ByBatches])
+def test_traces(driver):
+    different, incomparable, failures = set(), 0, {}
     for number, trace in enumerate(golden.load("sequencer.json")["traces"]):
         try:
-            run_trace(trace, batch=batch)
+            run_trace(trace, driver)
         except DifferenceError:
             different.add(number)
+        except IncomparableError:
+            incomparable += 1
         except AssertionError as error:
             failures[number] = (trace["name"], error.args and str(error.args[0])[:200])
     assert failures == {}
+    assert incomparable == (0 if driver.is_exact else 1)
     assert different == set(known_differences.SEQUENCER_TRACES)
 
 
@@ -161,7 +213,7 @@ def test_misuse():
     assert sequencer.step() is False
     row = make("a/journal", "0123456789ab", 5, 0, 0, 10)
     sequencer.queue_uncommitted(row)
-    for queue in (lambda: sequencer.queue_uncommitted(row), lambda: sequencer.queue_batch([row])):
+    for queue in (lambda: sequencer.queue_uncommitted(row), lambda: sequencer.queue_commits([row])):
         with pytest.raises(SequencerStateError) as raised:
             queue()
         assert str(raised.value) in texts.values()

@@ -1,0 +1,194 @@
+"""Commits which are being dequeued: one of a producer, or many of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.message.sequencing.outcome import ReplayRange
+from gazette_aio.message.sequencing.producer import check_replayed
+from gazette_aio.protocol.errors import SequencerStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.sequencing.commit_run import CommitRun
+    from gazette_aio.message.sequencing.producer import Producer
+    from gazette_aio.message.sequencing.producer_table import ProducerTable
+
+
+class Emission:
+    """A commit of one producer, whose bounds creep up as its messages are processed.
+
+    Args:
+        producer: The producer, whose `max` is the clock up to which it commits.
+        rows: Its messages which are at hand. The last one is what commits.
+        replay_required: Whether messages before these are to be read again first.
+    """
+
+    __slots__ = ("_is_replaying", "_rows", "_taken", "producer", "replay_required", "settled")
+
+    def __init__(
+        self, producer: Producer, rows: list[Envelope[Any]], *, replay_required: bool
+    ) -> None:
+        self.producer = producer
+        self.replay_required = replay_required
+        self.settled = 0
+        """Number of messages processed, of those last taken."""
+        self._rows = rows
+        self._taken: list[Envelope[Any]] | None = None
+        self._is_replaying = False
+
+    @property
+    def journal(self) -> str:
+        """Journal of the commit."""
+        return self.producer.journal
+
+    @property
+    def end(self) -> int:
+        """Offset read through once the commit is processed."""
+        return self._rows[-1].end
+
+    def relies_on(self, producer: Producer) -> bool:
+        """Return whether the state of a producer is needed until the commit ends."""
+        return producer is self.producer
+
+    def replay_range(self) -> ReplayRange:
+        """Return the content to read again."""
+        if self._taken is not None and not self._is_replaying:
+            raise SequencerStateError("no message of the ring remains to dequeue")
+        return ReplayRange(self.journal, self.producer.begin, self._rows[0].begin)
+
+    def start_replay(self) -> None:
+        """Declare that messages of the replay follow."""
+        self.replay_required = False
+        self._is_replaying = True
+
+    def take_replay(self, envelopes: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
+        """Take messages which were read again, and return those of the commit; may be empty."""
+        self._require_replay()
+        assert self._taken is None, "messages taken before aren't settled"
+        producer = self.producer
+        low, high, begin, identity = producer.min, producer.max, producer.begin, producer.producer
+        end = self._rows[0].begin
+        taken: list[Envelope[Any]] = []
+        for envelope in envelopes:
+            check_replayed(envelope, producer.journal, begin, end)
+            clock = envelope.clock
+            # Invariant: no zero clock is above `low`: such messages were delivered when first read.
+            if low < clock <= high and envelope.producer == identity:
+                low, begin = clock, envelope.begin
+                taken.append(envelope)
+        self._taken = taken or None
+        self.settled = 0
+        return taken
+
+    def finish_replay(self) -> None:
+        """Declare the end of the replay."""
+        self._require_replay()
+        self._is_replaying = False
+
+    def abort_replay(self) -> None:
+        """Require a new replay, of the range which processed messages have tightened."""
+        self._require_replay()
+        self._is_replaying, self.replay_required = False, True
+        self._taken = None
+
+    def _require_replay(self) -> None:
+        if not self._is_replaying:
+            raise SequencerStateError("no replay is under way")
+
+    def take(self) -> list[Envelope[Any]]:
+        """Return the messages which are at hand; may be empty."""
+        if self.replay_required:
+            raise SequencerStateError("caller was required to StartReplay, and didn't")
+        if self._is_replaying:
+            raise SequencerStateError("replay isn't finished")
+        if self._taken is not None:
+            return self._taken
+        rows, low, high = self._rows, self.producer.min, self.producer.max
+        # Retained clocks increase, but for the last: only the ends have to be looked at.
+        if rows[0].clock <= low or (len(rows) > 1 and rows[-2].clock >= rows[-1].clock):
+            every, rows = rows, list["Envelope[Any]"]()
+            for row in every:
+                if row.clock == 0 or low < row.clock <= high:
+                    low = row.clock
+                    rows.append(row)
+        self._taken = rows
+        self.settled = 0
+        return rows
+
+    def settle(self, count: int) -> bool:
+        """Declare the first `count` messages processed, and return whether the commit ends."""
+        taken = self._taken
+        if taken is None:
+            raise SequencerStateError("no messages were taken")
+        assert self.settled <= count <= len(taken), "messages are settled in order"
+        self.settled = count
+        if count:
+            last = taken[count - 1]
+            self.producer.min, self.producer.begin = last.clock, last.begin
+        if count < len(taken):
+            return False
+        self._taken = None
+        return not self._is_replaying
+
+
+class RunEmission:
+    """Commits of a run, which are dequeued as if they were one.
+
+    Producers stay as they are until all of it is processed, as is usual. Where it's processed in
+    parts, the messages are queued one by one up to there.
+    """
+
+    __slots__ = ("_commit", "_done", "_next", "_run", "_settled", "_table", "size")
+
+    replay_required = False
+
+    def __init__(self, table: ProducerTable, run: CommitRun) -> None:
+        self.size = 0
+        """Bytes of the batch which the run is the end of."""
+        self._table = table
+        self._run = run
+        self._settled = 0
+        self._next = run.start  # Index of the next message to queue.
+        self._commit: Emission | None = None  # The one which is partly processed.
+        self._done = 0  # Number of messages of the commits before that.
+
+    @property
+    def journal(self) -> str:
+        """Journal of the run."""
+        return self._run.rows[0].journal
+
+    def relies_on(self, producer: Producer) -> bool:
+        """Return whether the state of a producer is needed until the run ends."""
+        return producer.journal == self.journal and producer.producer in self._run.producers
+
+    def take(self) -> list[Envelope[Any]]:
+        """Return the messages of all commits."""
+        return self._run.rows
+
+    def settle(self, count: int) -> bool:
+        """Declare the first `count` messages processed, and return whether the run ends."""
+        run, is_all = self._run, count == len(self._run.rows)
+        assert self._settled <= count <= len(run.rows), "messages are settled in order"
+        self._settled = count
+        if is_all and self._next == run.start:
+            self._table.apply(run)
+        else:
+            self._queue_until(count, is_all=is_all)
+        return is_all
+
+    def _queue_until(self, count: int, *, is_all: bool) -> None:
+        run, table = self._run, self._table
+        while self._done < count or (is_all and self._next < run.end):
+            if self._commit is None:
+                _, self._commit = table.queue(run.envelopes[self._next])
+                self._next += 1
+                continue
+            taken = len(self._commit.take())
+            if not self._commit.settle(min(count - self._done, taken)):
+                return
+            table.finish(self._commit)
+            self._done += taken
+            self._commit = None
