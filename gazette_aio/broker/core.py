@@ -18,7 +18,7 @@ from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, os_error_text
-from gazette_aio.broker.host.metrics import Metrics
+from gazette_aio.broker.host.metrics import BrokerMetrics
 from gazette_aio.broker.host.scheduler import Scheduler
 from gazette_aio.broker.host.workers import Background, Workers
 from gazette_aio.broker.journal.replicas import Replicas
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.journal.replica import Replica
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
 _APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
@@ -118,7 +118,7 @@ class BrokerCore:
         io = Workers(_IO_THREADS, "broker-io")
         bulk = Workers(_BULK_THREADS, "broker-bulk")
         background = Background()
-        metrics = Metrics()
+        metrics = BrokerMetrics()
         data = DataDirectory(files, path, sync=syncs)
         if control is None:
             control = BrokerControl(ManualClock(follow=options.clock))
@@ -323,7 +323,7 @@ class BrokerCore:
         await asyncio.to_thread(runtime.io.close)
         self._data.close()
 
-    def _adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
+    def _adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
         for spec in transaction.puts:
             if (item := self.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)

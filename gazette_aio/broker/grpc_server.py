@@ -164,7 +164,7 @@ class JournalService:
         self, _messages: AsyncIterator[bytes], context: Context
     ) -> pb.AppendResponse | None:
         def call(claims: pb.Claims) -> Awaitable[pb.AppendResponse]:
-            return serve_append(self._core, claims, _AppendMessages(context))
+            return serve_append(self._core, claims, _ReceivedMessages(context))
 
         return await self._run("Append", pb.Capability.APPEND, context, call)
 
@@ -213,7 +213,7 @@ def encode_read(response: pb.ReadResponse | ContentChunk) -> bytes:
     return b"".join((head, b"\x3a", encode_varint(len(content)), content))
 
 
-class _AppendMessages:
+class _ReceivedMessages:
     """Messages of an append.
 
     They're read from the call itself: the library's iterator is two generators more per message.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.files import FileOps
-    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.metrics import BrokerMetrics
     from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.host.scheduler import Scheduler
     from gazette_aio.broker.host.workers import Background, Workers
@@ -32,7 +32,7 @@ class Runtime:
     background: Background
     scheduler: Scheduler
     stores: StoreRegistry
-    metrics: Metrics
+    metrics: BrokerMetrics
 
     @property
     def syncs(self) -> bool:

@@ -18,7 +18,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerControl, EmbeddedBroker, ManualClock
 from gazette_aio.broker.control.handles import Hold
-from gazette_aio.broker.control.rules import Rule, RuleBook, journals_of
+from gazette_aio.broker.control.rules import RequestRule, RuleBook, journals_of
 from gazette_aio.client import JournalClient, connect
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
@@ -76,7 +76,7 @@ def requests_of(name: str) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize(("kind", "request_"), requests_of("a/b"))
 def test_rules_match_journals(kind: Any, request_: Any) -> None:
     def matches(journal: Any) -> bool:
-        return Rule(kind, None, journal=journal).matches(kind, request_)
+        return RequestRule(kind, None, journal=journal).matches(kind, request_)
 
     assert "a/b" in journals_of(request_)
     assert matches(None)
@@ -86,14 +86,14 @@ def test_rules_match_journals(kind: Any, request_: Any) -> None:
     assert not matches("a")
     assert not matches("a/b/")
     assert not matches("b/")
-    assert not Rule("fragment_store_health", None).matches(kind, request_)
-    assert not Rule(kind, None, where=lambda _: False).matches(kind, request_)
+    assert not RequestRule("fragment_store_health", None).matches(kind, request_)
+    assert not RequestRule(kind, None, where=lambda _: False).matches(kind, request_)
 
 
 def test_rules_are_in_order_and_run_out() -> None:
     book = RuleBook()
     request = pb.ReadRequest(journal="a")
-    first, second = Rule("read", None, times=2), Rule("read", None)
+    first, second = RequestRule("read", None, times=2), RequestRule("read", None)
     book.add(first)
     book.add(second)
     assert book.next("read", request, 0) is first
@@ -113,7 +113,7 @@ def test_rules_are_in_order_and_run_out() -> None:
 def test_a_predicate_may_remove_rules() -> None:
     book = RuleBook()
 
-    def remove(*rules: Rule) -> Callable[[Any], bool]:
+    def remove(*rules: RequestRule) -> Callable[[Any], bool]:
         def where(_request: Any) -> bool:
             for rule in rules:
                 book.remove(rule)
@@ -121,9 +121,9 @@ def test_a_predicate_may_remove_rules() -> None:
 
         return where
 
-    own, later = Rule("read", None), Rule("read", None)
+    own, later = RequestRule("read", None), RequestRule("read", None)
     own.where = remove(own, later)
-    last = Rule("read", None)
+    last = RequestRule("read", None)
     for rule in (own, later, last):
         book.add(rule)
     assert book.next("read", pb.ReadRequest(), 0) is last

@@ -17,7 +17,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import Kind
+from gazette_aio.broker.journal.commit_log import EntryKind
 from gazette_aio.broker.keyspace import meta_log
 from gazette_aio.broker.service.append import serve_append
 from gazette_aio.broker.service.apply import serve_apply
@@ -238,7 +238,7 @@ async def test_a_log_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
         await send(core, b"content", journal=NAME)
     (log,) = (tmp_path / "data" / "journals").glob(f"*/{0:016x}.log")
     before = log.read_bytes()
-    later = before + encode_record(b"jl" + bytes([max(Kind) + 1]) + b"of a later version")
+    later = before + encode_record(b"jl" + bytes([max(EntryKind) + 1]) + b"of a later version")
     log.write_bytes(later)
     async with running(tmp_path / "data", FileOps()) as core:
         with pytest.raises(RpcError, match=f"unknown record at offset {len(before)}"):

@@ -20,7 +20,7 @@ from gazette_aio.serving.rpc_error import RpcError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from gazette_aio.broker.control.rules import FailWith, JournalRule, Kind, Moment, Respond
+    from gazette_aio.broker.control.rules import FailWith, JournalRule, Moment, RequestKind, Respond
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.scheduler import Scheduler
     from gazette_aio.broker.stores import StoreRegistry
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
     responses: list[Message] | None
     """What it's answered, or None if it's served."""
-    cut: rules.Cut | None
+    cut: rules.RuleCut | None
     """How its stream is broken."""
 
 
@@ -67,7 +67,7 @@ class BrokerControl:
         return f"<BrokerControl {self._rules!r} waiting={len(self._waits)} {self.clock!r}>"
 
     @property
-    def kinds(self) -> frozenset[Kind]:
+    def kinds(self) -> frozenset[RequestKind]:
         """Kinds of requests which there are rules for; the broker looks no further without any."""
         return self._rules.kinds
 
@@ -75,7 +75,7 @@ class BrokerControl:
 
     def once(
         self,
-        kind: Kind,
+        kind: RequestKind,
         *,
         journal: JournalRule | None = None,
         where: Where | None = None,
@@ -101,11 +101,11 @@ class BrokerControl:
             TypeError: If a response isn't of the kind's type.
         """
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
-        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where, times=1))
+        return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where, times=1))
 
     def keep(
         self,
-        kind: Kind,
+        kind: RequestKind,
         *,
         journal: JournalRule | None = None,
         where: Where | None = None,
@@ -115,37 +115,39 @@ class BrokerControl:
     ) -> RuleHandle:
         """Answer all requests as `once` does the next one, until the rule is removed."""
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
-        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where))
+        return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where))
 
     def observe(
-        self, kind: Kind, *, journal: JournalRule | None = None, where: Where | None = None
+        self, kind: RequestKind, *, journal: JournalRule | None = None, where: Where | None = None
     ) -> Observation:
         """See requests, and let them pass."""
-        return Observation(self._rules, rules.Rule(kind, None, journal, where))
+        return Observation(self._rules, rules.RequestRule(kind, None, journal, where))
 
     def hold(
-        self, kind: Kind, *, journal: JournalRule | None = None, where: Where | None = None
+        self, kind: RequestKind, *, journal: JournalRule | None = None, where: Where | None = None
     ) -> Hold:
         """Let requests wait until they're released or failed.
 
         When the broker stops, those which wait fail as `UNAVAILABLE`.
         """
-        return Hold(self._rules, rules.Rule(kind, None, journal, where), self._waits)
+        return Hold(self._rules, rules.RequestRule(kind, None, journal, where), self._waits)
 
     def delay(
         self,
-        kind: Kind,
+        kind: RequestKind,
         *,
         seconds: float,
         journal: JournalRule | None = None,
         where: Where | None = None,
     ) -> RuleHandle:
         """Let each request wait for a number of seconds of the broker's clock."""
-        return RuleHandle(self._rules, rules.Rule(kind, rules.pause(seconds), journal, where))
+        return RuleHandle(
+            self._rules, rules.RequestRule(kind, rules.pause(seconds), journal, where)
+        )
 
     def cut(
         self,
-        kind: Kind,
+        kind: RequestKind,
         *,
         journal: JournalRule | None = None,
         where: Where | None = None,
@@ -181,7 +183,7 @@ class BrokerControl:
         )
         if times is not None and times < 1:
             raise ValueError(f"a rule is for one or more requests (not {times})")
-        return RuleHandle(self._rules, rules.Rule(kind, action, journal, where, times=times))
+        return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where, times=times))
 
     # Stores and time
 
@@ -241,7 +243,7 @@ class BrokerControl:
         """Whether the broker is stopping, or has stopped."""
         return self._waits.stopping
 
-    async def admit(self, kind: Kind, request: Message) -> Verdict:
+    async def admit(self, kind: RequestKind, request: Message) -> Verdict:
         """Apply rules to a request; return what becomes of it.
 
         Raises:
@@ -249,24 +251,24 @@ class BrokerControl:
 
         Cancellation: safe.
         """
-        cut: rules.Cut | None = None
+        cut: rules.RuleCut | None = None
         serial = 0
         while (rule := self._rules.next(kind, request, serial)) is not None:
             serial = rule.serial
             match rule.action:
-                case rules.Answer(respond):
+                case rules.RuleAnswer(respond):
                     responses = respond(request)
                     if responses is not None:
                         self._rules.apply(rule)
                         return Verdict(responses, cut)
-                case rules.Failure(code, text):
+                case rules.RuleFailure(code, text):
                     self._rules.apply(rule)
                     raise RpcError(text, code)
-                case rules.Cut() as found:
+                case rules.RuleCut() as found:
                     if cut is None:
                         cut = found
                         self._rules.apply(rule)
-                case rules.Pause(seconds):
+                case rules.RulePause(seconds):
                     self._rules.apply(rule)
                     await self._pause(seconds)
                 case Hold() as hold:

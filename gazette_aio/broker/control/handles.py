@@ -60,7 +60,7 @@ class Waits:
         """Fail all waits, now and later, as the broker stops."""
         self.stopping = True
         for future in list(self._futures):
-            resolve(future, rules.Failure("UNAVAILABLE", STOPPING))
+            resolve(future, rules.RuleFailure("UNAVAILABLE", STOPPING))
 
 
 class _Removable(ABC):
@@ -85,7 +85,7 @@ class _Removable(ABC):
 class RuleHandle(_Removable):
     """A rule of a `BrokerControl`; a context manager which removes it."""
 
-    def __init__(self, book: rules.RuleBook, rule: rules.Rule) -> None:
+    def __init__(self, book: rules.RuleBook, rule: rules.RequestRule) -> None:
         self._book = book
         self._rule = rule
         book.add(rule)
@@ -115,7 +115,7 @@ class Observation(RuleHandle):
     What's seen is what arrived, whether it's valid or not. Of an append it's the first message.
     """
 
-    def __init__(self, book: rules.RuleBook, rule: rules.Rule) -> None:
+    def __init__(self, book: rules.RuleBook, rule: rules.RequestRule) -> None:
         super().__init__(book, rule)
         rule.action = self
         self.requests: list[Any] = []
@@ -167,7 +167,7 @@ class Observation(RuleHandle):
 class Hold(RuleHandle):
     """Requests which wait until they're released, or failed."""
 
-    def __init__(self, book: rules.RuleBook, rule: rules.Rule, waits: Waits) -> None:
+    def __init__(self, book: rules.RuleBook, rule: rules.RequestRule, waits: Waits) -> None:
         super().__init__(book, rule)
         rule.action = self
         self._waits = waits
@@ -217,7 +217,7 @@ class Hold(RuleHandle):
         """End the hold: requests which are held go on. Idempotent."""
         self.release()
 
-    def _end(self, count: int | None, failure: rules.Failure | None) -> None:
+    def _end(self, count: int | None, failure: rules.RuleFailure | None) -> None:
         if count is None:
             super().remove()
         # Race: a request may be cancelled which hasn't left yet.
@@ -271,7 +271,7 @@ class StoreFailure(_Removable):
         return pb.StoreError(self._error)
 
 
-def resolve(future: asyncio.Future[None], failure: rules.Failure | None) -> None:
+def resolve(future: asyncio.Future[None], failure: rules.RuleFailure | None) -> None:
     """End a wait, unless it's over."""
     if future.done():
         return

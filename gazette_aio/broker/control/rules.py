@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.journal import strip_meta
 
-Kind = Literal[
+RequestKind = Literal[
     "list", "apply", "read", "append", "list_fragments", "fragment_store_health", "replicate"
 ]
 """Kind of a request."""
@@ -36,7 +36,7 @@ or None to let the request pass."""
 
 FAILED_TEXT: Final = "failed on request of a test"
 
-RESPONSES: Final[dict[Kind, type[Message]]] = {
+RESPONSES: Final[dict[RequestKind, type[Message]]] = {
     "list": pb.ListResponse,
     "apply": pb.ApplyResponse,
     "read": pb.ReadResponse,
@@ -75,30 +75,30 @@ _CODES: Final = frozenset(
 # What rules ask
 
 
-class Answer(NamedTuple):
+class RuleAnswer(NamedTuple):
     """Answer the request."""
 
     responses: Callable[[Message], list[Message] | None]
     """Returns the responses to a request, or None to let it pass."""
 
 
-class Failure(NamedTuple):
+class RuleFailure(NamedTuple):
     """Fail the request."""
 
     code: str
     text: str
 
 
-class Pause(NamedTuple):
+class RulePause(NamedTuple):
     """Let the request wait for a while."""
 
     seconds: float
 
 
-class Cut(NamedTuple):
+class RuleCut(NamedTuple):
     """Serve the request, and break its stream."""
 
-    failure: Failure | None
+    failure: RuleFailure | None
     """What to fail with; None ends the stream as if it were complete."""
     after_messages: int | None = None
     after_bytes: int | None = None
@@ -106,12 +106,12 @@ class Cut(NamedTuple):
 
 
 def answer(
-    kind: Kind,
+    kind: RequestKind,
     *,
     respond: Respond | None,
     fail: FailWith | None,
     status: pb.Status.ValueType | None,
-) -> Answer | Failure:
+) -> RuleAnswer | RuleFailure:
     """Return what a rule which answers asks; exactly one of the arguments must be given.
 
     Raises:
@@ -130,11 +130,11 @@ def answer(
         def call(request: Message) -> list[Message] | None:
             return _responses(kind, function(request))
 
-        return Answer(call)
+        return RuleAnswer(call)
     return _always(_responses(kind, respond))
 
 
-def failure(fail: FailWith) -> Failure:
+def failure(fail: FailWith) -> RuleFailure:
     """Return a failure.
 
     Raises:
@@ -143,17 +143,17 @@ def failure(fail: FailWith) -> Failure:
     code, text = (fail, FAILED_TEXT) if isinstance(fail, str) else fail
     if code not in _CODES:
         raise ValueError(f"{code!r} isn't the name of a gRPC code")
-    return Failure(code, text)
+    return RuleFailure(code, text)
 
 
 def cut(
-    kind: Kind,
+    kind: RequestKind,
     *,
     after_messages: int | None,
     after_bytes: int | None,
     at: Moment | None,
     fail: FailWith | None,
-) -> Cut:
+) -> RuleCut:
     """Return how a stream is broken.
 
     Raises:
@@ -172,10 +172,10 @@ def cut(
     if min(after_messages or 0, after_bytes or 0) < 0:
         raise ValueError("a stream is cut after zero or more messages or bytes")
     failed = None if fail is None else failure(fail)
-    return Cut(failed, after_messages, after_bytes, at)
+    return RuleCut(failed, after_messages, after_bytes, at)
 
 
-def pause(seconds: float) -> Pause:
+def pause(seconds: float) -> RulePause:
     """Return a pause.
 
     Raises:
@@ -183,17 +183,17 @@ def pause(seconds: float) -> Pause:
     """
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ValueError(f"a delay is of zero or more seconds (not {seconds})")
-    return Pause(seconds)
+    return RulePause(seconds)
 
 
-def _always(responses: list[Message] | None) -> Answer:
+def _always(responses: list[Message] | None) -> RuleAnswer:
     def respond(_request: Message) -> list[Message] | None:
         return responses
 
-    return Answer(respond)
+    return RuleAnswer(respond)
 
 
-def _responses(kind: Kind, made: Message | Sequence[Message] | None) -> list[Message] | None:
+def _responses(kind: RequestKind, made: Message | Sequence[Message] | None) -> list[Message] | None:
     if made is None:
         return None
     responses = [made] if isinstance(made, Message) else list(made)
@@ -212,10 +212,10 @@ def _responses(kind: Kind, made: Message | Sequence[Message] | None) -> list[Mes
 
 
 @dataclass(eq=False, slots=True)
-class Rule:
+class RequestRule:
     """A rule for requests of one kind."""
 
-    kind: Kind
+    kind: RequestKind
     action: object
     """What it does with a request; None lets the request pass."""
     journal: JournalRule | None = None
@@ -229,7 +229,7 @@ class Rule:
     serial: int = field(default=0)
     """Its place in the order of rules."""
 
-    def matches(self, kind: Kind, request: Message) -> bool:
+    def matches(self, kind: RequestKind, request: Message) -> bool:
         """Return whether the rule is for a request."""
         if kind != self.kind:
             return False
@@ -244,22 +244,22 @@ class RuleBook:
     """Rules in their order."""
 
     def __init__(self) -> None:
-        self.kinds: frozenset[Kind] = frozenset()
+        self.kinds: frozenset[RequestKind] = frozenset()
         """Kinds of requests which there are rules for."""
-        self._rules: dict[int, Rule] = {}
+        self._rules: dict[int, RequestRule] = {}
         self._serial = 0
 
     def __repr__(self) -> str:
         return f"<RuleBook rules={len(self._rules)}>"
 
-    def __contains__(self, rule: Rule) -> bool:
+    def __contains__(self, rule: RequestRule) -> bool:
         return self._rules.get(rule.serial) is rule
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[RequestRule]:
         """Iterate the rules as of now."""
         return iter(list(self._rules.values()))
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: RequestRule) -> None:
         """Add a rule, behind all others.
 
         Raises:
@@ -272,13 +272,13 @@ class RuleBook:
         self._rules[rule.serial] = rule
         self.kinds = self.kinds.union((rule.kind,))
 
-    def remove(self, rule: Rule) -> None:
+    def remove(self, rule: RequestRule) -> None:
         """Remove a rule, if it's still there."""
         if rule in self:
             del self._rules[rule.serial]
             self.kinds = frozenset(rule.kind for rule in self)
 
-    def next(self, kind: Kind, request: Message, after: int) -> Rule | None:
+    def next(self, kind: RequestKind, request: Message, after: int) -> RequestRule | None:
         """Return the first rule for a request behind the one of serial number `after`."""
         for rule in self:
             # A predicate may remove rules, its own among them.
@@ -287,7 +287,7 @@ class RuleBook:
                 return rule
         return None
 
-    def apply(self, rule: Rule) -> None:
+    def apply(self, rule: RequestRule) -> None:
         """Count a request to which a rule is applied, and remove the rule if it was the last."""
         rule.hits += 1
         if rule.times is not None and rule.hits >= rule.times:
@@ -325,7 +325,7 @@ class CutCounter:
 
     __slots__ = ("_bytes", "_cut", "_messages")
 
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: RuleCut) -> None:
         self._cut = cut
         self._messages = 0
         self._bytes = 0
@@ -351,7 +351,7 @@ class CutCounter:
 
 
 def completed(
-    kind: Kind, responses: Sequence[Any], routed: pb.Header, unrouted: pb.Header
+    kind: RequestKind, responses: Sequence[Any], routed: pb.Header, unrouted: pb.Header
 ) -> list[Any]:
     """Return copies of responses, with the parts which clients insist on.
 
@@ -374,7 +374,7 @@ def completed(
     return out
 
 
-def _has_header(kind: Kind, response: Any, *, first: bool) -> bool:
+def _has_header(kind: RequestKind, response: Any, *, first: bool) -> bool:
     match kind:
         case "read":
             return first and not response.content

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.gateway.connection import Server
-    from gazette_aio.broker.gateway.routes import Routes
+    from gazette_aio.broker.gateway.connection import GatewayServer
+    from gazette_aio.broker.gateway.routes import GatewayRoutes
 
 _BIND_ATTEMPTS = 5
 _CONNECTION = "gazette_aio.broker.gateway.connection"
@@ -46,8 +46,8 @@ class HttpGateway:
         self._allow_origins = tuple(allow_origins)
         self._allow_unauthenticated = allow_unauthenticated
         self._listener: asyncio.Server | TlsListener | None = None
-        self._server: Server | None = None
-        self._routes: Routes | None = None
+        self._server: GatewayServer | None = None
+        self._routes: GatewayRoutes | None = None
 
     def __repr__(self) -> str:
         if self._listener is None or self._server is None or self._routes is None:
@@ -74,12 +74,12 @@ class HttpGateway:
         if not {_CONNECTION, _ROUTES} <= sys.modules.keys():
             # The library takes a while to import, which others needn't wait for.
             await self._core.runtime.io.run(importlib.import_module, _ROUTES)
-        routes = self._routes = importlib.import_module(_ROUTES).Routes(
+        routes = self._routes = importlib.import_module(_ROUTES).GatewayRoutes(
             self._core,
             allow_origins=self._allow_origins,
             allow_unauthenticated=self._allow_unauthenticated,
         )
-        server = self._server = importlib.import_module(_CONNECTION).Server(routes.answer)
+        server = self._server = importlib.import_module(_CONNECTION).GatewayServer(routes.answer)
         try:
             listener = await _listen(server, host, port)
         except OSError as error:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.gateway.target import Target
+    from gazette_aio.broker.gateway.target import RequestTarget
     from gazette_aio.broker.service.append import AppendMessage
 
 
@@ -58,7 +58,7 @@ class JournalRoutes:
         self._core = core
         self._authorize = authorize
 
-    async def answer(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         """Answer a request for the journal which a path names.
 
         Cancellation: aborts — a body ends without its last chunk, an append is rolled back.
@@ -74,7 +74,7 @@ class JournalRoutes:
                 return text_response(f"unknown method: {method}", 400)
 
     async def _read(
-        self, request: web.BaseRequest, target: Target, *, metadata_only: bool
+        self, request: web.BaseRequest, target: RequestTarget, *, metadata_only: bool
     ) -> web.StreamResponse:
         try:
             claims = self._authorize(request, pb.Capability.READ)
@@ -100,7 +100,7 @@ class JournalRoutes:
             answer.relay.fail(error.text)
         return await answer.end()
 
-    async def _append(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _append(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         try:
             claims = self._authorize(request, pb.Capability.APPEND)
             check_append_query(target.query)

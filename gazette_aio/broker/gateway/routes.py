@@ -15,7 +15,7 @@ from gazette_aio.broker.gateway.journals import JournalRoutes
 from gazette_aio.broker.gateway.json_routes import JsonRoutes
 from gazette_aio.broker.gateway.metrics_text import CONTENT_TYPE, metrics_text
 from gazette_aio.broker.gateway.target import (
-    Target,
+    RequestTarget,
     TargetError,
     parse_target,
     redirect,
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.core import BrokerCore
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _VERBS = frozenset(("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE"))
 
 
-class Routes:
+class GatewayRoutes:
     """Answers requests.
 
     Args:
@@ -73,7 +73,7 @@ class Routes:
         except ConnectionError:
             raise
         except Exception as error:
-            logger.exception("request failed", extra={"method": request.method})
+            _logger.exception("request failed", extra={"method": request.method})
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("the answer isn't whole") from None
             return text_response(f"{type(error).__name__}: {error}", 500)
@@ -114,7 +114,7 @@ class Routes:
             return self._metrics(request)
         if path.startswith("/v1/"):
             return await self._json.answer(request, path)
-        return await self._journals.answer(request, Target(path, target.query))
+        return await self._journals.answer(request, RequestTarget(path, target.query))
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the counters, with the write heads of those journals which the client may list."""

@@ -18,7 +18,7 @@ class TargetError(Exception):
     """A target can't be parsed; the text tells why."""
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """Target of a request."""
 
     path: str
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     """Without the question mark, still escaped."""
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> RequestTarget:
     """Parse the target of a request line.
 
     Args:
@@ -42,10 +42,10 @@ def parse_target(text: str) -> Target:
     if bad := _BAD_ESCAPE.search(path):
         raise TargetError(f"invalid URL escape {quote(bad[0])}")
     content = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
-    return Target(content.decode("utf-8", "replace"), query)
+    return RequestTarget(content.decode("utf-8", "replace"), query)
 
 
-def redirect(target: Target) -> str | None:
+def redirect(target: RequestTarget) -> str | None:
     """Return the location which an unclean path is redirected to, None if the path is clean.
 
     A slash at the end is kept: what it means is judged with the journal's name.

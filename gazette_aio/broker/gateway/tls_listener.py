@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _HANDSHAKE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 0.5
@@ -90,7 +90,7 @@ class TlsListener:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return  # It's gone again.
         except OSError:
-            logger.warning("unable to accept connections", exc_info=True)
+            _logger.warning("unable to accept connections", exc_info=True)
             self._loop.remove_reader(listener)
             self._pauses[listener] = self._loop.call_later(
                 _PAUSE_SECONDS, self._loop.add_reader, listener, self._accept, listener
@@ -113,7 +113,7 @@ class TlsListener:
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
         except OSError as error:  # Errors of TLS are such, too.
-            logger.debug("no TLS was agreed on", extra={"error": str(error)})
+            _logger.debug("no TLS was agreed on", extra={"error": str(error)})
         except asyncio.CancelledError:
             # Race: the event loop forgets a connection which it hasn't begun to agree with.
             with contextlib.suppress(OSError):

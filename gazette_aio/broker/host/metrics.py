@@ -5,7 +5,7 @@ from __future__ import annotations
 from gazette_aio.serving.calls import CallCounts
 
 
-class Metrics(CallCounts):
+class BrokerMetrics(CallCounts):
     """Counters, each a plain number."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ MAX_PAYLOAD = 1 << 28
 """Longest payload which is written, and believed when it's read."""
 
 
-class Record(NamedTuple):
+class FoundRecord(NamedTuple):
     """A record as found in a log."""
 
     offset: int
@@ -32,7 +32,7 @@ def encode_record(payload: bytes) -> bytes:
     return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-def decode_record(data: bytes | memoryview, offset: int) -> Record | None:
+def decode_record(data: bytes | memoryview, offset: int) -> FoundRecord | None:
     """Return the record at `offset` of `data`, or None if there's no whole and sound one."""
     start = offset + HEADER_LENGTH
     if offset < 0 or start > len(data):
@@ -44,12 +44,12 @@ def decode_record(data: bytes | memoryview, offset: int) -> Record | None:
     payload = bytes(data[start:end])
     if zlib.crc32(payload) != checksum:
         return None
-    return Record(offset, end, payload)
+    return FoundRecord(offset, end, payload)
 
 
-def scan_records(data: bytes | memoryview) -> tuple[list[Record], int]:
+def scan_records(data: bytes | memoryview) -> tuple[list[FoundRecord], int]:
     """Return the sound records at the head of `data`, and the offset behind the last of them."""
-    records: list[Record] = []
+    records: list[FoundRecord] = []
     offset = 0
     while (record := decode_record(data, offset)) is not None:
         records.append(record)
@@ -57,7 +57,7 @@ def scan_records(data: bytes | memoryview) -> tuple[list[Record], int]:
     return records, offset
 
 
-def find_tagged_record(data: bytes, start: int, tag: bytes) -> Record | None:
+def find_tagged_record(data: bytes, start: int, tag: bytes) -> FoundRecord | None:
     """Return the first sound record behind `start` whose payload begins with `tag`.
 
     It tells damage in the middle of a log (something sound follows) from a torn tail.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.host.clock import Deadline
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,4 +115,4 @@ class Background:
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("background task failed", extra={"task": task.get_name()}, exc_info=error)
+            _logger.error("background task failed", extra={"task": task.get_name()}, exc_info=error)

@@ -22,7 +22,7 @@ _MARK = struct.Struct("<2sBq")
 _NO_REGISTERS = 0xFFFFFFFF
 
 
-class Kind(enum.IntEnum):
+class EntryKind(enum.IntEnum):
     """Kind of a record."""
 
     BEGIN = 1
@@ -59,7 +59,7 @@ class Commit:
 class Mark:
     """The fragment is complete, or persisted."""
 
-    kind: Kind
+    kind: EntryKind
     end: int
 
 
@@ -73,7 +73,7 @@ def encode_entry(entry: Entry) -> bytes:
             name = entry.journal.encode()
             head = _BEGIN.pack(
                 TAG,
-                Kind.BEGIN,
+                EntryKind.BEGIN,
                 entry.begin,
                 entry.previous_end,
                 entry.codec,
@@ -85,7 +85,7 @@ def encode_entry(entry: Entry) -> bytes:
             registers = entry.registers
             head = _COMMIT.pack(
                 TAG,
-                Kind.COMMIT,
+                EntryKind.COMMIT,
                 entry.end,
                 entry.length,
                 entry.digest,
@@ -103,13 +103,13 @@ def decode_entry(payload: bytes) -> Entry | None:
         return None
     try:
         match payload[2]:
-            case Kind.BEGIN:
+            case EntryKind.BEGIN:
                 return _decode_begin(payload)
-            case Kind.COMMIT:
+            case EntryKind.COMMIT:
                 return _decode_commit(payload)
-            case Kind.COMPLETE | Kind.PERSISTED:
+            case EntryKind.COMPLETE | EntryKind.PERSISTED:
                 _, kind, end = _MARK.unpack(payload)
-                return Mark(Kind(kind), end)
+                return Mark(EntryKind(kind), end)
             case _:
                 return None
     except (struct.error, ValueError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.records import encode_record, scan_records
-from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
+from gazette_aio.broker.journal.commit_log import EntryKind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
 from gazette_aio.broker.journal.index import IndexEntry
 from gazette_aio.protocol.journal import validate_path_component
@@ -204,7 +204,7 @@ def _remove(files: FileOps, local: LocalFragment) -> None:
 
 
 def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
-    record = encode_record(encode_entry(Mark(Kind.PERSISTED, local.fragment.end)))
+    record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, local.fragment.end)))
     # A mark which couldn't be written in full would hide a record behind it.
     _, end = scan_records(files.read_file(local.log_path))
     descriptor = files.open(local.log_path, os.O_RDWR)

@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.records import Record, scan_records
-from gazette_aio.broker.journal.commit_log import Begin, Commit, Entry, Kind, Mark, decode_entry
+from gazette_aio.broker.host.records import FoundRecord, scan_records
+from gazette_aio.broker.journal.commit_log import (
+    Begin,
+    Commit,
+    Entry,
+    EntryKind,
+    Mark,
+    decode_entry,
+)
 from gazette_aio.broker.journal.hashing import Hash, new_sha1
 from gazette_aio.broker.journal.spool import Spool, spool_paths
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.host.files import FileOps
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _SLICE_BYTES = 1 << 20
 
@@ -214,7 +221,7 @@ def _recover_fragment(
     return fragment
 
 
-def _decode(records: list[Record], path: Path) -> list[Entry]:
+def _decode(records: list[FoundRecord], path: Path) -> list[Entry]:
     entries: list[Entry] = []
     for record in records:
         if (entry := decode_entry(record.payload)) is None:
@@ -232,7 +239,7 @@ def _persisted_fragment(entries: list[Entry]) -> RecoveredFragment | None:
         match entry:
             case Commit(registers=bytes(registers)):
                 fragment.registers = pb.LabelSet.FromString(registers)
-            case Mark(kind=Kind.PERSISTED):
+            case Mark(kind=EntryKind.PERSISTED):
                 fragment.persisted = True
                 fragment.end = entry.end
                 return fragment
@@ -287,7 +294,7 @@ def _adopt_commit(files: FileOps, content: int, fragment: RecoveredFragment, ent
 def _cut(files: FileOps, descriptor: int, length: int, path: Path) -> None:
     size = files.size(descriptor)
     if size > length:
-        logger.info(
+        _logger.info(
             "cut off what was never acknowledged",
             extra={"path": str(path), "from_bytes": size, "to_bytes": length},
         )
@@ -303,7 +310,7 @@ def _remove(files: FileOps, directory: Path, begin: int) -> None:
 def _put_aside(files: FileOps, directory: Path, begin: int, *, reason: str) -> None:
     for path in spool_paths(directory, begin):
         if path.exists():
-            logger.warning(
+            _logger.warning(
                 "put aside a local fragment", extra={"path": str(path), "reason": reason}
             )
             files.rename(path, path.with_name(path.name + ".orphan"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gazette_aio.broker.keyspace.data_directory import DataDirectory
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
     from gazette_aio.broker.runtime import Runtime
 
 STOPPED = "resolver has stopped serving local replicas"
@@ -182,7 +182,7 @@ class Replicas:
 
     # Changes of the key space
 
-    def adopt(self, transaction: Transaction, removed: list[JournalItem]) -> None:
+    def adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
         """Follow a transaction which was committed to the key space.
 
         Args:

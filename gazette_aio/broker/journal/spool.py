@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import Begin, Commit, Kind, Mark, encode_entry
+from gazette_aio.broker.journal.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
 from gazette_aio.broker.journal.hashing import Hash, new_sha1
 from gazette_aio.broker.journal.rolling import SpoolExtent
@@ -234,7 +234,7 @@ class Spool:
         self._fragment_hash = self._committed
         return dropped
 
-    def mark(self, kind: Kind) -> None:
+    def mark(self, kind: EntryKind) -> None:
         """Note in the log that the fragment is complete, or persisted.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.journal.commit_log import Kind
+from gazette_aio.broker.journal.commit_log import EntryKind
 from gazette_aio.broker.journal.flow_control import FlowBalance
 from gazette_aio.broker.journal.index import IndexEntry
 from gazette_aio.broker.journal.local_fragment import LocalFragment
@@ -165,7 +165,7 @@ class WriteHead:
         self._persister.schedule()
         self._runtime.metrics.spool_completed += 1
         try:
-            old.mark(Kind.COMPLETE)
+            old.mark(EntryKind.COMPLETE)
         except OSError as error:
             # The next log exists already, which says the same.
             _logger.warning("unable to mark a fragment complete", exc_info=error)

@@ -46,7 +46,7 @@ class JournalItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class KeySpaceTransaction:
     """Changes which take the key space to `revision`, all or none of them."""
 
     revision: int
@@ -85,7 +85,7 @@ class KeySpace:
         last = bisect_right(self._names, prefix, lo=first, key=lambda name: name[:size])
         return self._ordered[first:last]
 
-    def decide(self, changes: Sequence[pb.ApplyRequest.Change]) -> Transaction | None:
+    def decide(self, changes: Sequence[pb.ApplyRequest.Change]) -> KeySpaceTransaction | None:
         """Return the transaction of valid `changes`, or None if an expected revision differs.
 
         Raises:
@@ -114,15 +114,15 @@ class KeySpace:
         if not consistent:
             return None
         step = 1 if puts or deletes else 0
-        return Transaction(self.revision + step, tuple(puts), tuple(deletes))
+        return KeySpaceTransaction(self.revision + step, tuple(puts), tuple(deletes))
 
-    def decide_spec(self, item: JournalItem, spec: pb.JournalSpec) -> Transaction | None:
+    def decide_spec(self, item: JournalItem, spec: pb.JournalSpec) -> KeySpaceTransaction | None:
         """Return the transaction which replaces the spec of `item`, or None if that has changed."""
         if self._items.get(item.name) is not item:
             return None
-        return Transaction(self.revision + 1, (spec,))
+        return KeySpaceTransaction(self.revision + 1, (spec,))
 
-    def commit(self, transaction: Transaction) -> None:
+    def commit(self, transaction: KeySpaceTransaction) -> None:
         """Adopt a transaction, which was decided on the present revision."""
         for spec in transaction.puts:
             item = self._items.get(spec.name)

@@ -13,12 +13,12 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
 from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
-from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SNAPSHOT_BYTES = 1 << 20
 """Length of the log from which a snapshot is due."""
@@ -29,7 +29,7 @@ _PUT = struct.Struct("<BIq")
 _DELETE_KIND, _PUT_KIND = 0, 1
 
 
-def encode_transaction(transaction: Transaction) -> bytes:
+def encode_transaction(transaction: KeySpaceTransaction) -> bytes:
     """Return the payload of a transaction's record."""
     parts = [
         _HEAD.pack(TAG, transaction.revision, len(transaction.puts) + len(transaction.deletes))
@@ -43,7 +43,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
     return b"".join(parts)
 
 
-def decode_transaction(payload: bytes) -> Transaction:
+def decode_transaction(payload: bytes) -> KeySpaceTransaction:
     """Return the transaction of a payload.
 
     Raises:
@@ -69,7 +69,7 @@ def decode_transaction(payload: bytes) -> Transaction:
         raise ValueError(str(error)) from None
     if tag != TAG or position != len(payload):
         raise ValueError("not a transaction")
-    return Transaction(revision, tuple(puts), tuple(deletes))
+    return KeySpaceTransaction(revision, tuple(puts), tuple(deletes))
 
 
 _ITEM = struct.Struct("<qqI")
@@ -165,7 +165,7 @@ class MetaLog:
             raise
         return space
 
-    def append(self, transaction: Transaction) -> None:
+    def append(self, transaction: KeySpaceTransaction) -> None:
         """Write a transaction.
 
         Raises:
@@ -225,7 +225,7 @@ class MetaLog:
             try:
                 return decode_snapshot(records[0].payload)
             except ValueError as error:
-                logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
+                _logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
         raise pb.StoreError(f"{path}: damaged snapshot")
 
     def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> None:
@@ -243,7 +243,7 @@ class MetaLog:
         # Only the end of the newest log can be torn by a crash: of other damage nothing is guessed.
         if not is_last or find_tagged_record(data, end, TAG) is not None:
             raise pb.StoreError(f"{path}: bad record at offset {end}")
-        logger.info("cut a torn transaction", extra={"path": str(path), "offset": end})
+        _logger.info("cut a torn transaction", extra={"path": str(path), "offset": end})
         descriptor = self._files.open(path, os.O_RDWR)
         try:
             self._files.truncate(descriptor, end)

@@ -12,16 +12,16 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.workers import Workers, wait_until
-from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, Transaction
+from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 from gazette_aio.broker.keyspace.meta_log import MetaLog, encode_snapshot
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import Deadline, ManualClock
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-Adopt = Callable[[Transaction, list[JournalItem]], None]
+Adopt = Callable[[KeySpaceTransaction, list[JournalItem]], None]
 
 
 class KeySpaceStore:
@@ -147,12 +147,12 @@ class KeySpaceStore:
                 await self._snapshot()
             await self._workers.run(self._log.close)
 
-    async def _settle(self, transaction: Transaction) -> None:
+    async def _settle(self, transaction: KeySpaceTransaction) -> None:
         # Invariant: what's in the log is adopted, also if the one who asked has gone. The next
         # transaction would else take the same revision, and be lost at the next start.
         await finish(self._commit(transaction))
 
-    async def _commit(self, transaction: Transaction) -> None:
+    async def _commit(self, transaction: KeySpaceTransaction) -> None:
         if self._failure:
             raise RpcError(self._failure)
         try:
@@ -160,7 +160,7 @@ class KeySpaceStore:
         except OSError as error:
             # Its state on disk is unknown: nothing more is accepted until a restart has read it.
             self._failure = f"key space: {os_error_text(error)}"
-            logger.exception("key space failed")
+            _logger.exception("key space failed")
             raise RpcError(self._failure) from error
         deletes = (self.space.get(name) for name in transaction.deletes)
         removed = [item for item in deletes if item is not None]
@@ -177,4 +177,4 @@ class KeySpaceStore:
             await self._workers.run(self._log.snapshot, payload, self.space.revision)
         except OSError as error:
             # The log goes on, and has it all.
-            logger.warning("unable to write a snapshot of the key space", exc_info=error)
+            _logger.warning("unable to write a snapshot of the key space", exc_info=error)

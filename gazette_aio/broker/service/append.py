@@ -16,9 +16,9 @@ from gazette_aio.broker.service.append_machine import AppendMachine, AppendStrea
 from gazette_aio.broker.service.append_rules import (
     ChangeSuspension,
     JournalState,
-    Refuse,
+    RefuseAppend,
     RollTo,
-    Stream,
+    StreamAppend,
     decide_append,
     may_have_content,
 )
@@ -167,7 +167,7 @@ class _Append:
                 now_seconds=core.runtime.options.clock(),
             )
             match decision:
-                case Refuse():
+                case RefuseAppend():
                     response = pb.AppendResponse(status=decision.status, header=resolved.header)
                     if decision.status == pb.Status.REGISTER_MISMATCH:
                         response.registers.CopyFrom(replica.head.spool.registers)
@@ -178,7 +178,7 @@ class _Append:
                     if decision.roll:
                         replica.head.request_roll()
                     await core.space_store.suspend(replica.item, decision.level, decision.offset)
-                case Stream():
+                case StreamAppend():
                     return await self._stream(replica, decision, resolved.header)
 
     async def _open(self, item: JournalItem, give_up: float) -> Replica | None:
@@ -219,7 +219,7 @@ class _Append:
         )
 
     async def _stream(
-        self, replica: Replica, decision: Stream, header: pb.Header
+        self, replica: Replica, decision: StreamAppend, header: pb.Header
     ) -> pb.AppendResponse:
         options = self._core.runtime.options
         spec = replica.item.spec

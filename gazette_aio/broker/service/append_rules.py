@@ -33,7 +33,7 @@ class JournalState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseAppend:
     """Answer with a status."""
 
     status: pb.Status.ValueType
@@ -57,7 +57,7 @@ class ChangeSuspension:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamAppend:
     """Receive the content."""
 
     status: pb.Status.ValueType
@@ -66,7 +66,7 @@ class Stream:
     """Offset to roll to, if the append is to begin a fragment."""
 
 
-Decision = Refuse | RollTo | ChangeSuspension | Stream
+AppendDecision = RefuseAppend | RollTo | ChangeSuspension | StreamAppend
 
 
 def decide_append(
@@ -76,7 +76,7 @@ def decide_append(
     *,
     roll_pending: bool,
     now_seconds: float,
-) -> Decision:
+) -> AppendDecision:
     """Return what an append which holds its journal is to do next.
 
     Args:
@@ -88,14 +88,14 @@ def decide_append(
     """
     checks = request.check_registers if request.HasField("check_registers") else None
     if not registers_match(state.registers, checks):
-        return Refuse(pb.Status.REGISTER_MISMATCH)
+        return RefuseAppend(pb.Status.REGISTER_MISMATCH)
     if state.head < spec.suspend.offset:
         return RollTo(spec.suspend.offset)
     furthest = max(state.head, state.index_end)
     if state.head != furthest and request.offset == 0 and may_write(spec.flags):
-        return Refuse(pb.Status.INDEX_HAS_GREATER_OFFSET)
+        return RefuseAppend(pb.Status.INDEX_HAS_GREATER_OFFSET)
     if request.offset not in (0, furthest):
-        return Refuse(pb.Status.WRONG_APPEND_OFFSET)
+        return RefuseAppend(pb.Status.WRONG_APPEND_OFFSET)
     if request.offset and state.head != furthest:
         return RollTo(furthest)
 
@@ -107,7 +107,7 @@ def decide_append(
                 return ChangeSuspension(_NOT_SUSPENDED, state.head, roll=False)
         case suspend if suspend == _NO_RESUME:
             if suspended:
-                return Refuse(pb.Status.SUSPENDED)
+                return RefuseAppend(pb.Status.SUSPENDED)
         case _Suspend.SUSPEND_IF_FLUSHED | _Suspend.SUSPEND_NOW:
             if state.index_begin == state.index_end:
                 return ChangeSuspension(_Level.FULL, state.head, roll=False)
@@ -122,7 +122,7 @@ def decide_append(
     # The first known write of a journal is completed on its own, so that it's persisted soon: a
     # store which isn't empty tells brokers that lost all else that the journal was written before.
     roll = roll_pending or state.begin == state.index_begin
-    return Stream(status, state.head if roll else None)
+    return StreamAppend(status, state.head if roll else None)
 
 
 def may_have_content(request: pb.AppendRequest, spec: pb.JournalSpec) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ca
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.control.rules import Cut, CutCounter, completed
+from gazette_aio.broker.control.rules import CutCounter, RuleCut, completed
 from gazette_aio.broker.service import append, apply, fragments, health, list, read, replicate  # noqa: A004
 from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.serving.rpc_error import RpcError
@@ -18,7 +18,7 @@ from gazette_aio.serving.rpc_error import RpcError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from gazette_aio.broker.control.rules import Kind
+    from gazette_aio.broker.control.rules import RequestKind
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.service.append import AppendMessage
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def _unary(
-    kind: Kind, serve: Callable[[BrokerCore, pb.Claims, Q], Awaitable[M]]
+    kind: RequestKind, serve: Callable[[BrokerCore, pb.Claims, Q], Awaitable[M]]
 ) -> Callable[[BrokerCore, pb.Claims, Q], Awaitable[M]]:
     async def interfere(core: BrokerCore, claims: pb.Claims, request: Q) -> M:
         # A stream of Replicate may have ended before its request.
@@ -43,7 +43,7 @@ def _unary(
 
 
 def _controlled(
-    kind: Kind,
+    kind: RequestKind,
     serve: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
     interfere: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
 ) -> Callable[Concatenate[BrokerCore, P], Awaitable[T]]:
@@ -123,9 +123,7 @@ async def _append(
     if verdict.responses is not None:
         await _drain(messages)
         return cast("pb.AppendResponse", _completed(core, "append", verdict.responses)[0])
-    response = await append.serve_append(
-        core, claims, _AppendMessages(first, messages, verdict.cut)
-    )
+    response = await append.serve_append(core, claims, _CutMessages(first, messages, verdict.cut))
     cut = verdict.cut
     if cut is not None and cut.at == "after_commit" and response.status == pb.Status.OK:
         raise _error(cut)
@@ -145,7 +143,7 @@ class _EndOfStreamError(Exception):
 class _CutStream:
     """Messages which are sent, up to the cut of their stream if there's one."""
 
-    def __init__(self, cut: Cut | None) -> None:
+    def __init__(self, cut: RuleCut | None) -> None:
         self._cut = cut
         self._counter = None if cut is None else CutCounter(cut)
 
@@ -171,11 +169,11 @@ class _CutStream:
             raise _error(self._cut)
 
 
-class _AppendMessages:
+class _CutMessages:
     """Messages of an append whose first one was looked at, up to the cut of its stream."""
 
     def __init__(
-        self, first: AppendMessage, messages: AsyncIterator[AppendMessage], cut: Cut | None
+        self, first: AppendMessage, messages: AsyncIterator[AppendMessage], cut: RuleCut | None
     ) -> None:
         self._first: AppendMessage | None = first
         self._messages = messages
@@ -203,12 +201,12 @@ class _AppendMessages:
         return message
 
 
-def _error(cut: Cut) -> RpcError:
+def _error(cut: RuleCut) -> RpcError:
     assert cut.failure is not None
     return RpcError(cut.failure.text, cut.failure.code)
 
 
-def _completed(core: BrokerCore, kind: Kind, responses: Any) -> Any:
+def _completed(core: BrokerCore, kind: RequestKind, responses: Any) -> Any:
     return completed(kind, responses, core.headers.routed(), core.headers.unrouted())
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gazette_aio.broker.host.clock import ManualClock
-    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.metrics import BrokerMetrics
     from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.stores.fragment_store import FragmentStore
 
@@ -65,7 +65,7 @@ class StoreHandle:
         *,
         workers: Workers,
         checkers: Workers,
-        metrics: Metrics,
+        metrics: BrokerMetrics,
         clock: ManualClock,
         is_remote: bool,
     ) -> None:

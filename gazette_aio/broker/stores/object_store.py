@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore as Client
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
@@ -134,7 +134,7 @@ class ObjectFragmentStore:
                     raise
                 if not self._has_odd_keys:
                     self._has_odd_keys = True
-                    logger.warning(
+                    _logger.warning(
                         "a bucket has keys which can't be those of fragments",
                         extra={"store": repr(self), "error": object_config.error_text(error)},
                     )

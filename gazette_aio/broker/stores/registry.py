@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.files import FileOps
-    from gazette_aio.broker.host.metrics import Metrics
+    from gazette_aio.broker.host.metrics import BrokerMetrics
     from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.stores.fragment_store import FragmentStore
 
@@ -58,7 +58,7 @@ class StoreRegistry:
         sync: bool,
         io: Workers,
         bulk: Workers,
-        metrics: Metrics,
+        metrics: BrokerMetrics,
         clock: ManualClock,
         open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
     ) -> None:

@@ -8,13 +8,16 @@ import json
 import os
 import socket
 import time
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp.web
 import pytest
+from packaging.requirements import Requirement
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
@@ -434,6 +437,22 @@ async def test_the_embedded_broker_runs_a_gateway(tmp_path: Path) -> None:
         await exchange(_HOST, port, sent)
     with pytest.raises(pb.ConfigurationError, match="allow_origin"):
         EmbeddedBroker(allow_origin="http://o")
+
+
+# The library
+
+
+def test_the_library_is_one_which_connections_are_tested_with() -> None:
+    # Two attributes of its connections, which aren't public, tell the gateway what's left to do.
+    text = Path(__file__).parents[3].joinpath("pyproject.toml").read_text("utf-8")
+    project = tomllib.loads(text)["project"]
+    (declared,) = [each for each in project["dependencies"] if each.startswith("aiohttp")]
+    assert Requirement(declared).specifier.contains(aiohttp.__version__), (
+        f"aiohttp {aiohttp.__version__} is outside of the range which the gateway is tested with: "
+        "run tests/broker/gateway, and look at GatewayConnection"
+    )
+    missing = {"_messages", "_waiter"} - set(aiohttp.web.RequestHandler.__slots__)
+    assert not missing, f"aiohttp {aiohttp.__version__} has no {missing}: see GatewayConnection"
 
 
 # Hostile bytes, and failures of our own

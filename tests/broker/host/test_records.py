@@ -14,12 +14,12 @@ from gazette_aio.broker.journal.commit_log import (
     Begin,
     Commit,
     Entry,
-    Kind,
+    EntryKind,
     Mark,
     decode_entry,
     encode_entry,
 )
-from gazette_aio.broker.keyspace.keyspace import KeySpace, Transaction
+from gazette_aio.broker.keyspace.keyspace import KeySpace, KeySpaceTransaction
 from gazette_aio.broker.keyspace.meta_log import (
     TAG,
     decode_snapshot,
@@ -89,7 +89,9 @@ _ENTRIES = st.one_of(
         registers=st.sampled_from([None, b"", pb.label_set("aa", "1").SerializeToString()]),
     ),
     st.builds(
-        Mark, kind=st.sampled_from([Kind.COMPLETE, Kind.PERSISTED]), end=st.integers(0, 2**62)
+        Mark,
+        kind=st.sampled_from([EntryKind.COMPLETE, EntryKind.PERSISTED]),
+        end=st.integers(0, 2**62),
     ),
 )
 
@@ -104,7 +106,9 @@ def test_entries_round_trip(entry: Entry, cut: int) -> None:
 
 def test_transactions_and_snapshots_round_trip() -> None:
     space = KeySpace()
-    transaction = Transaction(7, (journal_spec("test/a"), journal_spec("test/b")), ("test/c",))
+    transaction = KeySpaceTransaction(
+        7, (journal_spec("test/a"), journal_spec("test/b")), ("test/c",)
+    )
     assert decode_transaction(encode_transaction(transaction)) == transaction
     space.commit(transaction)
     items, revision = decode_snapshot(encode_snapshot(space))

@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import Kind, Mark, encode_entry
+from gazette_aio.broker.journal.commit_log import EntryKind, Mark, encode_entry
 from gazette_aio.broker.journal.recovery import recover_journal
 from gazette_aio.broker.journal.spool import Spool
 from tests.broker.caller import calling, journal_spec
@@ -132,7 +132,7 @@ def _rolled(directory: Path) -> None:
     old = _spool(directory)
     _append(old, b"0123456789")
     new = _spool(directory, 10, previous_end=10)
-    old.mark(Kind.COMPLETE)
+    old.mark(EntryKind.COMPLETE)
     _append(new, b"abc")
     old.close()
     new.close()
@@ -253,7 +253,7 @@ def _copy(journal: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("lost", ["nothing", "log", "content", "both"])
 def test_a_crash_while_a_persisted_fragment_is_removed(tmp_path: Path, lost: str) -> None:
     _rolled(tmp_path)
-    record = encode_record(encode_entry(Mark(Kind.PERSISTED, 10)))
+    record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, 10)))
     with (tmp_path / LOG).open("ab") as file:
         file.write(record)
     if lost in ("log", "both"):
@@ -273,7 +273,7 @@ def test_a_crash_while_a_persisted_fragment_is_removed(tmp_path: Path, lost: str
 def test_without_the_log_behind_a_persisted_fragment(tmp_path: Path) -> None:
     _rolled(tmp_path)
     with (tmp_path / LOG).open("ab") as file:
-        file.write(encode_record(encode_entry(Mark(Kind.PERSISTED, 10))))
+        file.write(encode_record(encode_entry(Mark(EntryKind.PERSISTED, 10))))
     (tmp_path / f"{10:016x}.log").unlink()
     recovered = recover_journal(FILES, tmp_path, NAME)
     assert recovered.spool is not None

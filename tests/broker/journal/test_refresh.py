@@ -20,7 +20,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.scheduler import MAX_RUNNING
-from gazette_aio.broker.keyspace.keyspace import Transaction
+from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.read import ContentChunk, serve_read
@@ -241,7 +241,7 @@ async def test_a_journal_is_suspended_as_it_is_about_to_open(tmp_path: Path) -> 
         opening = asyncio.ensure_future(core.replicas.get(item))
         await asyncio.sleep(0)  # It has begun, and its task hasn't.
         suspended = journal_spec(stores=["file:///"], suspend=FULL)
-        core.replicas.adopt(Transaction(core.space.revision, (suspended,)), [])
+        core.replicas.adopt(KeySpaceTransaction(core.space.revision, (suspended,)), [])
         async with asyncio.timeout(30):
             await opening
             assert await caller.commit(b"content") == 0
