@@ -412,7 +412,9 @@ async def test_others_wait_while_a_transaction_commits(tmp_path):
 
         async def persist(intents, state=None):
             started.set()
-            await asyncio.sleep(0.01)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not task.done()
             await wait(intents, state)
 
         log.persist = persist
