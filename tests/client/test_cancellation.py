@@ -208,15 +208,11 @@ async def test_the_append_service(
                     await append.drain()
                     await asyncio.sleep(0)
                 except BaseException as error:
-                    append.require(error)
+                    with pytest.raises(asyncio.CancelledError):
+                        append.require(error).release()
                     raise
-                finally:
-                    if append._error is None:
-                        append.release()
-                        kept += 1
-                    else:
-                        with pytest.raises(asyncio.CancelledError):
-                            append.release()
+                append.release()
+                kept += 1
                 await append
                 await service.flush()
                 await neighbour

@@ -43,6 +43,7 @@ async def serve_tls(authority: trustme.CA, *, mutual: bool) -> AsyncIterator[int
     stub = StubBroker()
     stub.list_handler = lambda request: listing("a/one")
     server = grpc.aio.server()
+    # The stub opens no TLS ports itself.
     server.add_generic_rpc_handlers((stub._handlers(),))
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()

@@ -97,7 +97,8 @@ class Dispatcher:
         self._connect_timeout = connect_timeout
         self._zone = zone
         self._default: BrokerConnection | None = None
-        self._pool = ChannelPool(self._dial)
+        self.pool = ChannelPool(self._dial)
+        """Connections to members of routes."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
         self._closed = False
@@ -121,7 +122,7 @@ class Dispatcher:
 
     def members(self) -> tuple[MemberStatus, ...]:
         """Return the connections to members of routes."""
-        return self._pool.status()
+        return self.pool.status()
 
     def check(self) -> None:
         """Refuse to work after `aclose()`, after a fork, and in another event loop.
@@ -233,15 +234,15 @@ class Dispatcher:
         endpoint = pick(members, mode, self._zone, self._state_of, random.random)
         if endpoint is None:
             return None
-        if (member := self._pool.connections.get(endpoint)) is not None:
+        if (member := self.pool.connections.get(endpoint)) is not None:
             member.is_used = True
             return member
         if self._is_default(endpoint):
             return self._default
-        return self._pool.connection(endpoint) if self._may_dial(endpoint) else None
+        return self.pool.connection(endpoint) if self._may_dial(endpoint) else None
 
     def _state_of(self, endpoint: str) -> MemberState | None:
-        if (member := self._pool.connections.get(endpoint)) is not None:
+        if (member := self.pool.connections.get(endpoint)) is not None:
             return member.state()
         if self._default is not None and self._is_default(endpoint):
             return self._default.state()
@@ -296,10 +297,10 @@ class Dispatcher:
             return
         if self._process != os.getpid():
             # Invariant: letting go of the last channel would wait for a thread of the parent.
-            _of_parents.append((default, self._pool))
+            _of_parents.append((default, self.pool))
             self._default = None
             return
-        await self._pool.aclose()
+        await self.pool.aclose()
         await default.channel.close()
         # Race: another task may have closed it too.
         if self._default is default:
@@ -309,7 +310,7 @@ class Dispatcher:
     def __repr__(self) -> str:
         return (
             f"<Dispatcher of {self.endpoint}, {self.state}, "
-            f"{len(self._pool.connections)} connections to members>"
+            f"{len(self.pool.connections)} connections to members>"
         )
 
 

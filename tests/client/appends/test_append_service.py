@@ -774,8 +774,7 @@ async def test_beginning_anew_upon_failure(
 
     append.operation.when_done(begin_anew)
     await until(lambda: journals.begun)
-    worker = service._journals[JOURNAL].worker
-    assert worker is not None
+    (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == f"gazette append {JOURNAL}")
     worker.cancel()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await append

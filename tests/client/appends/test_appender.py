@@ -69,7 +69,7 @@ async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
     """What ending the stream raises isn't an outcome: that of the RPC is."""
     a = appender(client)
     await a.write(b"foobar")
-    call = a._call
+    call = a._call  # No server makes grpcio raise this on purpose.
     assert call is not None
     done_writing = call.done_writing
 

@@ -179,7 +179,7 @@ async def test_a_member_which_dies_between_rpcs(pair: Cluster) -> None:
         for _ in range(3):
             await client.append(JOURNAL, b"content")
         await until(lambda: states(client)[two.endpoint] == "transient_failure")
-        client.context.dispatcher._pool.connections[two.endpoint].is_dubious = True
+        client.context.dispatcher.pool.connections[two.endpoint].is_dubious = True
         pair.served()
         for _ in range(3):
             await client.append(JOURNAL, b"content")
@@ -196,7 +196,7 @@ async def test_unavailable_members_are_forgotten(pair: Cluster) -> None:
     async with connected(pair, cache_ttl=1000.0) as client:
 
         async def learn() -> None:
-            client.context.dispatcher._pool.sweep()
+            client.context.dispatcher.pool.sweep()
             await client.append(JOURNAL, b"content")
             await client.append(JOURNAL, b"content")
             await until_ready(client, pair.brokers["two"].endpoint)
@@ -228,7 +228,7 @@ async def test_who_answers_in_place_of_a_member(pair: Cluster, code: str) -> Non
     """Such as a proxy which has no route there, or another server of this machine."""
     two = pair.brokers["two"].endpoint
     async with connected(pair) as client:
-        pool = client.context.dispatcher._pool
+        pool = client.context.dispatcher.pool
         await client.append(JOURNAL, b"content")
         await client.append(JOURNAL, b"content")
         await until_ready(client, two)
@@ -268,7 +268,7 @@ async def test_errors_name_the_member(pair: Cluster) -> None:
             lambda: client.list_fragments(JOURNAL),
         ):
             client.router.update_route(JOURNAL, pair.route())
-            client.context.dispatcher._pool.sweep()
+            client.context.dispatcher.pool.sweep()
             pair.failures["two"] = [UNAVAILABLE]
             with pytest.raises(pb.TransportError, match=f"broker {endpoint}: going down"):
                 await use()

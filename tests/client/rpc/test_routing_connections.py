@@ -126,6 +126,7 @@ async def test_plaintext_members_of_a_secure_cluster(tmp_path: Path) -> None:
     for name in ("one", "two"):
         await cluster.add(name)
         server = grpc.aio.server()
+        # The stub opens no TLS ports itself.
         server.add_generic_rpc_handlers((cluster.brokers[name]._handlers(),))
         ports[name] = server.add_secure_port("127.0.0.1:0", credentials)
         await server.start()
@@ -237,7 +238,6 @@ async def test_sweeps_go_on_while_there_are_connections() -> None:
         pool.connection("member")
         await until(lambda: not pool.connections)
     await until(lambda: channels.closed == ["member"] * 2)
-    assert pool._timer is None
     await pool.aclose()
 
 
@@ -250,7 +250,7 @@ async def test_rpcs_keep_connections(pair: Cluster) -> None:
 
     pair.on_read, pair.replicas = wait, ["two"]
     async with connected(pair) as client:
-        pool = client.context.dispatcher._pool
+        pool = client.context.dispatcher.pool
         client.router.update_route(JOURNAL, pair.route())
         await client.append(JOURNAL, b"content")
         await until_ready(client, pair.brokers["two"].endpoint)
