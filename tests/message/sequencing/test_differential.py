@@ -1,0 +1,435 @@
+"""Every way to sequence messages delivers what the table of rules says, over random logs.
+
+`Reference` applies the table to one message after the other. Each way is given the same log, in
+batches, ranges or splits which are cut anywhere, and has to deliver the same messages in the same
+order, and to come to the same states at each point where a checkpoint is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
+from gazette_aio.message.ranges.committed import (
+    RangeState,
+    RangeSummary,
+    advance,
+    plan_splits,
+    summarize,
+)
+from gazette_aio.message.ranges.transfer import transfer_of
+from gazette_aio.message.sequencing.rules import ACK, OUTSIDE, unseen
+from tests.message.ranges.readers import (
+    cut,
+    deliver_entering,
+    deliver_range,
+    deliver_split,
+    plan_of,
+    with_exact_begins,
+)
+from tests.message.sequencing.reference import Reference, states_in, states_of
+from tests.message.sequencing.sequencing import (
+    TIERS,
+    A,
+    B,
+    C,
+    Columnar,
+    Z,
+    columns,
+    copies,
+    key,
+    state_set,
+    tiers,
+)
+
+JOURNAL = "test/journal"
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Leave out what is logged of misbehaving producers: thousands of lines."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# --- Logs.
+
+
+def random_log(rng, count, journal=JOURNAL):
+    """Rows of one journal.
+
+    Producers write transactions and messages outside of them. By chance, which differs from log to
+    log, their clocks fall back, blocks of theirs are appended again, acknowledgements are sent
+    again, and messages have no clock or unknown flags.
+    """
+    names = [A, B, C][: rng.randrange(1, 4)]
+    clocks = {name: rng.randrange(1, 50) for name in names}
+    past = {name: [] for name in names}
+    back = rng.choice((1, 1, 0, -2, -8))
+    ends, outsiders, again, odd = (rng.choice((0, 0.05, 0.3)) for _ in range(4))
+    rows = []
+    while len(rows) < count:
+        name, draw = rng.choice(names), rng.random()
+        acks = [clock for clock, flags in past[name] if flags == ACK]
+        if draw < odd / 3:
+            rows.append((rng.choice((name, Z)), 0, rng.choice((0, 1, 2, 512))))
+        elif draw < odd / 2:
+            rows.append((name, clocks[name], rng.choice((3, 512, 1023))))
+        elif draw < odd and acks:
+            rows.append((name, rng.choice(acks[-2:]), ACK))
+        elif rng.random() < again:
+            rows += [(name, *row) for row in past[name][-rng.randrange(1, 5) :]]
+        else:
+            clocks[name] = max(clocks[name] + rng.randrange(back, 4), 1)
+            draw = rng.random()
+            flags = ACK if draw < ends else OUTSIDE if draw < ends + outsiders else 1
+            rows.append((name, clocks[name], flags))
+            past[name].append((clocks[name], flags))
+    log, offset = [], 0
+    for name, clock, flags in rows[:count]:
+        offset += rng.choice((0, 0, 7))
+        size = rng.randrange(5, 30)
+        log.append(Envelope(journal, offset, offset + size, clock, Flags(flags), name, None))
+        offset += size
+    return log
+
+
+def interleaved(rng, logs):
+    """Return the rows of several journals in one order of reading."""
+    logs, mixed = [list(log) for log in logs], []
+    while any(logs):
+        log = rng.choice([log for log in logs if log])
+        size = rng.randrange(1, 20)
+        mixed += log[:size]
+        del log[:size]
+    return mixed
+
+
+# --- The Sequencer.
+
+
+class ByRows:
+    """Queues messages one by one, and steps through what they commit."""
+
+    def queue(self, sequencer, batch, rows, index, reference):
+        outcome = sequencer.queue_uncommitted(batch[index])
+        assert outcome == reference.copy().queue(rows[index])[0].outcome
+        return index + 1
+
+    def process(self, sequencer, log, rng, stop):
+        """Yield what was processed so far, as of each message."""
+        got = []
+        while sequencer.replay_required:
+            wanted = sequencer.replay_range()
+            sequencer.start_replay()
+            for row in copies(r for r in log if r.journal == wanted.journal):
+                if rng.random() < 0.02:
+                    sequencer.abort_replay()
+                    break
+                if wanted.begin <= row.begin < wanted.end and sequencer.offer_replay(row):
+                    got.append(row)
+                    yield got
+            else:
+                sequencer.finish_replay()
+        while sequencer.step():
+            got.append(sequencer.dequeued)
+            yield got
+
+
+class ByBatches:
+    """Queues as many messages at once as it can, and settles what they commit in parts.
+
+    Args:
+        transactions: Whether several transactions are taken together.
+    """
+
+    def __init__(self, *, transactions):
+        self.transactions = transactions
+
+    def queue(self, sequencer, batch, rows, index, reference):
+        return sequencer.queue_commits(batch, index, transactions=self.transactions)
+
+    def process(self, sequencer, log, rng, stop):
+        """Yield what was processed so far: by chance, and once it's `stop` messages."""
+        got = []
+
+        def settle(taken):
+            at, before = 0, len(got)
+            while at < len(taken):
+                at = rng.randrange(at + 1, len(taken) + 1)
+                if before + len(got[before:]) < stop < before + at:
+                    at = stop - before
+                sequencer.settle(at)
+                got[before:] = taken[:at]
+                yield got
+            if not taken:
+                sequencer.settle(0)
+
+        yield got
+        while sequencer.replay_required:
+            wanted = sequencer.replay_range()
+            sequencer.start_replay()
+            feed = [r for r in copies(log) if r.journal == wanted.journal]
+            feed = [r for r in feed if wanted.begin <= r.begin < wanted.end]
+            while feed and not sequencer.replay_required:
+                size = rng.randrange(1, 6)
+                taken, feed = sequencer.take_replay(feed[:size]), feed[size:]
+                if taken:
+                    yield from settle(taken)
+                if rng.random() < 0.05:
+                    sequencer.abort_replay()
+            if not sequencer.replay_required:
+                sequencer.finish_replay()
+        yield from settle(sequencer.take())
+
+
+def sequencer_agrees(way, rng, count):
+    """Read several journals, with rings of any size, and checkpoints and restarts anywhere."""
+    journals = ["a/journal", "b/journal"][: rng.randrange(1, 3)]
+    log = interleaved(rng, [random_log(rng, count, journal) for journal in journals])
+    ring = rng.choice((0, 1, 2, 3, 5, 8, 100))
+    reference, sequencer = Reference(log, ring), Sequencer(buffer=ring)
+    rest = log
+    while rest:
+        size = rng.randrange(1, 30)
+        batch = [row for row in rest[:size] if row.journal == rest[0].journal]
+        # Only journals are in an order, which are read in any.
+        rest = [row for row in rest[:size] if row.journal != rest[0].journal] + rest[size:]
+        checkpoint = read_batch(way, rng, sequencer, reference, batch)
+        if isinstance(checkpoint, SequencerCheckpoint):
+            ring = rng.choice((0, 1, 2, 3, 5, 8, 100))
+            if rng.random() < 0.5:
+                checkpoint = SequencerCheckpoint.from_proto(checkpoint.to_proto())
+            sequencer = Sequencer.from_checkpoint(checkpoint, buffer=ring)
+            reference = Reference(log, ring, checkpoint)
+            rest = [r for r in log if r.begin >= checkpoint.offsets.get(r.journal, 0)]
+        else:
+            reference = checkpoint
+
+
+def read_batch(way, rng, sequencer, reference, rows):
+    """Return the reference behind rows, or a checkpoint among them."""
+    batch, index = copies(rows), 0
+    while index < len(rows):
+        through = way.queue(sequencer, batch, rows, index, reference)
+        part, index = rows[index:through], through
+        total, ahead = [], reference.copy()
+        for row in part:
+            total += ahead.queue(row)[1]
+        assert sequencer.emitting == bool(total)
+        chosen = rng.randrange(len(total) + 1) if rng.random() < 0.3 else len(total) + 1
+        got = []
+        for got in way.process(sequencer, reference.log, rng, chosen) if total else ():
+            assert keys(got) == keys(total[: len(got)])
+            if len(got) == chosen and sequencer.emitting:
+                checkpoint = sequencer.checkpoint(include_dequeued=True)
+                reference, part, expected = as_of(reference, part, chosen, checkpoint.offsets)
+                assert states_in(checkpoint) in expected
+                assert not sequencer.has_pending
+                if rng.random() < 0.3:
+                    return checkpoint
+                reference.pending.clear()
+                chosen = -1
+        assert len(got) == len(total)
+        for row in part:
+            reference.queue(row)
+        assert not sequencer.emitting
+        assert sequencer.offsets == reference.offsets
+        assert sequencer.has_pending == bool(reference.pending)
+        for known, bounds in reference.bounds.items():
+            state = sequencer.producer_state(*known)
+            assert (state.last_ack, state.max_clock, state.begin) == bounds
+        assert f"producers={len(reference.bounds)} " in repr(sequencer)
+        if rng.random() < 0.1:
+            assert states_in(sequencer.checkpoint()) == reference.checkpoint()
+            reference.pending.clear()
+    return reference
+
+
+def keys(rows):
+    return [(row.journal, *key(row)) for row in rows]
+
+
+def as_of(reference, rows, count, offsets):
+    """Return when `count` messages are processed which rows commit, and nothing more.
+
+    Returns:
+        The reference as of before the row whose commit isn't finished, this and the rows behind
+        it, and checkpoints: before anything is processed, one of rows which aren't queued yet is
+        as good as one of the commit.
+    """
+    reference = reference.copy()
+    for at, row in enumerate(rows):
+        ahead = reference.copy()
+        _, delivered = ahead.queue(row)
+        if not count and reference.offsets.get(row.journal) == offsets.get(row.journal):
+            within = [reference.within(row, 0)] if delivered else []
+            return reference, rows[at:], [reference.checkpoint(), *within]
+        if delivered and count < len(delivered):
+            return reference, rows[at:], [reference.within(row, count)]
+        processed, count = count, count - len(delivered)
+        if delivered and not count:
+            # In a replay, it isn't known yet that nothing of the commit follows.
+            return ahead, rows[at + 1 :], [ahead.checkpoint(), reference.within(row, processed)]
+        reference = ahead
+    raise AssertionError("nothing is at these offsets")
+
+
+# --- Columns of one journal.
+
+
+class Expected:
+    """What the table says of a log of one journal, of which everything is retained."""
+
+    def __init__(self, log):
+        reference = Reference(log)
+        self.delivered = []  # By row, what it commits.
+        self.checkpoints = []  # By message delivered, the offset and states as of then.
+        self.bounds = [{}]  # By number of rows, the bounds of producers.
+        for row in log:
+            before = reference.copy()
+            _, delivered = reference.queue(row)
+            self.delivered.append(delivered)
+            for count in range(1, len(delivered)):
+                self.checkpoints.append(before.within(row, count))
+            if delivered:
+                self.checkpoints.append((dict(reference.offsets), states_of(reference.bounds)))
+            self.bounds.append({int.from_bytes(p): b for (_, p), b in reference.bounds.items()})
+
+    def state(self, log, rows):
+        """Return the state behind so many rows."""
+        return RangeState(log[rows - 1].end if rows else 0, self.bounds[rows])
+
+    def begins(self, start=0, stop=None, *, acks=True):
+        """Return begins of the messages which some rows commit."""
+        rows = [row for delivered in self.delivered[start:stop] for row in delivered]
+        return [row.begin for row in rows if acks or row.flags != ACK]
+
+
+def columns_agree(rng, count, *, tier):
+    """Decide batches of columns, with a checkpoint at each message."""
+    log = random_log(rng, count)
+    want, delivered = Expected(log), 0
+    columnar = Columnar(log, rng=rng, tier=tier)
+    rows = [key(row) for delivered in want.delivered for row in delivered]
+    for got, checkpoint in columnar.rows(rng.choice((1, 8, 40, 100))):
+        if got is None:
+            continue
+        assert got == rows[delivered]
+        offsets, states = want.checkpoints[delivered]
+        assert checkpoint() == (offsets.get(JOURNAL, 0), state_set(states))
+        delivered += 1
+    assert delivered == len(rows)
+    offset, states = columnar.sequencer.checkpoint()
+    found = {int.from_bytes(s.producer): s.bounds for s in states}
+    assert (offset, found) == (log[-1].end, want.bounds[-1])
+    assert not columnar.replays
+
+
+def ranges_agree(rng, count, *, tier):
+    """Read consecutive ranges, each from the state behind the one before."""
+    log = random_log(rng, count)
+    want, limit = Expected(log), rng.choice((None, None, 0, 60))
+    state, got, read = RangeState(), [], 0
+    with tiers(tier):
+        for part in cut(rng, columns(log), 5):
+            rows, spans, end = deliver_range(rng, state, part, log, max_pending_bytes=limit)
+            got += rows
+            if limit is None:
+                # Nothing is read again but what's before the range, once for each producer.
+                assert all(span.end == state.offset > span.begin for span in spans)
+                assert max(Counter(span.producer for span in spans).values(), default=0) <= 1
+            state, read = advance(state, part), read + part.rows
+            assert end == state == want.state(log, read)
+            assert RangeState.from_json(json.loads(json.dumps(state.to_json()))) == state
+            states = state.to_producers(JOURNAL)
+            assert RangeState.from_producers(state.offset, states) == state
+    assert got == want.begins()
+
+
+def splits_agree(rng, count, *, tier):
+    """Read the splits of a range, each on its own: the last one without a summary, or with it."""
+    log = random_log(rng, count)
+    want = Expected(log)
+    start = rng.choice((0, 0, rng.randrange(count + 1)))
+    state = want.state(log, start)
+    parts = cut(rng, columns(log).slice(start), 6)
+    with tiers(tier):
+        plan = plan_of(rng, state, parts)
+        assert with_exact_begins(plan.state, log) == want.state(log, len(log))
+        got = [deliver_split(rng, *pair) for pair in zip(plan.splits, parts, strict=True)]
+        before = deliver_entering(rng, plan, log)
+        for rows, split in zip(got, parts, strict=True):
+            assert rows == sorted(rows)
+            assert set(rows) <= set(split.begin.tolist())
+        flat = [row for rows in got for row in rows]
+        assert sorted(before) + flat == sorted(want.begins(start, acks=False))
+        last_split_agrees(rng, log, state, parts, want.begins(start, acks=False))
+
+
+def last_split_agrees(rng, log, state, parts, want):
+    *splits, last = parts
+    summaries = [summarize(split) for split in splits]
+    known = plan_splits(state, summaries)
+    ahead, seen = RangeSummary(), 0
+    while seen < last.rows and not known.is_decided(ahead):
+        ahead = summarize(last.slice(seen, seen + 1), ahead)
+        seen += 1
+    plan = plan_splits(state, summaries, ahead)
+    assert plan == plan_splits(state, summaries, summarize(last))
+    assert plan.state == known.state
+    got = deliver_entering(rng, plan, log)
+    for pair in zip(plan.splits, splits, strict=True):
+        got += deliver_split(rng, *pair)
+    limit = rng.choice((None, 0, 60))
+    rows, spans, end = deliver_range(
+        rng, plan.state, last, log, entering=False, max_pending_bytes=limit
+    )
+    acks = {row.begin for row in log if row.flags == ACK}
+    assert sorted(got + [row for row in rows if row not in acks]) == sorted(want)
+    assert all(span.begin >= plan.state.offset for span in spans)
+    assert end == advance(plan.state, last)
+
+
+def summaries_agree(rng, count):
+    """Decide what rows do to a producer by columns, and one after the other."""
+    log = random_log(rng, count)
+    by_producer = {}
+    for row in log:
+        if row.clock:
+            kind = int(row.flags) if row.flags <= ACK else OUTSIDE
+            rows = by_producer.setdefault(int.from_bytes(row.producer), [])
+            rows.append((row.clock, kind, row.begin))
+    want = {producer: transfer_of(rows) for producer, rows in by_producer.items()}
+    assert summarize(columns(log)).transfers == want
+    assert all(
+        of.first == rows[0][0] == unseen(of.first).min + 1
+        for of, rows in zip(want.values(), by_producer.values(), strict=True)
+    )
+
+
+WAYS = {
+    "rows": partial(sequencer_agrees, ByRows()),
+    "runs": partial(sequencer_agrees, ByBatches(transactions=True)),
+    "single transactions": partial(sequencer_agrees, ByBatches(transactions=False)),
+    **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
+    **{f"ranges, {tier}": partial(ranges_agree, tier=tier) for tier in TIERS},
+    **{f"splits, {tier}": partial(splits_agree, tier=tier) for tier in TIERS},
+    "summaries": summaries_agree,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 90))
+def test_all_ways_agree_with_the_table(way, seed, count):
+    WAYS[way](random.Random(seed), count)
