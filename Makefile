@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test test-all unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
+
+# Programs which tests start, and pytest itself, would compile all modules anew each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,13 +55,20 @@ demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; th
 .spark-demo: setup-spark
 	env -u SPARK_HOME $(SPARK_BIN)/python -m examples.spark_flights
 
-test: lint types protos-check unit uvloop test-spark ## Run every check and all tests.
+# Tests wait for sockets, files and other processes about a third of their time.
+WORKERS := 3
+PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
+
+test: lint types protos-check unit uvloop test-spark ## Run every check and all tests, those of random cases in their seeded form.
+
+test-all: LONG := --long
+test-all: test ## Run every check and all tests, those of random cases in their long form.
 
 unit: setup ## Run all tests but those which need Spark.
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore tests/pyspark tests
+	$(BIN)/python $(PYTEST) $(LONG) --ignore tests/pyspark tests
 
-uvloop: setup ## Run the tests of protocol clients and servers once more, under uvloop.
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --uvloop -m "not crash and not slow" tests/broker tests/client tests/message
+uvloop: setup ## Run those of them which have an event loop of clients or servers once more, under uvloop.
+	$(BIN)/python $(PYTEST) --uvloop -m "not crash and not slow" tests/aio tests/broker tests/client tests/message tests/serving
 
 test-spark: ## Run the tests which need Spark. Without Java they're left out, but not in CI.
 	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-tests; \

@@ -8,21 +8,28 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
 
-from tests import golden
+from tests import extent, golden
 from tests.ports import free_port
-
-# How fast examples are made and tried is up to what else the machine has to do.
-settings.register_profile(
-    "steady", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option which runs the tests under another event loop."""
-    parser.addoption("--uvloop", action="store_true", help="run coroutines under uvloop")
+    """Add the options of the whole run."""
+    parser.addoption("--uvloop", action="store_true", help="run tests of coroutines, under uvloop")
+    parser.addoption("--long", action="store_true", help="try many more cases at random")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how far the tests go, before their modules are imported."""
+    extent.choose(long=config.getoption("--long"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Pass over tests which have no event loop, where it's about the loop."""
+    if config.getoption("--uvloop"):
+        others = [item for item in items if item.get_closest_marker("asyncio") is None]
+        items[:] = [item for item in items if item.get_closest_marker("asyncio") is not None]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_asyncio_loop_factories(

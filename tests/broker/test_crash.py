@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import sys
@@ -15,9 +14,10 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
+from tests import extent
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
-ROUNDS = int(os.environ.get("GAZETTE_CRASH_ROUNDS", "20"))
+ROUNDS = extent.of(8, 60)
 """How often brokers are killed, of all modes together."""
 
 SHARES = {"off": 0.7, "commit": 0.3}
@@ -114,7 +114,7 @@ async def _acknowledged(journals: list[Journal]) -> bool:
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 @pytest.mark.parametrize("fsync", SHARES)
 async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
-    seed = int(os.environ.get("GAZETTE_SEED", random.randrange(1 << 30)))
+    seed = extent.seed()
     print(f"GAZETTE_SEED={seed}")  # noqa: T201 - Shown if the test fails.
     rng = random.Random(seed)
     journals = [Journal(f"test/journal-{number}") for number in range(WRITERS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,12 +15,13 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
 from gazette_aio.testing.stub_broker import StubBroker
+from tests import extent
 from tests.client.reads.read_server import CHUNK_BYTES, CONTENT, ROOT, read_server
 from tests.client.support import JOURNAL, content, metadata, until
 
 MIB = 1 << 20
-BYTES = int(os.environ.get("GAZETTE_TEST_READ_BYTES", 512 * MIB))
-"""What is read. Set it to 2 GiB for the whole proof."""
+BYTES = extent.of(320, 2048) * MIB
+"""What is read: more than may be held."""
 MOST_RESIDENT = 150 * MIB
 
 needs_proc = pytest.mark.skipif(

@@ -14,12 +14,12 @@ import zlib
 import cramjam
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.fragment import codec_name
-from tests import golden
+from tests import extent, golden
 
 NONE = pb.CompressionCodec.NONE
 GZIP = pb.CompressionCodec.GZIP
@@ -118,7 +118,7 @@ def test_round_trips(codec: int, size: int):
     assert decompress(codec, data, 5_003, 70_001) == content
 
 
-@settings(max_examples=60)
+@extent.examples(30)
 @given(
     st.sampled_from(CODECS),
     st.binary(max_size=3000),
@@ -297,7 +297,7 @@ def test_unsupported_codecs(codec: int):
         pb.decompressor(codec)
 
 
-@settings(max_examples=300)
+@extent.examples(100)
 @given(
     st.sampled_from([GZIP, ZSTANDARD, SNAPPY]),
     st.sampled_from([b"", b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd", STREAM]),

@@ -6,13 +6,13 @@ import base64
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.go.text import duration_nanoseconds
 from gazette_aio.protocol.spaces import yaml_tree
-from tests import golden
+from tests import extent, golden
 from tests.protocol.support import error_of, labels, spec, without_empty
 
 
@@ -488,7 +488,7 @@ trees = names.flatmap(
 )
 
 
-@settings(max_examples=150)
+@extent.examples(40)
 @given(trees)
 def test_a_hoisted_tree_applies_what_was_listed(response):
     root = pb.Node.from_list_response(response)
@@ -592,7 +592,7 @@ def test_a_document_has_a_limit(monkeypatch: pytest.MonkeyPatch):
     )
 
 
-@settings(max_examples=300)
+@extent.examples(100)
 @given(
     st.text(max_size=60)
     | st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
@@ -14,6 +14,7 @@ from gazette_aio.protocol.postfix import (
     render_path_postfix,
     validate_path_postfix_template,
 )
+from tests import extent
 from tests.protocol.support import error_of
 
 FRAGMENT = pb.Fragment(
@@ -222,7 +223,7 @@ def test_a_template_is_checked_when_it_is_made():
         parse_path_postfix_template("{{ .Begin }}")
 
 
-@settings(max_examples=300)
+@extent.examples(100)
 @given(
     st.text(max_size=30)
     | st.lists(

@@ -20,6 +20,7 @@ import pyspark_gazette
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import GazetteDataSource, lag, read_committed, register
+from tests import extent
 from tests.message.sequencing.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
 from tests.pyspark.streams import start_query
@@ -339,7 +340,7 @@ def uncommitted(spark, journals):
 def test_committed_rows_of_random_histories(spark, journals, caplog):
     pytest.importorskip("pandas", reason="mapInArrow() needs pandas in the driver")
     caplog.set_level(logging.CRITICAL, "gazette_aio")
-    rng = random.Random(seed := random.randrange(1 << 32))
+    rng = random.Random(seed := extent.seed())
     names = ["a", "b", "c"]
     journals.create(*names)
     for name, kind in zip(names, (well_formed, wild, well_formed), strict=True):

@@ -25,6 +25,7 @@ from gazette_aio.spark.sink.commit_records import (
     encode_record,
 )
 from gazette_aio.spark.sink.producers import ProducerPool
+from tests import extent
 from tests.broker.caller import eventually
 from tests.spark.journals import JOURNALS, KEY, LOG, Journals, committed, line, publish
 
@@ -643,13 +644,10 @@ async def end(task):
         raise error
 
 
-SEED = random.randrange(1 << 32)
-
-
 @pytest.mark.parametrize("number", range(10))
 async def test_every_input_is_delivered_exactly_once(number):
     """Two drivers, crashes, zombies, and appends which fail or land late."""
-    for seed in range(SEED + number * 6, SEED + number * 6 + 6):
+    for seed in extent.seeds(20)[number::10]:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails.
         query = Query(seed)
         await query.run()

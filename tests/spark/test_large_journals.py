@@ -1,14 +1,12 @@
 """Large journals and many of them: what they take to plan and to read, as a worker of Spark does.
 
-The whole proofs take minutes, and are asked for: GAZETTE_TEST_READ_BYTES=2147483648 for a journal of
-2 GiB, and GAZETTE_TEST_JOURNALS=10000 for so many journals.
+The long forms are the proofs; the others show that it works at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -21,10 +19,11 @@ from gazette_aio.spark.planning.batch import plan_batch
 from gazette_aio.spark.planning.tasks import OPEN_BYTES
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+from tests import extent
 
 MIB = 1 << 20
-BYTES = int(os.environ.get("GAZETTE_TEST_READ_BYTES", 64 * MIB))
-JOURNALS = int(os.environ.get("GAZETTE_TEST_JOURNALS", 200))
+BYTES = extent.of(48, 1024) * MIB
+JOURNALS = extent.of(200, 10_000)
 MOST_RESIDENT = 512 * MIB
 LABELS = {"content-type": "application/x-ndjson"}
 PRODUCERS = (b"\x01AAAAA", b"\x01BBBBB")
@@ -88,7 +87,7 @@ def ack(producer, row):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800 if "GAZETTE_TEST_READ_BYTES" in os.environ else 180)
+@pytest.mark.timeout(extent.of(180, 1800))
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory use from /proc")
 async def test_a_large_journal_is_read_in_little_memory(tmp_path):
     root = tmp_path / "fragments"
@@ -117,7 +116,7 @@ async def test_a_large_journal_is_read_in_little_memory(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900 if "GAZETTE_TEST_JOURNALS" in os.environ else 60)
+@pytest.mark.timeout(extent.of(60, 900))
 async def test_many_small_journals_take_few_partitions(tmp_path):
     names = [f"many/part={number:05}" for number in range(JOURNALS)]
     async with BrokerProcess(tmp_path, options=("--fsync=off",)) as broker:

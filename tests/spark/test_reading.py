@@ -15,18 +15,17 @@ from gazette_aio.message.ranges.committed import RangeState, plan_splits, summar
 from gazette_aio.spark.planning.journal_ranges import JournalInfo, Split
 from gazette_aio.spark.planning.tasks import plan_split_tasks
 from gazette_aio.spark.reading import outputs as row_outputs
+from tests import extent
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import TYPES, History, Run, options, random_log
 
 FORMS = ["ndjson", "csv", "protobuf-fixed"]
-SEEDS = 25
 
 
 def histories(form, **given):
     """Yield random histories."""
-    base = random.randrange(1 << 32)
-    for seed in range(base, base + SEEDS):
+    for seed in extent.seeds(10):
         rng = random.Random(seed)
         yield seed, rng, History(rng, form, random_log(rng), **given)
 
@@ -199,8 +198,7 @@ def test_bad_frames_behind_garbage():
 
 
 def test_lost_content_is_passed_over_with_what_it_tears():
-    base = random.randrange(1 << 32)
-    for seed in range(base, base + SEEDS):
+    for seed in extent.seeds(10):
         rng = random.Random(seed)
         form = rng.choice(FORMS)
         history = History(rng, form, sequencing.well_formed(rng, 40))

@@ -18,6 +18,7 @@ from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
+from tests import extent
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import TYPES, History, options, random_log
@@ -124,7 +125,7 @@ async def scan(client, history, begin, end, **given):
 @pytest.mark.parametrize("form", FORMS)
 async def test_uuids_of_ranges(gazette_client, form, monkeypatch):
     monkeypatch.setattr(scanning, "STEP_BYTES", 100)
-    seed = random.randrange(1 << 32)
+    seed = extent.seed()
     rng = random.Random(seed)
     history = History(rng, form, random_log(rng, 200), bad=0.1)
     await create(gazette_client, history)

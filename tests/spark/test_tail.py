@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message.ranges.committed import RangeState, advance
@@ -18,6 +18,7 @@ from gazette_aio.protocol.errors import DataLossError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo, JournalRange
 from gazette_aio.spark.streaming import tail as tail_module
 from gazette_aio.spark.streaming.tail import Move, Tail
+from tests import extent
 
 NDJSON = "application/x-ndjson"
 FIXED = "application/x-protobuf-fixed"
@@ -93,7 +94,7 @@ async def step(tail, *args, max_rows=None):
 
 
 @given(st.integers(), st.sampled_from([0, 5]), st.booleans(), st.booleans())
-@settings(max_examples=150)
+@extent.examples(50)
 async def test_any_limits_give_the_states_of_one_scan(seed, partial, by_rows, forgetful):
     rng = random.Random(seed)
     content = Content(rng, rng.randrange(1, 120), partial=partial)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
-import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from gazette_aio.broker.service.append import serve_append
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.serving.rpc_error import RpcError
+from tests import extent
 from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import Disk, Loss, RecordingFiles, write_tree
 
@@ -239,9 +239,9 @@ async def verify(path: Path, done: list[Span], current: Span | None) -> str:
     return ""
 
 
-# More of them try more mixes of what's lost; a handful of thousands takes minutes.
-SEEDS = int(os.environ.get("GAZETTE_CRASH_SEEDS", "1"))
-LOSSES = list(Loss) if SEEDS > 1 else [Loss.NOTHING, Loss.ALL, Loss.ANY]
+# More of them try more mixes of what's lost.
+SEEDS = extent.of(1, 10)
+LOSSES = extent.of([Loss.NOTHING, Loss.ALL, Loss.ANY], list(Loss))
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ async def test_a_crash_between_any_two_operations(
 
 
 # One tries all operations; more leave some out.
-STRIDE = int(os.environ.get("GAZETTE_FAULT_STRIDE", "5"))
+STRIDE = extent.of(8, 1)
 
 
 class Tolerant:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gazette_aio.broker.host.options import FsyncMode
+from tests import extent
 from tests.broker.model.changes import CODECS, LOCAL, NAMES, STORED, Change, Flag
 from tests.broker.model.driver import Driver
 from tests.broker.model.space import FLUSH_SECONDS, FRAMINGS, JUMP_AGE_SECONDS, Suspend
 from tests.broker.model.watch import SELECTIONS
-
-# Thousands of them take many minutes, and find more.
-EXAMPLES = int(os.environ.get("GAZETTE_MODEL_EXAMPLES", "30"))
 
 names = st.sampled_from((*NAMES, STORED, STORED, LOCAL))
 known_names = st.sampled_from((STORED, LOCAL))
@@ -215,7 +212,7 @@ INTERVALS: list[tuple[str, dict[str, Any]]] = [
     fsync=st.sampled_from(("off", "interval", "commit")),
     steps=st.lists(steps, min_size=12, max_size=32),
 )
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+@extent.examples(15)
 @pytest.mark.timeout(300)
 async def test_the_broker_does_what_the_model_does(
     fsync: FsyncMode, steps: list[tuple[str, dict[str, Any]]]

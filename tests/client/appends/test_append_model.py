@@ -8,12 +8,13 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import AppendService, AsyncAppend, JournalClient, RetryPolicy
 from gazette_aio.client.appends.content_buffer import ContentBuffer
+from tests import extent
 
 NAMES = ("aaaa", "bbbb", "cccc")
 
@@ -210,7 +211,7 @@ class Player:
 
 
 @given(script=st.lists(steps, max_size=30), cutoff=st.sampled_from([5, 200, 1 << 26]))
-@settings(max_examples=300)
+@extent.examples(100)
 @pytest.mark.timeout(300)
 def test_appends_amount_to_the_model(script: list[tuple[Any, ...]], cutoff: int) -> None:
     async def run() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.json
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gazette_aio.message import csv_adapter, json_adapter, protobuf_adapter, raw_adapter
@@ -24,6 +24,7 @@ from gazette_aio.message.columnar.documents import json_reader as json_documents
 from gazette_aio.message.columnar.documents.decoder import Decoded, DocumentDecoder
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.protocol.errors import ConfigurationError
+from tests import extent
 from tests.message.columnar.test_payloads import region_of
 
 UTC = dt.UTC
@@ -145,7 +146,7 @@ def wide_documents(draw: st.DrawFn) -> tuple[bytes, dict | None]:
 
 
 # About two seconds: each example has several columns of many types.
-@settings(max_examples=80)
+@extent.examples(30)
 @given(st.lists(wide_documents(), max_size=8), st.booleans())
 def test_columns_are_the_values_of_documents(documents, line_feeds):
     decoded = decode(WIDE_DECODER, [line for line, _ in documents], line_feeds=line_feeds)
@@ -256,7 +257,7 @@ evil_documents = st.sampled_from(EVIL) | mutated_documents()
 
 
 # About three seconds: each row is decoded alone as well.
-@settings(max_examples=70, deadline=None)
+@extent.examples(30)
 @given(st.lists(evil_documents, min_size=2, max_size=12), st.sampled_from([40, 200, 1 << 20]))
 @example(EVIL, 1 << 20)
 @example(EVIL[::-1] * 2, 300)

@@ -8,11 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.framing.regions import Region
+from tests import extent
 
 
 def region_of(payloads: list[bytes], *, line_feeds: bool = True, header: bytes = b"") -> Region:
@@ -52,7 +53,7 @@ def lines_of(payloads: Payloads, rows: np.ndarray) -> list[bytes]:
 payload_lists = st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"")), max_size=12)
 
 
-@settings(max_examples=150)
+@extent.examples(50)
 @given(st.data(), st.booleans(), st.sampled_from([b"", b"\x66\x33\x93\x36abcd"]))
 def test_rows_are_those_of_a_list(data, line_feeds, header):
     payloads, model = Payloads(), []

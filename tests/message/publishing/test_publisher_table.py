@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.wrappers_pb2 import BytesValue
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message import (
@@ -29,6 +29,7 @@ from gazette_aio.message import (
 )
 from gazette_aio.message.publishing.table_rows import TableRows
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from tests import extent
 from tests.message.fakes import FakeClient
 from tests.message.publishing.batch_fakes import BatchAppends
 
@@ -152,7 +153,7 @@ SCHEMA = pa.schema(
 )
 
 
-@settings(max_examples=30)
+@extent.examples(15)
 @given(st.lists(plain, min_size=1, max_size=5), st.booleans())
 def test_a_table_is_what_its_rows_are_as_dicts(rows, chunked):
     rows = [{name: row[name] for name in SCHEMA.names} for row in rows]

@@ -19,6 +19,7 @@ from gazette_aio.message.ranges.committed import (
     advance,
 )
 from gazette_aio.protocol.errors import ReplayError
+from tests import extent
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
 
@@ -124,9 +125,8 @@ def random_log(rng):
 
 
 def test_ranges_of_bytes():
-    base = random.randrange(1 << 32)
     read_again = 0
-    for seed in range(base, base + 80):
+    for seed in extent.seeds(40):
         rng = random.Random(seed)
         content, log = random_log(rng)
         ends = sorted({len(content), *(rng.randrange(len(content)) for _ in range(3))})
@@ -151,8 +151,7 @@ def test_ranges_of_bytes():
 
 def test_a_range_goes_on_from_a_checkpoint():
     """Wherever a reader stops, another one goes on with the next message."""
-    base = random.randrange(1 << 32)
-    for seed in range(base, base + 50):
+    for seed in extent.seeds(25):
         rng = random.Random(seed)
         content, log = random_log(rng)
         state, got, stopped = RangeState(), [], True

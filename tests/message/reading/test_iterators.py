@@ -9,7 +9,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
@@ -37,6 +37,7 @@ from gazette_aio.protocol.errors import (
     UnexpectedEOFError,
     UnrecognizedContentTypeError,
 )
+from tests import extent
 from tests.message.fakes import FakeClient
 
 NDJSON = "application/x-ndjson"
@@ -648,7 +649,7 @@ async def test_cancelled_at_every_suspension(names, buffer):
     assert cancelled > 10
 
 
-@settings(max_examples=60)
+@extent.examples(30)
 @given(seed=st.integers(0, 2**32), buffer=st.sampled_from([1, 3, 100]))
 def test_chunking_makes_no_difference(seed, buffer):
     rng = random.Random(seed)

@@ -6,13 +6,14 @@ import logging
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message.sequencing import segments
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.sequencer import Sequencer
+from tests import extent
 from tests.message.sequencing.sequencing import (
     JOURNAL,
     TIERS,
@@ -43,7 +44,7 @@ def _quiet():
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20)
+@extent.examples(10)
 @given(seed=SEEDS, limit=st.sampled_from([1, 8, 40]))
 def test_rows_and_checkpoints_equal(kind, tier, seed, limit):
     rng = random.Random(seed)
@@ -63,7 +64,7 @@ def test_rows_and_checkpoints_equal(kind, tier, seed, limit):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@extent.examples(20)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]))
 def test_pending_spans_equal(kind, tier, seed):
     rng = random.Random(seed)
@@ -85,7 +86,7 @@ def test_pending_spans_equal(kind, tier, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@extent.examples(20)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]), horizon=st.sampled_from([0, 1, 100, 300]))
 def test_pruning_between_batches_equals(kind, tier, seed, horizon):
     rng = random.Random(seed)
@@ -113,7 +114,7 @@ def test_pruning_between_batches_equals(kind, tier, seed, horizon):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@extent.examples(20)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]), horizon=st.sampled_from([1, 100, 300]))
 def test_pruning_within_a_batch_equals(kind, tier, seed, horizon):
     rng = random.Random(seed)
@@ -128,7 +129,7 @@ def test_pruning_within_a_batch_equals(kind, tier, seed, horizon):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30)
+@extent.examples(15)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]), stored=st.booleans())
 def test_replays_and_restarts_equal(kind, tier, seed, stored):
     """Where nothing is retained, all spans are replayed by both, of whatever log."""
@@ -157,7 +158,7 @@ def test_replays_and_restarts_equal(kind, tier, seed, stored):
             assert (offset, state_set(states)) == want.end
 
 
-@settings(max_examples=50)
+@extent.examples(20)
 @given(
     seed=SEEDS,
     tier=st.sampled_from([*TIERS]),
@@ -184,7 +185,7 @@ def test_retention_changes_nothing_of_well_formed_logs(tier, seed, limit, size):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-@settings(max_examples=40)
+@extent.examples(20)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]), limit=st.sampled_from([None, 0, 100]))
 def test_restarts_repeat_and_lose_nothing(tier, seed, limit, stored):
     rng = random.Random(seed)
@@ -224,7 +225,7 @@ def test_a_restart_at_every_row(tier, seed):
     assert count == len(want) > 10
 
 
-@settings(max_examples=50)
+@extent.examples(20)
 @given(seed=SEEDS, tier=st.sampled_from([*TIERS]))
 def test_committed_rows_are_those_of_a_naive_model(seed, tier):
     rng = random.Random(seed)
