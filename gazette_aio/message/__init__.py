@@ -53,6 +53,7 @@ from gazette_aio.message.publishing.publisher import Publisher
 from gazette_aio.message.publishing.transaction import Transaction
 from gazette_aio.message.reading.batches import EnvelopeBatch
 from gazette_aio.message.reading.iterators import ReadCommittedIter, ReadUncommittedIter
+from gazette_aio.message.reading.options import ReadOptions
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
 from gazette_aio.message.sequencing.sequencer import Sequencer
@@ -107,6 +108,7 @@ __all__ = [
     "QueueOutcome",
     "RawAdapter",
     "ReadCommittedIter",
+    "ReadOptions",
     "ReadUncommittedIter",
     "ReplayRange",
     "Sequencer",

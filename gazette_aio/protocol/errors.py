@@ -389,7 +389,18 @@ class SequencerStateError(SequencingError):
 
 
 class ReplayError(SequencingError):
-    """The replay of an evicted transaction failed or is inconsistent."""
+    """The replay of an evicted transaction failed or is inconsistent.
+
+    Args:
+        text: What went wrong.
+        journal: Journal of the transaction, or empty.
+        offset: Offset up to which it was read again, or -1.
+    """
+
+    def __init__(self, text: str, *, journal: str = "", offset: int = -1) -> None:
+        self.journal = journal
+        self.offset = offset
+        super().__init__(text)
 
 
 class MixedTransactionError(GazetteError):

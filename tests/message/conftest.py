@@ -15,4 +15,4 @@ async def nothing_leaks():
 
 @pytest.fixture
 def quick_leaving(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.reading.pump._LEAVING_SECONDS", 0.01)
+    monkeypatch.setattr("gazette_aio.message.reading.pump.LEAVING_SECONDS", 0.01)

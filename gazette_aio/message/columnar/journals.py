@@ -1,18 +1,24 @@
-"""Record batches of any number of journals: what's known of each, and what all may retain."""
+"""Engine of record batches, of any number of journals."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gazette_aio.message.columnar.journal import JournalRecords
+from gazette_aio.message.columnar.records import record_schema
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
-from gazette_aio.protocol.errors import ReplayError
+from gazette_aio.message.sequencing.producer import as_nanoseconds
+from gazette_aio.protocol.errors import ConfigurationError, ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
+
+    import pyarrow as pa
 
     from gazette_aio.message.columnar.outputs import RecordOptions
+    from gazette_aio.message.columnar.replayed import ReplayRecords
     from gazette_aio.message.framing import Framing
     from gazette_aio.protocol.errors import FramingError
 
@@ -20,8 +26,8 @@ if TYPE_CHECKING:
 class RecordsByJournal:
     """Makes and keeps the JournalRecords of journals as they're read, leave, and are read again.
 
-    While `step()` runs in a thread, only journals which aren't read may begin to be, and
-    checkpoints be taken.
+    It's the engine of a flow. While `step()` runs in a thread, only journals which aren't read may
+    begin to be, and checkpoints be taken.
 
     Args:
         options: What to make.
@@ -30,6 +36,9 @@ class RecordsByJournal:
         max_pending_bytes: Limit of messages which are retained, over all journals.
         explain: Returns an error as it's to be raised.
     """
+
+    replay_bytes = 1 << 20
+    """Content of a replay which is worked on at once, roughly."""
 
     def __init__(
         self,
@@ -40,7 +49,8 @@ class RecordsByJournal:
         explain: Callable[[FramingError], FramingError],
     ) -> None:
         self._options = options
-        self._explain = explain
+        self.explain = explain
+        """Returns an error as it's to be raised."""
         self._is_sequenced = checkpoint is not None
         self._offsets = dict(checkpoint.offsets) if checkpoint else {}
         self._producers: dict[str, list[ProducerState]] = {}
@@ -49,14 +59,16 @@ class RecordsByJournal:
         self._records: dict[str, JournalRecords] = {}
         self._max_pending_bytes = max_pending_bytes
         self._pending: dict[JournalRecords, int] = {}
-        self._pending_bytes = 0
+        self.pending_bytes = 0
+        """Bytes of messages which are retained as they may commit."""
         self._skipped_before = 0
         self._broken: Exception | None = None
 
     @property
-    def open(self) -> int:
-        """Number of journals which are read."""
-        return len(self._records)
+    def schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        documents = self._options.documents
+        return record_schema(None if documents is None else documents.schema)
 
     @property
     def skipped(self) -> int:
@@ -76,7 +88,7 @@ class RecordsByJournal:
             producers = self._producers.get(journal, ())
             sequencer = ColumnarSequencer(journal, offset=offset, producers=producers)
         records = self._records[journal] = JournalRecords(
-            journal, framing, offset, self._options, sequencer=sequencer, explain=self._explain
+            journal, framing, offset, self._options, sequencer=sequencer, explain=self.explain
         )
         return records
 
@@ -97,7 +109,7 @@ class RecordsByJournal:
     def _drop(self, journal: str) -> None:
         records = self._records.pop(journal, None)
         if records is not None:
-            self._pending_bytes -= self._pending.pop(records, 0)
+            self.pending_bytes -= self._pending.pop(records, 0)
             self._skipped_before += records.skipped
 
     def _settle(self, journal: str, prune_horizon_ns: int = 0) -> None:
@@ -109,19 +121,44 @@ class RecordsByJournal:
             sequencer = ColumnarSequencer(journal, producers=self._producers[journal])
             _, self._producers[journal] = sequencer.checkpoint(prune_horizon_ns)
 
-    def checkpoint(self, prune_horizon_ns: int) -> SequencerCheckpoint:
-        """Return offsets and producer states as of what was handed out."""
-        assert self._is_sequenced
+    def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
+        """Return offsets and producer states as of what was delivered.
+
+        Raises:
+            ConfigurationError: Uncommitted messages are read, of which there are none.
+        """
+        if not self._is_sequenced:
+            raise ConfigurationError("there's no checkpoint of uncommitted messages")
+        prune_horizon_ns = as_nanoseconds(prune_horizon)
         for journal in {**self._producers, **self._records}:
             self._settle(journal, prune_horizon_ns)
         states = [state for states in self._producers.values() for state in states]
         return SequencerCheckpoint(dict(self._offsets), tuple(states))
 
+    def take(self, records: JournalRecords) -> pa.RecordBatch | None:
+        """Return the next batch of a journal, or None if none is ready.
+
+        Raises:
+            FramingError: It comes next.
+        """
+        return records.take()
+
+    def room(self, records: JournalRecords) -> int | None:
+        """Return how many more bytes a step could do with; None while it can't be done ahead."""
+        # Invariant: a checkpoint is as of what was delivered, which must be all of what was
+        # processed before.
+        # Chunks are of one size mostly: what they add up to is one region.
+        return self._options.batch_bytes - records.at_hand if records.is_drained else None
+
+    def replay(self, records: JournalRecords) -> ReplayRecords | None:
+        """Return the replay of a journal which is next, or under way."""
+        return records.replay
+
     def bytes_of_step(self, records: JournalRecords) -> int:
         """Return how many bytes a step of a journal may touch, roughly."""
         at_hand = records.at_hand
-        if self._pending_bytes + at_hand > self._max_pending_bytes:
-            return at_hand + self._pending_bytes  # Of which any may be evicted.
+        if self.pending_bytes + at_hand > self._max_pending_bytes:
+            return at_hand + self.pending_bytes  # Of which any may be evicted.
         return at_hand + records.pending_bytes
 
     def step(self, records: JournalRecords) -> bool:
@@ -148,7 +185,7 @@ class RecordsByJournal:
     def _step(self, records: JournalRecords) -> bool:
         worked = records.work()
         self._note_pending(records)
-        excess = self._pending_bytes - self._max_pending_bytes
+        excess = self.pending_bytes - self._max_pending_bytes
         if excess > 0:
             largest = max(self._pending, key=self._pending.__getitem__)
             largest.evict(max(self._pending[largest] - excess, 0))
@@ -157,6 +194,6 @@ class RecordsByJournal:
 
     def _note_pending(self, records: JournalRecords) -> None:
         now = records.pending_bytes
-        self._pending_bytes += now - self._pending.pop(records, 0)
+        self.pending_bytes += now - self._pending.pop(records, 0)
         if now:
             self._pending[records] = now

@@ -55,44 +55,30 @@ class ReplayRecords:
         self.finished = False
         """Whether all outputs of the commit were made."""
 
-    @property
-    def wanted(self) -> ReplayRange | None:
-        """Range to read, unless it's being read."""
+    def open(self) -> ReplayRange | None:
+        """Begin, and return the range to read; or None if that has begun."""
         if self._splitter is not None or self.finished:
             return None
-        return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
-
-    @property
-    def end_offset(self) -> int:
-        """Offset to read up to."""
-        return self._replay.end
-
-    @property
-    def through(self) -> int:
-        """Offset of the next content to feed."""
-        assert self._splitter is not None
-        return self._splitter.offset + self._splitter.buffered
-
-    def open(self) -> None:
-        """Begin to take content of the wanted range."""
         self._splitter = self._splitter_at(self._replay.begin)
+        return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
 
     def feed(self, chunk: bytes, begin: int) -> None:
         """Take content which begins at `begin`, maybe after a gap."""
         splitter = self._splitter
         assert splitter is not None
-        if begin != self.through:
+        if begin != splitter.offset + splitter.buffered:
             splitter.jump(begin)
         splitter.feed(chunk)
 
     def end(self) -> None:
-        """Declare the end of content."""
+        """Declare the end of content, even if it isn't the end of the range."""
         assert self._splitter is not None
+        self.feed(b"", self._replay.end)
         self._splitter.end()
         self._ended = True
 
     def abort(self) -> None:
-        """Want content again, of the messages which weren't delivered yet."""
+        """Forget what was fed. The next `open()` is behind what was delivered. Idempotent."""
         self._splitter = self._unread = None
         self._ended = False
 

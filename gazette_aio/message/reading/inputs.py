@@ -1,4 +1,4 @@
-"""Reads journals, one or very many, and hands out what arrives of them in turn."""
+"""Inputs of an iterator: the journals of its source, which are read and take turns."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.budget import FIFOBudget
-from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
-from gazette_aio.message.reading.sources import (
+from gazette_aio.message.reading.journal_input import (
     Arrival,
     ArrivalKind,
+    BeginContent,
+    C,
     JournalInput,
-    MakeSplitter,
-    NamedSource,
+)
+from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
+from gazette_aio.message.reading.sources import (
     ReaderSource,
-    S,
     SelectedSource,
     Source,
     fetch_framings,
     framing_of,
 )
 from gazette_aio.protocol.errors import (
-    OffsetJumpError,
     OffsetNotYetAvailableError,
     UnrecognizedContentTypeError,
 )
@@ -53,18 +53,16 @@ async def _for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
             await asyncio.sleep(0)
 
 
-class Inputs(Generic[S]):
-    """Reads the journals of a source, and hands out what arrives of them.
+class Inputs(Generic[C]):
+    """Reads the journals of a source, from the first call for an arrival on.
 
-    Journals which have something at hand take turns, a chunk each. Those which are selected join
-    and leave as the selection changes. One that leaves is read until nothing more comes at once,
-    and goes on from there should it join again; unless it was deleted and created anew.
-
-    Nothing happens before the first arrival is asked for.
+    Journals which have something at hand take turns, a chunk each. Selected journals join and leave
+    as the selection changes. A journal which leaves is read until nothing more comes at once. If it
+    joins again, it's read from there, unless it was deleted and created anew.
 
     Args:
         source: What to read.
-        make_splitter: Makes the splitters of journals.
+        begin_content: Begins the content of journals.
         offsets: Returns the offsets which journals are to be read from, as of a checkpoint. Called
             once.
         buffer_bytes: Limit of the chunks which are read ahead, over all journals.
@@ -74,14 +72,14 @@ class Inputs(Generic[S]):
     def __init__(
         self,
         source: Source,
-        make_splitter: MakeSplitter[S],
+        begin_content: BeginContent[C],
         *,
         offsets: Callable[[], Mapping[str, int]] = dict,
         buffer_bytes: int,
         read_ahead: bool = False,
     ) -> None:
         self._source = source
-        self._make_splitter = make_splitter
+        self._begin_content = begin_content
         self._checkpointed: Callable[[], Mapping[str, int]] | None = offsets
         self._read_ahead = read_ahead
         self._room = PumpRoom(
@@ -92,15 +90,15 @@ class Inputs(Generic[S]):
         self._offsets: dict[str, int] = {}  # From which on to read journals which join.
         self._revisions: dict[str, int] = {}  # Of the creation of journals which ever joined.
         self._recreated: set[str] = set()  # Whose former state isn't known to be void yet.
-        self._single: JournalInput[S] | None = None  # Read in place.
+        self._single: JournalInput[C] | None = None  # Read in place.
         self._single_ended = False
-        self._pumps: dict[str, JournalPump[S]] = {}
-        self._stopped: set[JournalPump[S]] = set()
+        self._pumps: dict[str, JournalPump[C]] = {}
+        self._stopped: set[JournalPump[C]] = set()
         self._successors: dict[str, pb.JournalSpec] = {}  # Join once who had their name has left.
         self._void = Closing()  # Readers of replays which are to end.
-        self._ready: deque[JournalPump[S]] = deque()
+        self._ready: deque[JournalPump[C]] = deque()
         self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
-        self._failed: JournalPump[S] | None = None
+        self._failed: JournalPump[C] | None = None
         self._progress = Signal()
         self._following = OwnedTask()
         self._entered: WatchedList | None = None
@@ -115,11 +113,11 @@ class Inputs(Generic[S]):
         """Number of journals which are read at present."""
         return len(self._pumps) + (self._single is not None and not self._single_ended)
 
-    async def next_arrival(self) -> Arrival[S]:
+    async def next_arrival(self) -> Arrival[C]:
         """Return the next arrival, of the journal whose turn it is.
 
-        All messages of earlier arrivals must have been taken from the journal's splitter. A
-        journal which failed is read again from the next call on.
+        All messages of earlier arrivals must have been delivered. A journal which failed is read
+        again from the next call on.
 
         Cancellation: safe.
 
@@ -155,27 +153,27 @@ class Inputs(Generic[S]):
                 break
         raise StopAsyncIteration
 
-    def more(self, source: JournalInput[S], limit_bytes: int) -> list[bytes]:
-        """Return chunks at hand which directly follow the one that was last handed out.
+    def more(self, source: JournalInput[C], limit_bytes: int) -> list[Arrival[C]]:
+        """Return chunks at hand which directly follow the arrival that was last handed out.
 
         Args:
-            source: Journal of the last arrival, which was a chunk.
+            source: Journal of the last arrival.
             limit_bytes: No further chunk is added once they're as large together.
         """
-        chunks: list[bytes] = []
+        chunks: list[Arrival[C]] = []
         pump = self._pumps.get(source.journal)
         if pump is not None and pump.source is source:
             size = 0
             while size < limit_bytes and (arrival := pump.take_chunk()) is not None:
-                chunks.append(arrival.chunk)
+                chunks.append(arrival)
                 size += len(arrival.chunk)
         return chunks
 
-    def are_others_ready(self, source: JournalInput[S]) -> bool:
+    def are_others_ready(self, source: JournalInput[C]) -> bool:
         """Whether there's something at hand of a journal other than `source`."""
         return any(pump.source is not source for pump in islice(self._ready, 2))
 
-    def abandon(self, source: JournalInput[S]) -> None:
+    def abandon(self, source: JournalInput[C]) -> None:
         """Stop reading a journal which was deleted, and drop what was read ahead of it."""
         self._offsets.pop(source.journal, None)
         pump = self._pumps.pop(source.journal, None)
@@ -209,71 +207,55 @@ class Inputs(Generic[S]):
             self._offsets = dict(self._checkpointed())
         if isinstance(source, SelectedSource):
             await self._select(source)
-        elif isinstance(source, NamedSource):
-            framings = await fetch_framings(source.client, source.names)
-            await _for_each(zip(source.names, framings, strict=True), self._add_named)
         else:
-            reader = source.reader
-            (framing,) = await fetch_framings(reader.client, [str(reader.journal)])
-            make = self._make_splitter
-            self._add(JournalInput(reader.client, reader.request, framing, make, reader=reader))
+            framings = await fetch_framings(source.client, source.names)
+            named = zip(source.names, framings, strict=True)
+            await _for_each(named, lambda each: self._add(*each))
         self._begun = True
         # Invariant: tasks don't keep whoever iterates from being found leaked.
         self._checkpointed = None
 
-    def _add_named(self, named: tuple[str, Framing]) -> None:
-        assert isinstance(self._source, NamedSource)
-        name, framing = named
-        if name not in self._pumps:
-            request = self._source.request(name, self._offsets.get(name))
-            client = self._source.client
-            self._add(JournalInput(client, request, framing, self._make_splitter))
-
-    def _add(self, source: JournalInput[S], *, reset: bool = False) -> None:
-        # Race: who closes this needn't be who waits for journals to be listed.
-        if self._closed:
+    def _add(self, name: str, framing: Framing, *, reset: bool = False) -> None:
+        # Race: who closes this needn't be who waits for journals to be listed, and who waits may
+        # have been cancelled amid those which are added.
+        if self._closed or name in self._pumps:
             return
         origin = self._source
-        if not self._read_ahead and (
-            isinstance(origin, ReaderSource)
-            or (isinstance(origin, NamedSource) and len(origin.names) == 1)
-        ):
+        request = origin.request(name, self._offsets.get(name))
+        reader = origin.reader if isinstance(origin, ReaderSource) else None
+        source = JournalInput(origin.client, request, framing, self._begin_content, reader=reader)
+        names = () if isinstance(origin, SelectedSource) else origin.names
+        if len(names) == 1 and not self._read_ahead:
             self._single = source
             return
-        block = not isinstance(origin, ReaderSource) and origin.block
-        selected = isinstance(origin, SelectedSource)
-        pump = JournalPump(source, self._room, block=block, selected=selected)
-        self._pumps[source.journal] = pump
+        pump = JournalPump(source, self._room, block=origin.block, selected=not names)
+        self._pumps[name] = pump
         if reset:
             pump.put(ArrivalKind.RESET)
         pump.start()
 
-    async def _read_single(self, source: JournalInput[S]) -> Arrival[S]:
+    async def _read_single(self, source: JournalInput[C]) -> Arrival[C]:
         if self._single_ended:
             if source.owned:
                 await source.close_reader()
             raise StopAsyncIteration
-        origin = self._source
-        reader = source.open_reader(block=not isinstance(origin, ReaderSource) and origin.block)
+        source.open_reader(block=self._source.block)
         try:
-            chunk = await anext(reader)
+            return await source.next_arrival()
         except StopAsyncIteration:
             if self._closed:
                 raise  # It isn't the end of what the reader was asked for.
-            self._single_ended = True
-            return Arrival(source, ArrivalKind.END)
-        except OffsetJumpError as jump:
-            return Arrival(source, ArrivalKind.JUMP, begin=jump.offset)
+            arrival = Arrival(source, ArrivalKind.END)
         except Exception as error:  # noqa: BLE001 - raised by the iterator, with where it happened.
             if self._closed:
                 raise StopAsyncIteration from None
-            if isinstance(error, OffsetNotYetAvailableError) and source.owned:
-                self._single_ended = True
-                return Arrival(source, ArrivalKind.LEFT)
-            return Arrival(source, ArrivalKind.ERROR, error=error)
-        return Arrival(source, ArrivalKind.CHUNK, chunk, reader.offset - len(chunk))
+            if not (isinstance(error, OffsetNotYetAvailableError) and source.owned):
+                return Arrival(source, ArrivalKind.ERROR, error=error)
+            arrival = Arrival(source, ArrivalKind.LEFT)
+        self._single_ended = True
+        return arrival
 
-    def _hand_out(self, pump: JournalPump[S]) -> Arrival[S]:
+    def _hand_out(self, pump: JournalPump[C]) -> Arrival[C]:
         arrival = pump.take()
         if pump.arrivals:
             self._make_ready(pump)
@@ -289,13 +271,13 @@ class Inputs(Generic[S]):
             self._join_successor(name)
         return arrival
 
-    def _make_ready(self, pump: JournalPump[S]) -> None:
+    def _make_ready(self, pump: JournalPump[C]) -> None:
         if not pump.is_queued:
             pump.is_queued = True
             self._ready.append(pump)
             self._progress.set()
 
-    def _stop(self, pump: JournalPump[S]) -> None:
+    def _stop(self, pump: JournalPump[C]) -> None:
         pump.stop()
         self._stopped = {each for each in self._stopped if each.running}
         self._stopped.add(pump)
@@ -369,7 +351,6 @@ class Inputs(Generic[S]):
             pump.leave()
 
     def _join(self, journal: pb.ListResponse.Journal) -> None:
-        assert isinstance(self._source, SelectedSource)
         spec, revision = journal.spec, journal.create_revision
         name = spec.name
         known = self._revisions.get(name, 0)
@@ -398,7 +379,6 @@ class Inputs(Generic[S]):
             self._join_now(spec)
 
     def _join_now(self, spec: pb.JournalSpec) -> None:
-        assert isinstance(self._source, SelectedSource)
         name = spec.name
         try:
             framing = framing_of(spec, name)
@@ -410,9 +390,7 @@ class Inputs(Generic[S]):
         if reset:
             self._recreated.discard(name)
             self._offsets[name] = 0
-        request = self._source.request(name, self._offsets.get(name))
-        source = JournalInput(self._source.client, request, framing, self._make_splitter)
-        self._add(source, reset=reset)
+        self._add(name, framing, reset=reset)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._source} open={self.open}>"

@@ -1,4 +1,4 @@
-"""Reads one of several journals, by a task which reads ahead.
+"""Pump of one of several journals: a task which reads ahead.
 
     ┌─────────► waits for a slot ◄──────────────┐
     │                 │                         │ others wait, and it had its turn
@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.message.reading.sources import Arrival, ArrivalKind, JournalInput, S
+from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, C, JournalInput
 from gazette_aio.protocol.errors import (
     JournalNotFoundError,
     NotAllowedError,
-    OffsetJumpError,
     OffsetNotYetAvailableError,
     SuspendedError,
 )
@@ -45,11 +44,16 @@ CATCH_UP_JOURNALS = 16
 """Journals behind their write heads which are read at once."""
 
 _CHUNK_BYTES = 128 << 10  # What brokers send at once.
-_TURN_BYTES = 4 << 20  # Of content, after which a slot is handed on to those who wait for one.
-_TURN_SECONDS = 4.0  # Of waiting for content, likewise.
-_STALLED_SECONDS = 1.0  # Without content, after which a journal holds no slot any more.
-_LEAVING_SECONDS = 0.5  # Of tailing, or without content, until a journal that leaves isn't read.
-_PARKED_SECONDS = 30.0  # Until a journal which can't be read is tried again.
+TURN_BYTES = 4 << 20
+"""Content after which a journal hands its slot to those who wait for one."""
+TURN_SECONDS = 4.0
+"""Waiting for content, after which it hands it on as well."""
+STALLED_SECONDS = 1.0
+"""Time without content after which a journal holds no slot any more."""
+LEAVING_SECONDS = 0.5
+"""Time of tailing, or without content, until a journal that leaves isn't read."""
+PARKED_SECONDS = 30.0
+"""Time until a journal which can't be read is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class _Next(Enum):
     LEAVE = auto()
 
 
-class JournalPump(Generic[S]):
+class JournalPump(Generic[C]):
     """Reads one journal ahead, within what there's room for.
 
     Args:
@@ -86,10 +90,10 @@ class JournalPump(Generic[S]):
     """
 
     def __init__(
-        self, source: JournalInput[S], room: PumpRoom, *, block: bool, selected: bool
+        self, source: JournalInput[C], room: PumpRoom, *, block: bool, selected: bool
     ) -> None:
         self.source = source
-        self.arrivals: deque[Arrival[S]] = deque()
+        self.arrivals: deque[Arrival[C]] = deque()
         """What wasn't handed out yet."""
         self.leaving = False
         """Whether reading is to end once nothing more comes at once."""
@@ -122,33 +126,37 @@ class JournalPump(Generic[S]):
         """Read no more than what comes at once."""
         if not self.leaving:
             self.leaving = True
-            self._leaves_at = asyncio.get_running_loop().time() + _LEAVING_SECONDS
+            self._leaves_at = asyncio.get_running_loop().time() + LEAVING_SECONDS
             self._listed.set()
             self._limit_wait(self._leaves_at)
 
     def stay(self) -> None:
         """Read on, though it was to end."""
         self.leaving = False
-        self._limit_wait(asyncio.get_running_loop().time() + _STALLED_SECONDS)
+        self._limit_wait(asyncio.get_running_loop().time() + STALLED_SECONDS)
 
     def listed_anew(self) -> None:
         """Note that the journal was applied: what couldn't be read perhaps can be."""
         self._listed.set()
 
-    def put(self, kind: ArrivalKind, error: Exception | None = None, begin: int = 0) -> None:
-        """Hand out something other than content."""
+    def put(self, kind: ArrivalKind, error: Exception | None = None) -> None:
+        """Hand out something other than content, or a jump."""
         self.has_left = kind in {ArrivalKind.LEFT, ArrivalKind.END}
-        self.arrivals.append(Arrival(self.source, kind, begin=begin, error=error))
+        self._add(Arrival(self.source, kind, error=error))
+
+    def _add(self, arrival: Arrival[C]) -> None:
+        self._room.held.hold(len(arrival.chunk))
+        self.arrivals.append(arrival)
         self._room.ready(self)
 
-    def take(self) -> Arrival[S]:
+    def take(self) -> Arrival[C]:
         """Return the next arrival, of which there must be one."""
         arrival = self.arrivals.popleft()
         if arrival.chunk:
             self._room.held.release(len(arrival.chunk))
         return arrival
 
-    def take_chunk(self) -> Arrival[S] | None:
+    def take_chunk(self) -> Arrival[C] | None:
         """Return the next arrival if it's content, and so directly follows what was taken last."""
         # Invariant: what follows a jump is behind an arrival of that kind.
         if self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
@@ -241,12 +249,12 @@ class JournalPump(Generic[S]):
                 await held.acquire(_CHUNK_BYTES)
                 try:
                     began = loop.time()
-                    within = _LEAVING_SECONDS if self.leaving else _STALLED_SECONDS
+                    within = LEAVING_SECONDS if self.leaving else STALLED_SECONDS
                     size += await self._read_chunk(began + within)
                 finally:
                     held.release(_CHUNK_BYTES)
                 waited += loop.time() - began
-                is_over = size >= _TURN_BYTES or waited >= _TURN_SECONDS
+                is_over = size >= TURN_BYTES or waited >= TURN_SECONDS
                 if is_over and room.slots.is_contended and _may_pause(reader):
                     # Its RPC has content on the way, which is to be bounded as well.
                     await self.source.close_reader()
@@ -288,21 +296,13 @@ class JournalPump(Generic[S]):
         Raises:
             TimeoutError: None came in time.
         """
-        reader = self.source.reader
-        assert reader is not None
         try:
             async with asyncio.timeout_at(until) as self._scope:
-                chunk = await anext(reader)
-        except OffsetJumpError as jump:
-            self.put(ArrivalKind.JUMP, begin=jump.offset)
-            return 0
+                arrival = await self.source.next_arrival()
         finally:
             self._scope = None
-        begin = reader.offset - len(chunk)
-        self._room.held.hold(len(chunk))
-        self.arrivals.append(Arrival(self.source, ArrivalKind.CHUNK, chunk, begin))
-        self._room.ready(self)
-        return len(chunk)
+        self._add(arrival)
+        return len(arrival.chunk)
 
     async def _park(self) -> _Next:
         """Wait until the journal is applied anew, or for long."""
@@ -310,7 +310,7 @@ class JournalPump(Generic[S]):
         if not self._block or self.leaving:
             return _Next.LEAVE
         try:
-            async with asyncio.timeout(_PARKED_SECONDS):
+            async with asyncio.timeout(PARKED_SECONDS):
                 await self._listed.wait()
         except TimeoutError:
             pass

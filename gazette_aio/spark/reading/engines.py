@@ -180,9 +180,7 @@ class SequencedRows:
         if replay is None:
             self._records.end()
             return
-        if replay.through < replay.end_offset:
-            replay.feed(b"", replay.end_offset)  # The rest is lost, and options allow it.
-        replay.end()
+        replay.end()  # If some content is lost, options allow it.
 
     def work(self) -> list[RecordBatch] | None:
         """Return the next rows."""
@@ -200,9 +198,8 @@ class SequencedRows:
     def wanted(self) -> tuple[int, int] | None:
         """Return the range of the next replay."""
         replay = self._records.replay
-        if replay is None or (wanted := replay.wanted) is None:
+        if replay is None or (wanted := replay.open()) is None:
             return None
-        replay.open()
         self._replay = replay
         return wanted.begin, wanted.end
 

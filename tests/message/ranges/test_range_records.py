@@ -97,14 +97,13 @@ class RangeReader:
                 if not records.work():
                     return
                 continue
-            if replay.wanted is not None:
-                self._read_again(replay)
+            wanted = replay.open()
+            if wanted is not None:
+                self._read_again(replay, wanted)
             records.work()
 
-    def _read_again(self, replay):
-        wanted = replay.wanted
+    def _read_again(self, replay, wanted):
         self.replays.append((wanted.begin, wanted.end))
-        replay.open()
         chunks = self._chunks(wanted.begin, wanted.end)
         if self._rng.random() < 0.2 and len(chunks) > 1:
             replay.feed(*chunks[0])  # Where reading fails, it starts over.

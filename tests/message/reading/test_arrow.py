@@ -19,7 +19,7 @@ from gazette_aio.message import (
     json_adapter,
     raw_adapter,
 )
-from gazette_aio.message.reading import arrow as arrow_module
+from gazette_aio.message.reading import driver
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
@@ -111,7 +111,7 @@ async def test_columns():
 @pytest.mark.parametrize("pending", [1 << 30, 2000, 0])
 async def test_same_messages_and_checkpoints_as_in_item_form(seed, pending, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 13)))
+    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     wild = pending == 1 << 30  # Replays and rings differ in what they make of malformed logs.
     log = rng.choice(
         (sequencing.well_formed, sequencing.wild) if wild else (sequencing.well_formed,)
@@ -157,7 +157,7 @@ def comparable(checkpoint):
 @pytest.mark.parametrize("seed", range(20))
 async def test_going_on_from_a_checkpoint_of_any_batch(seed, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 13)))
+    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     log = sequencing.well_formed(rng, 60)
     content = bytearray()
     for i, r in enumerate(log):
@@ -271,21 +271,27 @@ async def test_replays_which_fail_are_tried_again():
     content = b"".join(lines("A1c B1c A2c A3c B2k A4k"))
     client = client_of({"a/j": content}, chunk=100)
     expected = await rows(client)
+    read = client.read
+
+    def failing(request):
+        if request.end_offset and not failures:
+            client.events["a/j"] = [(0, TransportError("UNAVAILABLE", "gone"))]
+        return read(request)
+
     async with ReadCommittedIter("a/j", raw_adapter("_meta.uuid"), client=client) as iterator:
-        found = []
+        found, failures = [], []
         batches = iterator.arrow(max_pending_bytes=0)
-        failures = []
+        client.read = failing
         while True:
             try:
                 found += rows_of(await anext(batches))
             except StopAsyncIteration:
                 break
             except ReplayError as error:
-                failures.append(str(error))
-            if not failures and found:
-                client.events["a/j"] = [(0, TransportError("UNAVAILABLE", "gone"))]
+                failures.append((str(error), error.journal, error.offset))
     assert found == expected
-    assert failures == ["reading committed message: replay reader: UNAVAILABLE: gone"]
+    text = "reading committed message: replay reader: UNAVAILABLE: gone"
+    assert failures == [(text, "a/j", 0)]
 
 
 async def test_a_replay_over_content_which_is_gone():
@@ -297,14 +303,15 @@ async def test_a_replay_over_content_which_is_gone():
             "a/j", raw_adapter("_meta.uuid"), client=client, **options
         ) as iterator:
             batches = iterator.arrow(max_pending_bytes=0, acks=True)
-            real = arrow_module.ArrowBatches._next_replay_content
+            read = client.read
 
-            async def punch(self, current, replay):
-                client.holes["a/j"] = (0, len(lines("A1c")[0]))
-                await real(self, current, replay)
+            def punch(request):
+                if request.end_offset:
+                    client.holes["a/j"] = (0, len(lines("A1c")[0]))
+                return read(request)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(arrow_module.ArrowBatches, "_next_replay_content", punch)
+                patch.setattr(client, "read", punch)
                 table = pa.Table.from_batches([batch async for batch in batches])
                 return table.column("_clock").to_pylist()
 
@@ -316,7 +323,7 @@ async def test_a_replay_over_content_which_is_gone():
 
 @pytest.mark.parametrize("inline", [0, 1 << 30])
 async def test_cancellation_at_each_await(monkeypatch, inline):
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", inline)
+    monkeypatch.setattr(driver, "INLINE_BYTES", inline)
     content = random_content(random.Random(3), 40)
     client = client_of({"a/j": content}, chunk=400)
     expected = await rows(client, arrow={"max_pending_bytes": 300})
@@ -360,7 +367,7 @@ async def test_closing_an_iterator_closes_its_batches():
     iterator = ReadCommittedIter("a/j", json_adapter(), client=client, block=True)
     batches = iterator.arrow()
     await anext(batches)
-    assert "journals=1" in repr(batches)
+    assert "open=1" in repr(batches)
     await iterator.aclose()
     assert "closed" in repr(batches)
     with pytest.raises(StopAsyncIteration):

@@ -21,7 +21,7 @@ from gazette_aio.message import (
 from gazette_aio.message.columnar import journal as journal_module
 from gazette_aio.message.columnar import uuids as uuids_module
 from gazette_aio.message.framing import registry
-from gazette_aio.message.reading import arrow as arrow_module
+from gazette_aio.message.reading import driver
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from tests.message.fakes import FakeClient
 from tests.message.reading.test_arrow import SCHEMA, line, row_of, rows_of
@@ -151,7 +151,7 @@ async def test_rows_and_errors_are_those_of_items(seed, monkeypatch):
     async with form("a/j", adapter, **options) as iterator:
         expected = await events(iterator, lambda envelope: [row_of(envelope)])
         skipped = iterator.skipped
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 30)))
+    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 30)))
     monkeypatch.setattr(journal_module, "_MAX_RUNS", rng.choice((1, 2, 64)))
     monkeypatch.setattr(uuids_module, "MAX_BAD_ROWS", rng.choice((1, 3, 256)))
     batching = {"batch_bytes": rng.choice((1, 300, 1 << 20)), "acks": True}

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import random
 import threading
-import warnings
 
 import pytest
 
@@ -21,9 +20,10 @@ from gazette_aio.message import (
     raw_adapter,
 )
 from gazette_aio.message.columnar.journal import JournalRecords
+from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordMaker
-from gazette_aio.message.reading import arrow as arrow_module
-from gazette_aio.message.reading.sources import JournalInput
+from gazette_aio.message.reading import driver
+from gazette_aio.message.reading.journal_input import JournalInput
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
@@ -35,6 +35,7 @@ from gazette_aio.testing import create_journals, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader
 from tests.message.reading.test_arrow import JSON, client_of, items, line, lines, row_of, rows_of
+from tests.message.reading.test_multi_journal import end_tasks
 from tests.message.sequencing import sequencing
 
 TOPIC = pb.parse_label_selector("topic=t")
@@ -100,7 +101,7 @@ async def test_replays_of_journals_which_are_deleted(monkeypatch):
     client = client_of({"a/j": b"", "b/j": content("A1c A2c A3c A4k")}, chunk=100)
     async with reading(client) as iterator:
         batches = iterator.arrow(max_pending_bytes=0)
-        monkeypatch.setattr(arrow_module, "REPLAY_BYTES", 1)
+        monkeypatch.setattr(RecordsByJournal, "replay_bytes", 1)
         assert await take(batches) == ("b/j", [1])
         client.delete("b/j")
         with pytest.raises(ReplayError) as raised:
@@ -183,7 +184,7 @@ def random_content(rng):
 async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
     """Calls which are cancelled or fail, replays included, lose and repeat nothing."""
     rng = random.Random(seed)
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", rng.choice((0, 1 << 30)))
+    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 30)))
     contents = {f"{name}/j": random_content(rng) for name in "abc"[: rng.randrange(1, 4)]}
     client = client_of(contents)
     client.chunk = lambda *_: rng.choice((30, 200, 5000))
@@ -236,7 +237,7 @@ async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
 @pytest.mark.parametrize("pending", [0, 1 << 20])
 async def test_what_is_not_expected_ends_iteration(monkeypatch, inline, pending):
     """As that there's no memory: nothing is left out, and going on from checkpoints repairs it."""
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", inline)
+    monkeypatch.setattr(driver, "INLINE_BYTES", inline)
     client = client_of({"a/j": content("A1c B1c A2c A3c B2k A4k A5o")}, chunk=150)
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
@@ -272,7 +273,7 @@ async def test_what_is_not_expected_ends_iteration(monkeypatch, inline, pending)
 
 async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
     """However little content it is which commits them."""
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", 500)
+    monkeypatch.setattr(driver, "INLINE_BYTES", 500)
     client = client_of({"a/j": content("A1c A2c A3c A4c A5c A6c A7c A8c A9c A10k A11o")}, chunk=100)
     work, inline = JournalRecords.work, []
 
@@ -292,7 +293,7 @@ async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
 
 
 async def test_checkpoints_dont_wait_for_threads(monkeypatch):
-    monkeypatch.setattr(arrow_module, "INLINE_BYTES", 0)
+    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
     client = client_of({"a/j": content("A1o A2o A3c A4k")}, chunk=150)
     make, go, begun = RecordMaker.make, threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -381,8 +382,8 @@ async def test_journals_which_have_left_hold_nothing():
         assert await take(batches) == ("b/j", [1])
         with pytest.raises(StopAsyncIteration):
             await take(batches)
-        assert "journals=0" in repr(batches)
-        assert not batches._records._pending
+        assert "open=0" in repr(batches)
+        assert batches.pending_bytes == 0
         checkpoint = iterator.checkpoint()
         assert [s[2:] for s in checkpoint.producers] == [(0, 0, 2), (1, -1, None), (39, 71, 40)]
         # They're pruned all the same, as they are before they're read.
@@ -402,17 +403,13 @@ async def test_uncommitted_messages_have_no_checkpoint():
 
 
 async def test_batches_which_are_left_behind_are_noticed():
-    client = client_of({"a/j": content("A1o")})
-    iterator = reading(client, "a/j")
-    batches = iterator.arrow()
-    await take(batches)
-    inputs = batches._inputs
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        del iterator, batches
-        gc.collect()
-    assert any("ArrowBatches" in str(w.message) and "not closed" in str(w.message) for w in seen)
-    await inputs.aclose()
+    async def leave_behind():
+        iterator = reading(client_of({"a/j": content("A1o")}), "a/j")
+        await take(iterator.arrow())
+
+    with pytest.warns(ResourceWarning, match="<ArrowBatches of .* was not closed"):
+        await leave_behind()
+    await end_tasks()
 
 
 async def test_many_journals_with_open_transactions_share_what_is_retained():
@@ -427,8 +424,7 @@ async def test_many_journals_with_open_transactions_share_what_is_retained():
             await asyncio.sleep(0)
         assert not waiting.done()
         assert all(r.offset == len(client.journals[r.journal]) for r in client.readers)
-        retained = [r.pending_bytes for r in batches._records._records.values()]
-        assert limit / 2 < sum(retained) <= limit
+        assert limit / 2 < batches.pending_bytes <= limit
         for name in names:
             client.append(name, line(3, 4, 2))
         found.append(await waiting)

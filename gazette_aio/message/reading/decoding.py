@@ -1,0 +1,88 @@
+"""Decoder of the messages of envelopes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
+from gazette_aio.message.uuid import ACK_TXN
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Sequence
+
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.envelopes.envelope import Envelope
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+_UNDECODABLE = 64
+
+
+class EnvelopeDecoder(Generic[T]):
+    """Decodes messages of envelopes, and leaves out those which aren't wanted.
+
+    Args:
+        adapter: Decodes a message.
+        skip_acks: Whether acknowledgements are left out.
+        start_clock: Messages with older clocks are left out, unless they have none.
+    """
+
+    def __init__(self, adapter: Adapter[T], *, skip_acks: bool, start_clock: int) -> None:
+        self._adapter = adapter
+        self._skip_acks = skip_acks
+        self._start_clock = start_clock
+        self._is_ahead = not isinstance(adapter, FrameUUIDAdapter)  # By whoever built envelopes.
+        self._place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
+        self._behind_uuid = 0 if self._place is None else self._place.uuid_end
+        # What's behind the UUID of acknowledgements which can't be decoded.
+        self._undecodable: set[bytes] = set()
+
+    def decode(
+        self, envelopes: Sequence[Envelope[Any]], begin: int, end: int, ready: deque[Envelope[T]]
+    ) -> tuple[int, Exception] | None:
+        """Decode messages of `envelopes[begin:end]`, and add those which are wanted to `ready`.
+
+        Returns:
+            Index and error of the first message which can't be decoded, before which it ended; or
+            None.
+        """
+        run, start, skip_acks = envelopes[begin:end], self._start_clock, self._skip_acks
+        if start:
+            run = [envelope for envelope in run if envelope.clock == 0 or envelope.clock >= start]
+        if self._is_ahead:
+            ready.extend(env for env in run if not (skip_acks and env.flags == ACK_TXN))
+            return None
+        decode, add, ack = self._adapter.decode, ready.append, ACK_TXN
+        envelope: Envelope[Any] | None = None
+        try:
+            for envelope in run:
+                if envelope.flags == ack:
+                    if not skip_acks:
+                        envelope.message = self._decode_ack(envelope.message)
+                        add(envelope)
+                else:
+                    envelope.message = decode(envelope.message)
+                    add(envelope)
+        except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
+            bad = next(index for index in range(begin, end) if envelopes[index] is envelope)
+            return bad, error
+        return None
+
+    def _decode_ack(self, frame: bytes) -> Any:
+        place = self._place
+        is_placed = place is not None and frame.startswith(place.prefix)
+        # Hot: acknowledgements differ by their UUID only, and exceptions are slow.
+        rest = frame[self._behind_uuid :]
+        if is_placed and rest in self._undecodable:
+            return None
+        try:
+            return self._adapter.decode(frame)
+        except Exception as error:  # noqa: BLE001
+            # Types with required members can't be made of an acknowledgement.
+            _logger.debug("acknowledgement isn't a message: %s", error)
+            if is_placed and len(self._undecodable) < _UNDECODABLE:
+                self._undecodable.add(rest)
+            return None

@@ -1,0 +1,240 @@
+"""Driver of a flow: what an iterator of messages reads, awaits, and gives to a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from gazette_aio.aio.closing import Closing
+from gazette_aio.aio.owner import Owner
+from gazette_aio.message.reading.flow import (
+    Deliver,
+    MessageFlow,
+    NeedContent,
+    NeedReplay,
+    Stop,
+    Work,
+)
+from gazette_aio.message.reading.inputs import Inputs
+from gazette_aio.message.reading.journal_input import C
+from gazette_aio.message.reading.sources import SelectedSource
+from gazette_aio.protocol.errors import (
+    GazetteError,
+    JournalNotFoundError,
+    OffsetJumpError,
+    ReplayError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from gazette_aio.client import RetryReader
+    from gazette_aio.message.reading.flow import Engine
+    from gazette_aio.message.reading.journal_input import JournalInput
+    from gazette_aio.message.reading.sources import Source
+
+Out = TypeVar("Out", bound="Sized")
+
+INLINE_BYTES = 8 << 10
+"""Content which is worked on without a thread: that takes about as long as to reach one."""
+
+TURN: Final = 512
+"""Messages which are delivered before the event loop has a turn."""
+
+
+class FlowDriver(Owner, Generic[C, Out]):
+    """Does what a flow says, and hands out what it delivers.
+
+    Args:
+        name: Name of the form of iteration.
+        source: What to read.
+        engine: Makes outputs.
+        buffer_bytes: Limit of content which is read ahead.
+        read_ahead: Whether to read a single journal ahead, too.
+        allow_replay_gaps: Whether content which is read again may be missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        engine: Engine[C, Out],
+        *,
+        buffer_bytes: int,
+        read_ahead: bool,
+        allow_replay_gaps: bool,
+    ) -> None:
+        self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
+        self.is_used = False
+        """Whether outputs were asked for."""
+        self.unpaused = 0
+        """Messages which were delivered since the event loop had a turn."""
+        self._name = name
+        self._source = source
+        self._engine = engine
+        # Invariant: tasks don't keep this from being found leaked.
+        self._inputs: Inputs[C] = Inputs(
+            source,
+            engine.begin,
+            offsets=engine.offsets,
+            buffer_bytes=buffer_bytes,
+            read_ahead=read_ahead,
+        )
+        self._closed = False
+        self._reader: RetryReader | None = None  # Of a replay.
+        self._retired = Closing()  # Readers of replays which ended.
+        self._threads: ThreadPoolExecutor | None = None
+        self._work: asyncio.Future[None] | None = None
+
+    async def next(self) -> Out:
+        """Return the next outputs.
+
+        Cancellation: safe.
+
+        Raises:
+            StopAsyncIteration: At the end of content, or once it's closed.
+            FramingError: Content of a journal can't be split, decoded or read. The next call goes
+                on behind it.
+            ReplayError: Content of a transaction can't be read again. The next call tries once
+                more.
+        """
+        self.is_used = True
+        if self.unpaused >= TURN:
+            # A loop over messages which are all at hand lets others have turns, too.
+            await self._pause()
+        while not self._closed:
+            if self._retired:
+                await self._retired.aclose()
+                continue
+            if self._work is not None:
+                await self._finish_work()
+                continue
+            match self.flow.next():
+                case Deliver(output):
+                    self.unpaused += len(output)
+                    self._work_ahead()
+                    return output
+                case NeedContent():
+                    await self._pause()
+                    arrival = await self._inputs.next_arrival()
+                    self.flow.receive(arrival)
+                    self._receive_more(arrival.source)
+                case NeedReplay() as wanted:
+                    await self._pause()
+                    await self._read_replay(wanted)
+                case Work(size_bytes) if size_bytes > INLINE_BYTES:
+                    self._begin_work()
+                case Work():
+                    self.flow.work()
+                    await self._pause()
+                case Stop(error):
+                    if isinstance(error, ReplayError):
+                        self._give_up_replay(error)
+                    raise error
+        raise StopAsyncIteration
+
+    async def _pause(self) -> None:
+        self.unpaused = 0
+        await asyncio.sleep(0)
+
+    # Work in a thread.
+
+    def _begin_work(self) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "gazette-arrow")
+        loop = asyncio.get_running_loop()
+        self._work = loop.run_in_executor(self._threads, self.flow.work)
+
+    async def _finish_work(self) -> None:
+        # Race: what the thread does isn't undone if waiting for it is cancelled. The next call
+        # finds it.
+        if self._work is not None:
+            await asyncio.wait((self._work,))
+            self._work = None
+
+    def _work_ahead(self) -> None:
+        """Let the thread go on with content at hand, while outputs are made use of."""
+        engine, current = self._engine, self.flow.current
+        if (
+            current is not None
+            and engine.room(current.content) is not None
+            and not self._inputs.are_others_ready(current)
+        ):
+            self._receive_more(current)
+            if engine.bytes_of_step(current.content) > INLINE_BYTES:
+                self._begin_work()
+
+    def _receive_more(self, source: JournalInput[C]) -> None:
+        """Receive what directly follows of a journal, as much as is worked on at once."""
+        room = self._engine.room(source.content)
+        if room is not None:
+            for arrival in self._inputs.more(source, room):
+                self.flow.receive(arrival)
+
+    # Replays.
+
+    async def _read_replay(self, wanted: NeedReplay) -> None:
+        flow = self.flow
+        source, size = flow.current, 0
+        assert source is not None
+        try:
+            if source.is_void:
+                raise ReplayError(f"replay reader: {source.journal} was created anew")
+            if self._reader is None:
+                self._reader = source.replay(wanted.begin, wanted.end)
+            reader = self._reader
+            while size < self._engine.replay_bytes:
+                try:
+                    chunk = await anext(reader)
+                except StopAsyncIteration:
+                    self._retire()
+                    flow.end_replay(reader.offset)
+                    return
+                except OffsetJumpError:
+                    if not flow.allow_replay_gaps:
+                        raise
+                    chunk = b""
+                flow.feed_replay(chunk, reader.offset - len(chunk))
+                size += len(chunk)
+        except GazetteError as error:
+            flow.fail_replay(error)
+
+    def _give_up_replay(self, error: ReplayError) -> None:
+        """End a replay which failed, and go without its commit if its journal was deleted."""
+        self._retire()
+        current, cause = self.flow.current, error.__cause__
+        assert current is not None
+        is_gone = cause is not None and isinstance(cause.__cause__, JournalNotFoundError)
+        if isinstance(self._source, SelectedSource) and (current.is_void or is_gone):
+            self.flow.abandon()
+            self._inputs.abandon(current)  # One of its name may begin.
+
+    def _retire(self) -> None:
+        if self._reader is not None:
+            self._retired.add(self._reader)
+            self._reader = None
+
+    async def aclose(self) -> None:
+        """End reading, of a reader which was handed in, too. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        self._closed = True
+        await self._inputs.aclose()
+        self._retire()
+        await self._retired.aclose()
+        await self._finish_work()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    def __del__(self) -> None:
+        inputs: Any = getattr(self, "_inputs", None)
+        if inputs is not None and (inputs.running or self._threads is not None):
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"open={self._inputs.open}"
+        return f"<{self._name} of {self._source} {state} skipped={self._engine.skipped}>"

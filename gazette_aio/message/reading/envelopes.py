@@ -1,0 +1,306 @@
+"""Engine of envelopes: messages of journals in the order they commit, or as they are."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
+from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
+from gazette_aio.message.reading.decoding import EnvelopeDecoder
+from gazette_aio.message.reading.options import start_clock
+from gazette_aio.protocol.errors import FramingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.reading.options import ReadOptions
+    from gazette_aio.message.sequencing.outcome import ReplayRange
+    from gazette_aio.message.sequencing.sequencer import Sequencer
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+TURN: Final = 512
+"""Messages which are decoded and delivered before the event loop has a turn."""
+
+
+class EnvelopeReplay:
+    """Content which is read again, as its transaction outgrew the ring of a sequencer.
+
+    Args:
+        sequencer: Requires the replay.
+        splitter_at: Returns a splitter of content at an offset.
+    """
+
+    def __init__(self, sequencer: Sequencer, splitter_at: Callable[[int], JournalSplitter]) -> None:
+        self._sequencer = sequencer
+        self._splitter_at = splitter_at
+        self._splitter: JournalSplitter | None = None
+        self._ended = False
+        self.finished = False
+        """Whether messages which the ring retains are next."""
+
+    def open(self) -> ReplayRange | None:
+        """Begin, and return the range to read; or None if that has begun."""
+        if self._splitter is not None:
+            return None
+        wanted = self._sequencer.replay_range()
+        self._splitter = self._splitter_at(wanted.begin)
+        self._sequencer.start_replay()
+        return wanted
+
+    def feed(self, chunk: bytes, begin: int) -> None:
+        """Take content, which may be behind a gap."""
+        assert self._splitter is not None
+        self._splitter.feed(chunk, begin)
+
+    def end(self) -> None:
+        """Declare the end of content, even if it isn't the end of the range."""
+        self._ended = True
+
+    def abort(self) -> None:
+        """Forget what was fed. The next `open()` is behind what was delivered. Idempotent."""
+        if self._splitter is not None:
+            self._sequencer.abort_replay()
+            self._splitter, self._ended = None, False
+
+    def take(self) -> Sequence[Envelope[Any]] | None:
+        """Return messages of the commit, maybe none; or None if that takes content.
+
+        Raises:
+            ReplayError: A message isn't of the range.
+        """
+        run = self._next_run()
+        if run:
+            return self._sequencer.take_replay(run)
+        if not self._ended:
+            return None
+        self._sequencer.finish_replay()
+        self.finished = True
+        return ()
+
+    def _next_run(self) -> Sequence[Envelope[Any]]:
+        while self._splitter is not None:
+            try:
+                return self._splitter.next_run()
+            except FramingError:
+                # It was raised when the frame was first read, and passed over then.
+                continue
+        return ()
+
+
+class EnvelopeEngine(Generic[T]):
+    """Makes envelopes of the content of journals. They're ready in `ready`.
+
+    Args:
+        adapter: Decodes messages.
+        sequencer: Says which messages commit; or None for all of them, as they are.
+        options: What to make of them.
+        transactions: Whether several transactions are taken at once.
+        explain: Returns an error as it's to be raised.
+    """
+
+    replay_bytes = 1
+
+    def __init__(
+        self,
+        adapter: Adapter[T],
+        sequencer: Sequencer | None,
+        options: ReadOptions,
+        *,
+        transactions: bool = True,
+        explain: Callable[[FramingError], FramingError],
+    ) -> None:
+        self.ready: deque[Envelope[T]] = deque()
+        """What was taken, decoded, and not delivered yet."""
+        self.explain = explain
+        """Returns an error as it's to be raised."""
+        self.skipped = 0
+        """Number of frames which were left out as they can't be decoded."""
+        self.adapter = adapter
+        """Decodes messages."""
+        self._sequencer = sequencer
+        self._transactions = transactions
+        self._skips_errors = options.get("on_error") == "skip"
+        self._strict_uuid = options.get("strict_uuid", False)
+        self._max_frame_bytes = options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES)
+        self._decoder = EnvelopeDecoder(
+            adapter, skip_acks=options.get("skip_acks", False), start_clock=start_clock(options)
+        )
+        self._framings: dict[str, Framing] = {}
+        self._run: Sequence[Envelope[Any]] = ()  # Read, and queued up to an index.
+        self._queued = 0
+        self._taken: Sequence[Envelope[Any]] | None = None  # Committed, decoded up to an index.
+        self._decoded = self._settled = 0
+        self._replay: EnvelopeReplay | None = None
+        self._stopped: FramingError | None = None  # Comes behind what's ready.
+
+    def offsets(self) -> Mapping[str, int]:
+        """Return the offsets which are known of journals."""
+        return {} if self._sequencer is None else self._sequencer.offsets
+
+    def begin(self, journal: str, framing: Framing, offset: int) -> JournalSplitter:
+        """Begin to take content of a journal."""
+        self._framings[journal] = framing
+        decoder = framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
+        builder = EnvelopeBuilder(journal, self.adapter, strict=self._strict_uuid)
+        return JournalSplitter(decoder, builder)
+
+    def leave(self, content: JournalSplitter) -> None:
+        """Do nothing: all that's known of journals is retained."""
+
+    def forget(self, journal: str) -> None:
+        """Forget what's known of a journal, and what of it isn't delivered."""
+        if self._sequencer is not None:
+            self._sequencer.forget(journal)
+        self._run, self._queued = (), 0
+        self._taken = self._replay = None
+
+    def take(self, content: JournalSplitter) -> deque[Envelope[T]] | None:  # noqa: ARG002
+        """Return what's ready, or None if nothing is.
+
+        Raises:
+            FramingError: It comes next.
+        """
+        if self.ready:
+            return self.ready
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            if self._taken is not None:
+                self._decoded += 1
+            raise stopped
+        return None
+
+    def step(self, content: JournalSplitter) -> bool:
+        """Make envelopes ready, about as many as a turn of the event loop may take.
+
+        Returns:
+            False if that takes content, or a replay.
+
+        Raises:
+            ReplayError: Content which is read again isn't what it was.
+        """
+        sequencer, ready = self._sequencer, self.ready
+        pause_at = self.skipped + RUN_LIMIT
+        while not ready and self._stopped is None and self.skipped < pause_at:
+            taken = self._taken
+            if taken is not None:
+                if self._decoded < len(taken):
+                    self._decode(taken)
+                else:
+                    if sequencer is not None:
+                        sequencer.settle(len(taken))
+                    self._taken = None
+            elif sequencer is not None and sequencer.emitting:
+                if sequencer.replay_required or not self._take_commit(sequencer):
+                    return False
+            elif self._queued == len(self._run):
+                if not self._read_run(content):
+                    return False
+            elif sequencer is None:
+                self._taken, self._decoded, self._queued = self._run, 0, len(self._run)
+            else:
+                self._queued = sequencer.queue_commits(
+                    self._run, self._queued, transactions=self._transactions
+                )
+        return True
+
+    def bytes_of_step(self, content: JournalSplitter) -> int:  # noqa: ARG002
+        """Return 0: no step takes long."""
+        return 0
+
+    def room(self, content: JournalSplitter) -> None:
+        """Return None: nothing is done ahead."""
+
+    def replay(self, content: JournalSplitter) -> EnvelopeReplay | None:
+        """Return the replay which is next, or under way."""
+        sequencer = self._sequencer
+        if self._replay is None and sequencer is not None and sequencer.emitting:
+            journal = content.journal
+            framing = self._framings[journal]
+            self._replay = EnvelopeReplay(
+                sequencer, lambda offset: self.begin(journal, framing, offset)
+            )
+        return self._replay
+
+    def settle(self) -> None:
+        """Declare processed what was delivered, of messages which commit together."""
+        taken, sequencer = self._taken, self._sequencer
+        if taken is not None and sequencer is not None:
+            self._settled = self._delivered(taken)
+            sequencer.settle(self._settled)
+            if self._settled == len(taken):
+                self._taken = None
+
+    def drop(self) -> None:
+        """Drop what's ready, as if it hadn't been decoded yet."""
+        if self._taken is not None:
+            self._decoded = self._delivered(self._taken)
+        self.ready.clear()
+        self._stopped = None
+
+    def _delivered(self, taken: Sequence[Envelope[Any]]) -> int:
+        """Return how many of the messages taken were delivered, or left out."""
+        if not self.ready:
+            return self._decoded
+        following = self.ready[0]
+        at = range(self._settled, self._decoded)
+        return next(index for index in at if taken[index] is following)
+
+    def _take_commit(self, sequencer: Sequencer) -> bool:
+        """Take messages which commit, maybe none; return False if that takes replayed content."""
+        self._decoded = self._settled = 0
+        replay = self._replay
+        if replay is None:
+            self._taken = sequencer.take()
+            return True
+        committed = replay.take()
+        self._taken = committed or None
+        if replay.finished:
+            self._replay = None
+        return committed is not None
+
+    def _read_run(self, content: JournalSplitter) -> bool:
+        """Read the next envelopes of the content at hand, and return False if there are none."""
+        self._run, self._queued = (), 0
+        try:
+            self._run = content.next_run()
+        except FramingError as error:
+            if not self._skips_errors:
+                self._stop(error, error.__cause__)
+            else:
+                self._skip(error)
+                return error.kind != "unexpected_eof"
+            return True
+        return bool(self._run)
+
+    def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
+        """Make committed messages ready, up to the first which can't be decoded."""
+        begin = self._decoded
+        end = min(begin + TURN, len(taken))
+        while (bad := self._decoder.decode(taken, begin, end, self.ready)) is not None:
+            index, cause = bad
+            envelope = taken[index]
+            error = framing_error(cause, envelope.journal, envelope.begin, envelope.end, "decode")
+            if not self._skips_errors:
+                self._decoded = index
+                self._stop(error, cause)
+                return
+            self._skip(error)
+            begin = index + 1
+        self._decoded = end
+
+    def _stop(self, error: FramingError, cause: BaseException | None) -> None:
+        self._stopped = self.explain(error)
+        self._stopped.__cause__ = cause
+
+    def _skip(self, error: FramingError) -> None:
+        self.skipped += 1
+        extra = {"journal": error.journal, "begin": error.begin, "end": error.end}
+        _logger.debug("skipped a frame: %s", error, extra=extra)

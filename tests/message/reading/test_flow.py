@@ -1,0 +1,436 @@
+"""Decisions of iterators, without an event loop."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
+from gazette_aio.message.reading.arrow import records_of
+from gazette_aio.message.reading.envelopes import TURN, EnvelopeEngine
+from gazette_aio.message.reading.flow import (
+    Deliver,
+    MessageFlow,
+    NeedContent,
+    NeedReplay,
+    Stop,
+    Work,
+)
+from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
+from gazette_aio.protocol.errors import (
+    JournalNotFoundError,
+    ReplayError,
+    TransportError,
+)
+from tests.message.reading.test_arrow import line, row_of, rows_of
+from tests.message.sequencing import sequencing
+
+ADAPTER = raw_adapter("_meta.uuid")
+
+
+def rows(text):
+    """Lines of one size, but for acknowledgements."""
+    return [line(0, row.clock, row.flags, row.producer) for row in sequencing.parse(text)]
+
+
+def as_it_is(error):
+    return error
+
+
+def envelopes(sequencer=None, adapter=ADAPTER, **options):
+    return EnvelopeEngine(adapter, sequencer, options, explain=as_it_is)
+
+
+def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options):
+    return records_of(
+        ADAPTER,
+        None,
+        options,
+        checkpoint or SequencerCheckpoint(),
+        acks=True,
+        batch_bytes=batch_bytes,
+        max_pending_bytes=pending,
+        explain=as_it_is,
+    )
+
+
+class Reading:
+    """A flow, and a journal whose content it's fed."""
+
+    def __init__(self, engine, content, *, begin=0, allow_replay_gaps=False):
+        self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
+        self.content = content
+        request = pb.ReadRequest(journal="a/j", offset=begin)
+        self.source = JournalInput(None, request, NDJSONFraming(), engine.begin)
+
+    def next(self):
+        """Return the next step, or the clocks which it delivers, and take them."""
+        step = self.flow.next()
+        if not isinstance(step, Deliver):
+            return step
+        clocks = [envelope.clock for envelope in step.output]
+        step.output.clear()
+        return clocks
+
+    def arrive(self, kind, begin=0, chunk=b"", error=None):
+        self.flow.receive(Arrival(self.source, kind, chunk, begin, error))
+
+    def feed(self, begin=0, end=None):
+        self.arrive(ArrivalKind.CHUNK, begin, self.content[begin:end])
+
+    def feed_replay(self, begin, end):
+        self.flow.feed_replay(self.content[begin:end], begin)
+
+
+def test_content_is_needed_until_something_commits():
+    parts = rows("A1c A2c A3k B9o")
+    reading = Reading(envelopes(Sequencer()), b"".join(parts))
+    assert reading.next() == reading.next() == NeedContent()
+    reading.feed(0, len(parts[0]))
+    assert reading.next() == NeedContent()
+    reading.feed(len(parts[0]))
+    assert reading.next() == [1, 2, 3, 9]
+    assert reading.next() == NeedContent()
+
+
+def test_uncommitted_messages_are_delivered_as_they_are():
+    reading = Reading(envelopes(), b"".join(rows("A1c A2c B5c A1c A3k")))
+    reading.feed()
+    assert reading.next() == [1, 2, 5, 1, 3]
+    assert reading.next() == NeedContent()
+
+
+def test_what_is_at_hand_is_delivered_in_turns():
+    content = b"".join(line(0, clock, 0) for clock in range(1, 2 * TURN + 6))
+    reading = Reading(envelopes(Sequencer()), content)
+    reading.feed()
+    got = [reading.next() for _ in range(3)]
+    assert [len(clocks) for clocks in got] == [TURN, TURN, 5]
+    assert [clock for clocks in got for clock in clocks] == [*range(1, 2 * TURN + 6)]
+    assert reading.next() == NeedContent()
+
+
+def test_what_was_not_taken_is_delivered_again():
+    reading = Reading(envelopes(), b"".join(rows("A1o A2o")))
+    reading.feed()
+    reading.flow.next().output.popleft()
+    assert reading.next() == [2]
+
+
+def test_skipping_much_is_work_apart():
+    reading = Reading(envelopes(on_error="skip"), b"\n" * 8000 + line(0, 1, 0))
+    reading.feed()
+    steps = 0
+    while (step := reading.next()) == Work(0):
+        reading.flow.work()
+        steps += 1
+    assert step == [1]
+    assert steps > 1
+
+
+def test_large_work_is_announced_and_done_once():
+    content = b"".join(rows("A1c A2k A3o"))
+    reading = Reading(records(), content)
+    reading.feed()
+    step = reading.flow.next()
+    assert step == reading.flow.next() == Work(len(content))
+    reading.flow.work()
+    assert reading.flow.next().output.column("_clock").to_pylist() == [1, 2, 3]
+    assert reading.flow.next() == NeedContent()
+
+
+def test_a_replay():
+    parts = rows("A1c A2c A3c A4k")
+    size = len(parts[0])
+    reading = Reading(envelopes(Sequencer(buffer=1)), b"".join(parts))
+    reading.feed()
+    step = NeedReplay(0, 3 * size)
+    assert reading.next() == reading.next() == step
+    reading.feed_replay(0, size + 5)
+    assert reading.next() == [1]
+    assert reading.next() == step
+    reading.feed_replay(size + 5, 3 * size)
+    assert reading.next() == [2, 3]
+    assert reading.next() == step
+    reading.flow.end_replay(3 * size)
+    assert reading.next() == [4]
+    assert reading.next() == NeedContent()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TransportError("UNAVAILABLE", "gone"), "replay reader: UNAVAILABLE: gone"),
+        (ReplayError("the journal isn't there"), "the journal isn't there"),
+    ],
+)
+def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text):
+    parts = rows("A1c A2c A3c A4k")
+    size = len(parts[0])
+    reading = Reading(envelopes(Sequencer(buffer=1)), b"".join(parts))
+    reading.feed()
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.feed_replay(0, size + 5)
+    assert reading.next() == [1]
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.flow.fail_replay(error)
+    failed = reading.next().error
+    assert str(failed) == f"reading committed message: {text}"
+    assert (failed.journal, failed.offset) == ("a/j", size + 5)
+    assert error in (failed.__cause__, failed.__cause__.__cause__)
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.feed_replay(0, 3 * size)
+    assert reading.next() == [2, 3]
+    assert isinstance(reading.next(), NeedReplay)
+    reading.flow.fail_replay(error)
+    assert isinstance(reading.next(), Stop)
+    assert reading.next() == NeedReplay(2 * size, 3 * size)
+    reading.feed_replay(2 * size, 3 * size)
+    assert reading.next() == NeedReplay(2 * size, 3 * size)
+    reading.flow.end_replay(3 * size)
+    assert reading.next() == [4]
+
+
+@pytest.mark.parametrize("make", [envelopes, records])
+def test_replays_of_other_content_fail(make):
+    parts = rows("A1c A2c A3c A4k")
+    size = len(parts[0])
+    engine = (
+        envelopes(Sequencer(buffer=1)) if make is envelopes else records(pending=0, batch_bytes=1)
+    )
+    reading = Reading(engine, b"".join(parts))
+    reading.feed()
+    while not isinstance(step := reading.flow.next(), NeedReplay):
+        reading.flow.work()
+    assert step == NeedReplay(0, 3 * size)
+    reading.flow.feed_replay(reading.content, 0)
+    while not isinstance(step := reading.flow.next(), Stop):
+        reading.flow.work()
+    assert str(step.error).startswith("reading committed message: replay has wrong End")
+    reading.flow.work()
+    assert isinstance(reading.flow.next(), NeedReplay)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_replays_which_lack_content(allowed):
+    parts = rows("A1c A2c A3c A4k")
+    size = len(parts[0])
+    engine = envelopes(Sequencer(buffer=1))
+    reading = Reading(engine, b"".join(parts), allow_replay_gaps=allowed)
+    reading.feed()
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.feed_replay(0, size)
+    assert reading.next() == [1]
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.flow.end_replay(2 * size)
+    assert f"closed at {2 * size}, ahead of {3 * size}" in str(reading.next().error)
+    assert reading.next() == NeedReplay(0, 3 * size)
+    reading.feed_replay(size, size + 7)
+    reading.flow.end_replay(3 * size)
+    if allowed:
+        assert reading.next() == [4]
+    else:
+        assert f"no content from {size + 7} to {3 * size}" in str(reading.next().error)
+
+
+def test_a_journal_which_is_abandoned_amid_a_replay():
+    parts = rows("A1c A2c A3c A4k")
+    sequencer = Sequencer(buffer=1)
+    reading = Reading(envelopes(sequencer), b"".join(parts))
+    reading.feed()
+    assert isinstance(reading.next(), NeedReplay)
+    reading.flow.fail_replay(JournalNotFoundError(journal="a/j"))
+    reading.flow.abandon()
+    assert isinstance(reading.next(), Stop)
+    assert reading.next() == NeedContent()
+    assert sequencer.checkpoint() == SequencerCheckpoint()
+
+
+def test_errors_of_reading():
+    parts = rows("A1o A2o")
+    reading = Reading(envelopes(Sequencer()), b"".join(parts))
+    reading.feed(0, len(parts[0]) + 3)
+    assert reading.next() == [1]
+    assert reading.next() == NeedContent()
+    error = TransportError("UNKNOWN", "broken")
+    reading.arrive(ArrivalKind.ERROR, error=error)
+    failed = reading.next().error
+    assert (failed.journal, failed.begin, failed.kind) == ("a/j", len(parts[0]), "read")
+    assert failed.__cause__ is error
+    assert reading.next() == NeedContent()
+    reading.feed(len(parts[0]) + 3)
+    assert reading.next() == [2]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_bad_messages_are_passed_over_once_they_are_told(skip):
+    parts = rows("A1c A2c A3c A4k")
+    parts[1] = parts[1].replace(b'"n":0', b'"n":\xff')
+    options = {"on_error": "skip"} if skip else {}
+    sequencer = Sequencer()
+
+    class TextAdapter:
+        uuid_place = ADAPTER.uuid_place
+        frame_uuid = staticmethod(ADAPTER.frame_uuid)
+
+        def decode(self, frame):
+            return frame.decode()
+
+    engine = envelopes(sequencer, TextAdapter(), **options)
+    reading = Reading(engine, b"".join(parts))
+    reading.feed()
+    if skip:
+        assert reading.next() == [1, 3, 4]
+        assert engine.skipped == 1
+        return
+    assert reading.next() == [1]
+    reading.flow.work()  # It makes nothing more before the error is told.
+    engine.settle()
+    assert sequencer.producer_state("a/j", b"\x01AAAAA").last_ack == 1
+    failed = reading.next().error
+    assert (failed.kind, failed.begin, failed.end) == (
+        "decode",
+        len(parts[0]),
+        len(parts[0] + parts[1]),
+    )
+    engine.settle()
+    assert sequencer.producer_state("a/j", b"\x01AAAAA").last_ack == 2
+    assert reading.next() == [3, 4]
+
+
+def test_jumps_and_ends():
+    parts = rows("A1o A2o A3o")
+    size = len(parts[0])
+    reading = Reading(envelopes(), b"".join(parts))
+    reading.feed(0, size + 9)
+    assert reading.next() == [1]
+    reading.arrive(ArrivalKind.JUMP, 2 * size)
+    assert reading.next() == NeedContent()
+    reading.feed(2 * size, 3 * size - 1)
+    assert reading.next() == NeedContent()
+    reading.arrive(ArrivalKind.END)
+    for _ in range(2):
+        assert reading.next().error.kind == "unexpected_eof"
+
+
+@pytest.mark.parametrize("make", [envelopes, records])
+def test_a_journal_which_was_created_anew(make):
+    """Nothing of its predecessor counts: neither clocks, nor offsets, nor what's pending."""
+    sequencer = Sequencer()
+    engine = envelopes(sequencer) if make is envelopes else records()
+    before, after = b"".join(rows("A7o A8c")), b"".join(rows("A1o A9k"))
+
+    def read(reading):
+        reading.feed()
+        clocks = []
+        while (step := reading.flow.next()) != NeedContent():
+            if isinstance(step, Deliver):
+                found = step.output
+                clocks += [row.clock for row in found] if make is envelopes else clocks_of(found)
+                if make is envelopes:
+                    found.clear()
+            else:
+                reading.flow.work()
+        return clocks
+
+    reading = Reading(engine, before)
+    assert read(reading) == [7]
+    reading.arrive(ArrivalKind.LEFT)
+    anew = Reading(engine, after)
+    anew.flow = reading.flow
+    anew.arrive(ArrivalKind.RESET)
+    assert read(anew) == [1, 9]
+    checkpoint = (sequencer if make is envelopes else engine).checkpoint()
+    assert checkpoint.offsets == {"a/j": len(after)}
+
+
+def clocks_of(batch):
+    return batch.column("_clock").to_pylist()
+
+
+class Restarts:
+    """Reads a journal by flows which replace each other, whose replays fail at random."""
+
+    def __init__(self, rng, content):
+        self.rng = rng
+        self.content = content
+        self.found = []
+        self.checkpoint = SequencerCheckpoint()
+        self.failures = 0
+
+    def read(self):
+        while not self.read_some():
+            pass
+        return self.found
+
+    def read_some(self):
+        """Read up to a random step, and return whether that's the end."""
+        rng, known = self.rng, self.checkpoint
+        sequencer = None
+        if rng.random() < 0.5:
+            sequencer = Sequencer.from_checkpoint(known, buffer=rng.choice((1, 3, 1000)))
+            engine = envelopes(sequencer, on_error="skip")
+        else:
+            pending, size = rng.choice((0, 300, 1 << 20)), rng.choice((1, 200, 1 << 20))
+            engine = records(known, pending=pending, batch_bytes=size, on_error="skip")
+        at = known.offsets.get("a/j", 0)
+        reading = Reading(engine, self.content, begin=at)
+        flow, replayed = reading.flow, None
+        for _ in range(rng.randrange(1, 60)):
+            match flow.next():
+                case Deliver(output) if sequencer is not None:
+                    self.found.append(row_of(output.popleft()))
+                case Deliver(batch):
+                    self.found += rows_of(batch)
+                case Work():
+                    flow.work()
+                case NeedContent() if at == len(self.content):
+                    return True
+                case NeedContent():
+                    end = min(at + rng.choice((1, 50, 400, 5000)), len(self.content))
+                    reading.feed(at, end)
+                    at = end
+                case NeedReplay() if rng.random() < 0.2:
+                    flow.fail_replay(TransportError("UNAVAILABLE", "gone"))
+                    replayed = None
+                case NeedReplay(begin, end) if (replayed or begin) < end:
+                    begin = begin if replayed is None else replayed
+                    replayed = min(begin + rng.choice((1, 50, 5000)), end)
+                    reading.feed_replay(begin, replayed)
+                case NeedReplay(_, end):
+                    flow.end_replay(end)
+                    replayed = None
+                case Stop(error):
+                    assert isinstance(error, ReplayError)
+                    self.failures += 1
+        if sequencer is None:
+            self.checkpoint = engine.checkpoint()
+        else:
+            engine.settle()
+            self.checkpoint = sequencer.checkpoint(include_dequeued=True)
+        return False
+
+
+def test_flows_of_either_engine_go_on_from_each_other():
+    """Whatever they're fed, wherever they end, they deliver what one sequencer does."""
+    failures = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        content = b""
+        for number, row in enumerate(sequencing.well_formed(rng, rng.randrange(1, 60))):
+            if rng.random() < 0.05:
+                content += rng.choice((b"{garbage}\n", b"\n", b'{"_meta":{"uuid":7}}\n'))
+            content += line(number, row.clock, row.flags, row.producer)
+        whole = Reading(envelopes(Sequencer(), on_error="skip"), content)
+        whole.feed()
+        expected = []
+        while isinstance(step := whole.flow.next(), Deliver):
+            expected += map(row_of, step.output)
+            step.output.clear()
+        assert step == NeedContent()
+        restarts = Restarts(rng, content)
+        assert restarts.read() == expected
+        failures += restarts.failures
+    assert failures > 50
