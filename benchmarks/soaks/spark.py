@@ -28,7 +28,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.message import ReadCommittedIter, json_adapter
 from gazette_aio.message.uuid import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
-from gazette_aio.spark.sink.commit_records import Kind, Record, decode_line
+from gazette_aio.spark.sink.commit_records import CommitKind, CommitRecord, decode_line
 from gazette_aio.testing import create_journals, journal_spec
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ class Query:
             "tasks": tasks,
         }
 
-    async def records(self) -> list[Record]:
+    async def records(self) -> list[CommitRecord]:
         """Return the records of its commit journal."""
         lines = (await self._content(self.log)).splitlines()
-        return [each for line in lines if isinstance(each := decode_line(line), Record)]
+        return [each for line in lines if isinstance(each := decode_line(line), CommitRecord)]
 
     async def decided(self) -> int:
         """Return the latest batch which is decided, or -1."""
-        commits = [each.batch for each in await self.records() if each.kind is Kind.COMMIT]
+        commits = [each.batch for each in await self.records() if each.kind is CommitKind.COMMIT]
         return max(commits, default=-1)
 
     async def check(self, *, is_done: bool) -> None:

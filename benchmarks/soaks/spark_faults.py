@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from gazette_aio.client import JournalClient
 from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.sink.appending import JournalAppends
+from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.writers import GazetteStreamWriter
 from gazette_aio.spark.source import GazetteDataSource
@@ -86,7 +86,7 @@ class FaultyWriter(GazetteStreamWriter):
     def write(self, iterator: Any) -> Any:
         context: Any = TaskContext.get()
         if self.is_due("append", int(context.getLocalProperty("streaming.sql.batchId"))):
-            with behind(JournalAppends, "_append", partial(kill, "append")):
+            with behind(TaskAppends, "_append", partial(kill, "append")):
                 return super().write(iterator)
         message = super().write(iterator)
         if context.attemptNumber() == 0 and random.random() < float(os.environ.get(FAIL, "0")):

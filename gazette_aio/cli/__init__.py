@@ -1,4 +1,4 @@
-"""The command line: `gazette-aio`, which is also `python -m gazette_aio`."""
+"""Command line: `gazette-aio`, also `python -m gazette_aio`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `gazette-aio`, and what happens when one of its commands fails."""
+"""The command `gazette-aio`, its log level, and the reporting of failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "gazette-aio"
-# The variable is that of Gazette's programs too, which have names of their own for some levels.
+# Gazette's programs use the same variable, with other names for some levels.
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -36,7 +36,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it's run: one which serves needs no client, and the reverse."""
+    """Imports a command when it runs: `serve` needs no client, and clients no broker."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(_COMMANDS)
@@ -61,7 +61,7 @@ class _Commands(click.Group):
     type=click.Choice(list(_LEVELS), case_sensitive=False),
     default="error",
     show_default=True,
-    help="Log records to print on stderr.",
+    help="Least level of log records on stderr.",
 )
 def cli(log_level: str) -> None:
     """Work with Gazette journals, and serve them from a directory."""
@@ -71,11 +71,11 @@ def cli(log_level: str) -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run the command line `args` and return its exit code; failures go to stderr in one line."""
-    # gRPC's core would write records of its own about what we report ourselves.
+    """Run the command line `args`, and return its exit code. A failure is one line on stderr."""
+    # gRPC's core would log errors which this program reports.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        # In place of click's own main(), which has other exit codes for Ctrl-C and broken pipes.
+        # Not click's main(), which has other exit codes for Ctrl-C and broken pipes.
         with cli.make_context(_PROGRAM, list(args)) as context:
             cli.invoke(context)
         sys.stdout.flush()
@@ -85,7 +85,7 @@ def run(args: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError as error:
-        # The interpreter flushes stdout once more as it exits.
+        # The interpreter flushes stdout again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_code(error)
     except (KeyboardInterrupt, click.Abort):

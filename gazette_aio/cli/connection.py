@@ -1,4 +1,4 @@
-"""Reach a broker on behalf of a command: its options, its patience, its errors."""
+"""Connection of a command to a broker: options, time-out and errors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LONGEST_DELAY_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Connection:
-    """How to reach a broker.
+class ClientSettings:
+    """Address, credentials and time-out of a command's client.
 
     Args:
         address: URL of the broker.
-        timeout: Seconds for which an unreachable broker is tried again.
-        auth_keys: Base64 keys which sign our requests, or empty.
-        auth_token: Bearer token to send with our requests, or empty.
+        timeout: Seconds for which an unreachable broker is retried.
+        auth_keys: Base64 keys which sign requests, or empty.
+        auth_token: Bearer token of requests, or empty.
     """
 
     address: str = DEFAULT_ADDRESS
@@ -44,10 +44,10 @@ class Connection:
         """Yield a client, which dials at its first use.
 
         Raises:
-            InputError: The address or the keys are wrong.
+            InputError: The address or the keys are invalid.
             UnreachableError: No broker answered within `timeout` seconds.
 
-        Cancellation: aborts — calls under way are cancelled.
+        Cancellation: aborts — calls are cancelled.
         """
         if urlsplit(self.address).scheme not in _SCHEMES:
             schemes = ", ".join(_SCHEMES)
@@ -83,7 +83,7 @@ def _backoff(attempt: int) -> float:
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the options of a Connection, and pass it as `connection`."""
+    """Add options to `command`, and pass them as the ClientSettings `connection`."""
 
     @click.option(
         "--broker.address",
@@ -93,7 +93,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         show_envvar=True,
         metavar="URL",
-        help="Broker to talk to.",
+        help="URL of the broker.",
     )
     @click.option(
         "--broker.auth-keys",
@@ -102,7 +102,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default="",
         show_envvar=True,
         metavar="KEYS",
-        help="Base64 keys, of which the first signs requests.",
+        help="Base64 keys; the first key signs requests.",
     )
     @click.option(
         "--broker.auth-token",
@@ -119,13 +119,13 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long to go on trying while no broker answers.",
+        help="How long to retry while no broker answers.",
     )
     @functools.wraps(command)
     def with_connection(
         *args: Any, address: str, auth_keys: str, auth_token: str, timeout: float, **kwargs: Any
     ) -> Any:
-        connection = Connection(address, timeout, auth_keys, auth_token)
+        connection = ClientSettings(address, timeout, auth_keys, auth_token)
         return command(*args, connection=connection, **kwargs)
 
     return with_connection

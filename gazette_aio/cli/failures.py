@@ -1,11 +1,11 @@
-"""Say what went wrong in one line, and choose the exit code.
+"""Failures of commands: texts of one line, and exit codes.
 
 Exit codes:
-    0: The command did what it was asked to.
-    1: The broker, the network or a file refused it.
-    2: The command line or an input file is wrong; nothing was sent.
+    0: The command succeeded.
+    1: The broker, the network or a file failed.
+    2: The command line or an input file is invalid; nothing was sent.
     130: Interrupted (Ctrl-C).
-    141: Whoever read our output has gone away.
+    141: The reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class ExitCode(enum.IntEnum):
 
 
 class InputError(Exception):
-    """An input of the command is wrong, and nothing was sent."""
+    """An input of the command is invalid, and nothing was sent."""
 
 
 class CommandError(Exception):
-    """The command failed, for a reason which its text gives in full."""
+    """The command failed; the text is complete."""
 
 
 class UnreachableError(CommandError):
-    """No broker answered within the time allowed.
+    """No broker answered in time.
 
     Args:
         address: Address of the broker.
-        timeout: Seconds for which it was tried.
-        reason: What the transport says.
+        timeout: Seconds of attempts.
+        reason: Text of the transport.
     """
 
     def __init__(self, address: str, timeout: float, reason: str) -> None:
         text = f"no broker answers at {address} (tried for {timeout:g} s)"
-        # The client's own text, when it waited for a connection, says the same.
+        # The client's text after waiting for a connection says the same.
         because = "" if reason.startswith("no broker answers") else f": {reason}"
         super().__init__(text + because)
 
@@ -55,13 +55,13 @@ _STATUS_TEXTS: dict[int, str] = {
     pb.Status.WRONG_APPEND_OFFSET: "the offset isn't the journal's write head",
     pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",
     pb.Status.SUSPENDED: "the journal is suspended",
-    pb.Status.ETCD_TRANSACTION_FAILED: "a revision differs from the one expected; list again",
-    pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments reach beyond the write head",
+    pb.Status.ETCD_TRANSACTION_FAILED: "a journal's revision isn't the expected one; list again",
+    pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments end beyond the write head",
 }
 
 
 def explain(error: BaseException) -> str:
-    """Return one line which tells a person what went wrong."""
+    """Return one line which describes an error to a person."""
     match error:
         case pb.BrokerStatusError():
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
@@ -78,7 +78,7 @@ def explain(error: BaseException) -> str:
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """Return the exit code of a command which ends with `error`."""
+    """Return the exit code of a command which failed with `error`."""
     match error:
         case InputError() | pb.ConfigurationError():
             return ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""`gazette-aio journals`: apply and list specs; read and append are in `transfer`."""
+"""`gazette-aio journals`: apply and list specs. Module `transfer` has read and append."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from google.protobuf import json_format
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import Connection, connection_options
+from gazette_aio.cli.connection import ClientSettings, connection_options
 from gazette_aio.cli.failures import InputError
 from gazette_aio.cli.output import print_json, table
 from gazette_aio.cli.transfer import append, read
@@ -35,12 +35,12 @@ journals.add_command(read)
     "--batch-size",
     type=click.IntRange(min=0),
     default=0,
-    help="Apply at most this many changes per transaction; 0 applies all in one.",
+    help="Greatest number of changes per transaction; 0 applies all changes in one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def apply(
-    connection: Connection, file: str, batch_size: int, *, dry_run: bool, as_json: bool
+    connection: ClientSettings, file: str, batch_size: int, *, dry_run: bool, as_json: bool
 ) -> None:
     """Apply the journal space of a YAML FILE (default: stdin)."""
     request = _read_journal_space(file)
@@ -73,7 +73,7 @@ def _read_journal_space(file: str) -> pb.ApplyRequest:
 
 
 async def _apply(
-    connection: Connection, request: pb.ApplyRequest, batch_size: int
+    connection: ClientSettings, request: pb.ApplyRequest, batch_size: int
 ) -> pb.ApplyResponse:
     async with connection.open() as client:
         return await client.apply(request, batch_size=batch_size)
@@ -109,11 +109,11 @@ def _print_applied(
     type=click.Choice(_FORMATS),
     default="table",
     show_default=True,
-    help="YAML is a journal space, ready to be edited and applied.",
+    help="Format; YAML is a journal space, which can be edited and applied.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
 @connection_options
-def list_journals(connection: Connection, selector: str, output: str, *, as_json: bool) -> None:
+def list_journals(connection: ClientSettings, selector: str, output: str, *, as_json: bool) -> None:
     """List the journals which match a selector, by name."""
     try:
         parsed = pb.parse_label_selector(selector)
@@ -130,7 +130,7 @@ def list_journals(connection: Connection, selector: str, output: str, *, as_json
             click.echo(_listing_table(listing))
 
 
-async def _list(connection: Connection, selector: pb.LabelSelector) -> pb.ListResponse:
+async def _list(connection: ClientSettings, selector: pb.LabelSelector) -> pb.ListResponse:
     async with connection.open() as client:
         return await client.list(selector)
 

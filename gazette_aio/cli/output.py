@@ -1,4 +1,4 @@
-"""Print results for people, and for programs."""
+"""Output of results: tables and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def print_json(value: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return `rows` in aligned columns under `header`; numbers stand on the right."""
+    """Return `rows` in aligned columns under `header`; numbers are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     numeric = [
         bool(cells) and all(row[i].lstrip("-").isdecimal() for row in cells)

@@ -1,4 +1,4 @@
-"""`gazette-aio serve`: run a broker on a directory until it's told to end."""
+"""`gazette-aio serve`: run a broker on a directory until a signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_HTTP_PORT = 8081
 
 
 class _AliasedOption(click.Option):
-    """An option whose `--broker.*` spelling works, and isn't shown in the help."""
+    """An option whose `--broker.*` spelling is hidden in the help."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         shown = self.opts
@@ -81,29 +81,29 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     callback=_port_or_socket,
     metavar="PORT",
     default=str(DEFAULT_PORT),
-    help="gRPC port, or unix:///path of a Unix socket; 0 takes any free port.",
+    help="gRPC port, or unix:///path of a Unix socket; 0 chooses a free port.",
 )
 @_option(
     "http-port",
     type=_PORT,
     default=DEFAULT_HTTP_PORT,
-    help="Port of the HTTP gateway; 0 takes any free one.",
+    help="Port of the HTTP gateway; 0 chooses a free port.",
 )
 @_option(
     "allow-origin",
     multiple=True,
     metavar="ORIGIN",
-    help="Origin whose scripts may use the gateway's JSON form; may be given several times.",
+    help="Origin whose scripts may use the gateway's JSON form; repeatable.",
 )
 @_option(
     "advertise",
     metavar="URL",
-    help="Endpoint which clients are told, if they can't reach the broker where it listens.",
+    help="Endpoint reported to clients, if they can't reach the address of --host and --port.",
 )
 @_option(
     "data-dir",
     type=_DIRECTORY,
-    help="Directory of specs and content. [default: a temporary one, removed at the end]",
+    help="Directory of specs and content. [default: a temporary directory, removed at the end]",
 )
 @_option(
     "file-root",
@@ -114,60 +114,60 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     "file-only",
     is_flag=True,
     default=None,
-    help="Keep fragments of all stores below the file root, whatever their scheme is.",
+    help="Keep fragments of all stores below the file root, regardless of their scheme.",
 )
 @_option(
     "server-cert-file",
     type=_FILE,
-    help="Certificate in PEM format, which turns TLS on for gRPC and the gateway.",
+    help="Certificate in PEM format; enables TLS for gRPC and the gateway.",
 )
 @_option("server-cert-key-file", type=_FILE, help="Private key of the certificate, in PEM format.")
 @_option(
     "server-ca-file",
     type=_FILE,
-    help="Authorities in PEM format, one of which must have certified each client.",
+    help="Authorities in PEM format; each client must have a certificate of one of them.",
 )
 @_option(
     "grpc-extras",
     is_flag=True,
     default=None,
-    help="Also serve the gRPC services of health checks and reflection.",
+    help="Serve also gRPC health checks and reflection.",
 )
 @_option("zone", default="local", help="Zone of this broker.")
-@_option("id", help="Name of this broker in its zone. [default: that of the data directory]")
-@_option("auth-keys", metavar="KEYS", help="Base64 keys which tokens of clients are checked with.")
+@_option("id", help="Name of this broker in its zone. [default: name in the data directory]")
+@_option("auth-keys", metavar="KEYS", help="Base64 keys which verify the tokens of clients.")
 @_option(
     "max-replication",
     type=click.IntRange(1, 9),
     default=1,
     help="Upper bound of the replication of journals.",
 )
-@_option("min-append-rate", type=click.IntRange(min=0), help="Bytes per second an append must do.")
+@_option("min-append-rate", type=click.IntRange(min=0), help="Least bytes per second of an append.")
 @_option(
-    "max-append-rate", type=click.IntRange(min=0), help="Bytes per second an append may do; 0: any."
+    "max-append-rate", type=click.IntRange(min=0), help="Greatest bytes per second; 0: unlimited."
 )
-@_option("max-grpc-recv-size", type=click.IntRange(min=1024), help="Longest message accepted.")
+@_option("max-grpc-recv-size", type=click.IntRange(min=1024), help="Longest accepted message.")
 @_option(
     "watch-delay",
     callback=_duration,
     metavar="DURATION",
-    help="For how long changes are gathered before watches show them.  [default: 30ms]",
+    help="Time for which watches collect changes before sending them.  [default: 30ms]",
 )
 @_option(
     "fsync",
     type=click.Choice(["commit", "interval", "off"]),
     default="commit",
-    help="When to sync files: before each acknowledgement, now and then, or never.",
+    help="When to sync files: before each acknowledgement, periodically, or never.",
 )
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="While ready, keep the line of JSON in this file, in place of printing it on stdout.",
+    help="File of the line of JSON while the broker is ready, instead of stdout.",
 )
 def serve(ready_file: Path | None, **given: Any) -> None:
     """Serve journals from a directory, until SIGTERM or Ctrl-C.
 
-    When it's ready, one line of JSON tells `endpoint`, `http_endpoint`, `process_id` and `pid`.
+    When the broker is ready, it prints `endpoint`, `http_endpoint`, `process_id` and `pid` as JSON.
     """
     options = _broker_options(given)
     asyncio.run(run_broker(options, ready_file=ready_file))
@@ -184,7 +184,7 @@ def _broker_options(given: dict[str, Any]) -> BrokerOptions:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run `serve` alone, as `python -m gazette_aio.broker` does, and return its exit code."""
+    """Run `serve`, as `python -m gazette_aio.broker` does, and return its exit code."""
     from gazette_aio.cli.app import run  # noqa: PLC0415 - the app imports this module.
 
     return run(["serve", *(args or ())])

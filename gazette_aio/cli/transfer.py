@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import Connection, connection_options
+from gazette_aio.cli.connection import ClientSettings, connection_options
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.output import print_json
 
@@ -40,16 +40,18 @@ _SPOOLED_BYTES = 1 << 20
     default=0,
     help="Stop before this offset. [default: none]",
 )
-@click.option("--block", is_flag=True, help="At the write head, wait for more instead of stopping.")
+@click.option(
+    "--block", is_flag=True, help="At the write head, wait for more content instead of stopping."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False),
-    help="File to write to, in place of stdout.",
+    help="File to write to instead of stdout.",
 )
 @connection_options
 def read(
-    connection: Connection,
+    connection: ClientSettings,
     journal: str,
     offset: int,
     end_offset: int,
@@ -57,7 +59,7 @@ def read(
     *,
     block: bool,
 ) -> None:
-    """Print the content of JOURNAL as it is."""
+    """Print the raw content of JOURNAL."""
     request = pb.ReadRequest(journal=journal, offset=offset, end_offset=end_offset, block=block)
     try:
         pb.validate(request)
@@ -76,7 +78,7 @@ def _output_file(path: str | None) -> Generator[IO[bytes], None, None]:
         yield file
 
 
-async def _read(connection: Connection, request: pb.ReadRequest, sink: IO[bytes]) -> None:
+async def _read(connection: ClientSettings, request: pb.ReadRequest, sink: IO[bytes]) -> None:
     async with connection.open() as client, client.read(request) as reader:
         await _copy(reader, sink)
     sink.flush()
@@ -90,17 +92,16 @@ async def _copy(reader: RetryReader, sink: IO[bytes]) -> None:
         except StopAsyncIteration:
             return
         except pb.OffsetJumpError as error:
-            text = f"{reader.journal}: no content from {requested} on, going on at {error.offset}"
+            text = f"{reader.journal}: no content from {requested}, continuing at {error.offset}"
             click.echo(f"gazette-aio: {text}", err=True)
             continue
         except pb.OffsetNotYetAvailableError:
             head = reader.response.write_head
             if requested > head:
-                text = f"offset {requested} lies beyond the write head {head}: {reader.journal}"
+                text = f"offset {requested} is beyond the write head {head}: {reader.journal}"
                 raise CommandError(text) from None
             return
-        # A pipe which is full blocks here, which is what holds back the broker: there's no other
-        # work on this loop.
+        # A full pipe blocks here, which slows the broker down. This loop has no other work.
         sink.write(chunk)
         requested = reader.offset
         if reader.request.block:
@@ -119,15 +120,15 @@ async def _copy(reader: RetryReader, sink: IO[bytes]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def append(
-    connection: Connection, journal: str, file: str, offset: int | None, *, as_json: bool
+    connection: ClientSettings, journal: str, file: str, offset: int | None, *, as_json: bool
 ) -> None:
-    """Append FILE (default: stdin) to JOURNAL, all of it or nothing."""
+    """Append FILE (default: stdin) to JOURNAL, as a whole or not at all."""
     request = pb.AppendRequest(journal=journal, offset=offset or 0)
     try:
         pb.validate(request)
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
-    # Input is read whole before anything is sent: a stall of it would hold up the journal.
+    # The input is read before anything is sent: a slow input would block other appends.
     with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
         if file == "-":
             shutil.copyfileobj(sys.stdin.buffer, spool)
@@ -143,7 +144,7 @@ def append(
 
 
 async def _append(
-    connection: Connection, request: pb.AppendRequest, content: IO[bytes]
+    connection: ClientSettings, request: pb.AppendRequest, content: IO[bytes]
 ) -> pb.AppendResponse:
     async with connection.open() as client:
         return await client.append(request, content)

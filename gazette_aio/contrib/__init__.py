@@ -1,1 +1,4 @@
-"""What goes with other packages, each module with one of them."""
+"""Integrations with other packages, one module for each.
+
+Imports `protocol` and the integrated packages.
+"""

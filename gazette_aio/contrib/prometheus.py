@@ -1,6 +1,6 @@
-"""Metrics of clients for Prometheus, by the names which Gazette's own client gives them.
+"""Metrics of clients for Prometheus, with the names of Gazette's Go client.
 
-It needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
+Needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _OfJournal:
 
 
 class PrometheusMetrics:
-    """Counts what clients do, as the `metrics` of `connect()`. One may serve several clients.
+    """Counters of clients, for the argument `metrics` of `connect()`; clients may share them.
 
         gazette_append_bytes_total{journal}
         gazette_read_bytes_total{journal}
@@ -55,16 +55,16 @@ class PrometheusMetrics:
         gazette_read_fragment_bytes_total{journal,codec}
         gazette_discard_fragment_bytes_total{journal,codec}
 
-    There are counters of each journal which is in use. Beyond `max_journals`, those of the journal
-    which was out of use for longest are dropped, and begin anew at zero when it's used again.
+    Each journal in use has counters. Beyond `max_journals`, the counters of the least recently used
+    journal are dropped, and start at zero when the journal is used again.
 
     Args:
-        registry: Registry of the counters, or None for the one of the process.
-        prefix: What the names begin with.
-        max_journals: Most journals to have counters of.
+        registry: Registry of the counters, or None for the registry of the process.
+        prefix: Prefix of the names.
+        max_journals: Greatest number of journals with counters.
 
     Raises:
-        ValueError: The registry has counters of these names.
+        ValueError: The registry has counters with these names.
         ConfigurationError: `max_journals` isn't positive.
 
     Example:
@@ -109,7 +109,7 @@ class PrometheusMetrics:
     def fragment_open(
         self, journal: str, codec: str, fragment_bytes: int, content_length: int | None
     ) -> None:
-        """Count a fragment file which was opened."""
+        """Count an opened fragment file."""
         counters = self._of_codec(journal, codec)
         counters.opened.inc()
         counters.opened_bytes.inc(fragment_bytes)
@@ -117,11 +117,11 @@ class PrometheusMetrics:
             counters.content_length.inc(content_length)
 
     def read_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Count uncompressed bytes which were read of a fragment file."""
+        """Count uncompressed bytes read from a fragment file."""
         self._of_codec(journal, codec).read.inc(count)
 
     def discard_fragment_bytes(self, journal: str, codec: str, count: int) -> None:
-        """Count uncompressed bytes which were skipped in a fragment file."""
+        """Count uncompressed bytes skipped in a fragment file."""
         self._of_codec(journal, codec).discarded.inc(count)
 
     def _of(self, journal: str) -> _OfJournal:

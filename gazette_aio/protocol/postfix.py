@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.fragment import codec_name
-from gazette_aio.protocol.go.template_values import Method, Named, Record
+from gazette_aio.protocol.go.template_values import Named, TemplateMethod, TemplateRecord
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
 from gazette_aio.protocol.go.time import (
     MONTHS,
@@ -131,14 +131,14 @@ def _template(text: str, name: str) -> Template:
     return Template(text, name=name)
 
 
-def _execute(template: Template, text: str, root: Record) -> str:
+def _execute(template: Template, text: str, root: TemplateRecord) -> str:
     try:
         return template.execute(root)
     except ValidationError as error:
         raise ValidationError(f"executing PathPostfixTemplate ({text}): {error}") from None
 
 
-def _validation_root() -> Record:
+def _validation_root() -> TemplateRecord:
     """Return zero values in the shape by which templates are validated.
 
     Unlike `_root()`, the shape doesn't promote the fields of the spool.
@@ -147,28 +147,28 @@ def _validation_root() -> Record:
     spool_type = (
         "struct { protocol.Fragment; FirstAppendTime time.Time; Registers protocol.LabelSet }"
     )
-    spool = Record(
+    spool = TemplateRecord(
         spool_type,
         {
             **fragment,
-            "Fragment": Record("protocol.Fragment", fragment),
+            "Fragment": TemplateRecord("protocol.Fragment", fragment),
             "FirstAppendTime": _time(ZERO_TIME),
             "Registers": _label_set(LabelSet()),
         },
     )
     spec = _spec_members(JournalSpec())
-    return Record(
+    return TemplateRecord(
         f"struct {{ Spool {spool_type}; protocol.JournalSpec }}",
-        {**spec, "Spool": spool, "JournalSpec": Record("protocol.JournalSpec", spec)},
+        {**spec, "Spool": spool, "JournalSpec": TemplateRecord("protocol.JournalSpec", spec)},
     )
 
 
-def _root(fragment: Fragment, time: int, registers: LabelSet, spec: JournalSpec) -> Record:
+def _root(fragment: Fragment, time: int, registers: LabelSet, spec: JournalSpec) -> TemplateRecord:
     fields = _fragment_members(fragment)
-    inner = Record("protocol.Fragment", fields)
+    inner = TemplateRecord("protocol.Fragment", fields)
     spool: dict[str, Any] = {
         **fields,
-        "Fragment": Record("fragment.Fragment", {**fields, "Fragment": inner}),
+        "Fragment": TemplateRecord("fragment.Fragment", {**fields, "Fragment": inner}),
         "FirstAppendTime": _time(time),
         "Registers": _label_set(registers),
     }
@@ -176,9 +176,9 @@ def _root(fragment: Fragment, time: int, registers: LabelSet, spec: JournalSpec)
     members: dict[str, Any] = {**spool, **spec_fields}
     # Both sides have this field, so that neither is promoted.
     del members["Fragment"]
-    members["Spool"] = Record("fragment.Spool", spool)
-    members["JournalSpec"] = Record("protocol.JournalSpec", spec_fields)
-    return Record("struct { fragment.Spool; *protocol.JournalSpec }", members)
+    members["Spool"] = TemplateRecord("fragment.Spool", spool)
+    members["JournalSpec"] = TemplateRecord("protocol.JournalSpec", spec_fields)
+    return TemplateRecord("struct { fragment.Spool; *protocol.JournalSpec }", members)
 
 
 def _fragment_members(fragment: Fragment) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _spec_members(spec: JournalSpec) -> dict[str, Any]:
             else str(spec.flags),
         ),
         "MaxAppendRate": spec.max_append_rate,
-        "Fragment": Record(
+        "Fragment": TemplateRecord(
             "protocol.JournalSpec_Fragment",
             {
                 "Length": fragment.length,
@@ -230,33 +230,33 @@ def _duration(nanoseconds: int) -> Named:
     return Named(nanoseconds, format_duration(nanoseconds))
 
 
-def _label_set(labels: LabelSet) -> Record:
-    return Record(
+def _label_set(labels: LabelSet) -> TemplateRecord:
+    return TemplateRecord(
         "protocol.LabelSet",
         {
             "Labels": lambda: [_label(label) for label in labels.labels],
-            "ValueOf": Method(lambda name: value_of(labels, name)),
-            "ValuesOf": Method(lambda name: values_of(labels, name) or []),
+            "ValueOf": TemplateMethod(lambda name: value_of(labels, name)),
+            "ValuesOf": TemplateMethod(lambda name: values_of(labels, name) or []),
         },
     )
 
 
-def _label(label: Label) -> Record:
+def _label(label: Label) -> TemplateRecord:
     prefix = "true" if label.prefix else "false"
-    return Record(
+    return TemplateRecord(
         "protocol.Label",
         {"Name": label.name, "Value": label.value, "Prefix": label.prefix},
         lambda: f"{{{label.name} {label.value} {prefix}}}",
     )
 
 
-def _time(nanoseconds: int) -> Record:
+def _time(nanoseconds: int) -> TemplateRecord:
     """Return a time, which is always UTC."""
-    return Record(
+    return TemplateRecord(
         "time.Time",
         {
             "Day": lambda: civil(nanoseconds).day,
-            "Format": Method(lambda layout: format_time(nanoseconds, layout)),
+            "Format": TemplateMethod(lambda layout: format_time(nanoseconds, layout)),
             "Hour": lambda: civil(nanoseconds).hour,
             "IsZero": lambda: nanoseconds == ZERO_TIME,
             "Minute": lambda: civil(nanoseconds).minute,

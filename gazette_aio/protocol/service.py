@@ -17,7 +17,7 @@ LIST_FRAGMENTS: Final = "/protocol.Journal/ListFragments"
 FRAGMENT_STORE_HEALTH: Final = "/protocol.Journal/FragmentStoreHealth"
 
 
-class Method(NamedTuple):
+class RPCMethod(NamedTuple):
     """Method of a gRPC service."""
 
     path: str
@@ -35,23 +35,23 @@ class Method(NamedTuple):
         return self.path.rpartition("/")[2]
 
 
-METHODS: Final[dict[str, Method]] = {
+METHODS: Final[dict[str, RPCMethod]] = {
     method.path: method
     for method in (
         # Wire: List is unary before v0.100, which looks like a stream of one message.
-        Method(LIST, pb.ListRequest, pb.ListResponse, server_streaming=True),
-        Method(APPLY, pb.ApplyRequest, pb.ApplyResponse),
-        Method(READ, pb.ReadRequest, pb.ReadResponse, server_streaming=True),
-        Method(APPEND, pb.AppendRequest, pb.AppendResponse, client_streaming=True),
-        Method(
+        RPCMethod(LIST, pb.ListRequest, pb.ListResponse, server_streaming=True),
+        RPCMethod(APPLY, pb.ApplyRequest, pb.ApplyResponse),
+        RPCMethod(READ, pb.ReadRequest, pb.ReadResponse, server_streaming=True),
+        RPCMethod(APPEND, pb.AppendRequest, pb.AppendResponse, client_streaming=True),
+        RPCMethod(
             REPLICATE,
             pb.ReplicateRequest,
             pb.ReplicateResponse,
             client_streaming=True,
             server_streaming=True,
         ),
-        Method(LIST_FRAGMENTS, pb.FragmentsRequest, pb.FragmentsResponse),
-        Method(
+        RPCMethod(LIST_FRAGMENTS, pb.FragmentsRequest, pb.FragmentsResponse),
+        RPCMethod(
             FRAGMENT_STORE_HEALTH, pb.FragmentStoreHealthRequest, pb.FragmentStoreHealthResponse
         ),
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.client.auth import Auth
-    from gazette_aio.spark.options import Connection
+    from gazette_aio.spark.options import BrokerAccess
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def _warn_of_root(root: str) -> None:
     _logger.warning("option 'fileRoot' isn't a directory here: %s", root)
 
 
-async def spark_client(connection: Connection) -> JournalClient:
+async def spark_client(connection: BrokerAccess) -> JournalClient:
     """Return the client of a connection: always the same in one event loop.
 
     The bridge owns and closes the client. Of several brokers, the client is that of the first
@@ -82,7 +82,7 @@ async def spark_client(connection: Connection) -> JournalClient:
     return await _first_ready(clients)
 
 
-def _connect(connection: Connection, auth: Auth | None) -> JournalClient:
+def _connect(connection: BrokerAccess, auth: Auth | None) -> JournalClient:
     tls = None
     if connection.ca_file or connection.cert_file:
         tls = TLSOptions(

@@ -1,4 +1,4 @@
-"""What tests of programs which use Gazette need: brokers, faults, and a check for leaks."""
+"""Tools for tests of programs which use Gazette: brokers, faults, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "no_leaks",
 ]
 
-# Imported when first used: pytest loads the plugin, and so this package, in every run.
+# Imported at first use: pytest loads the plugin, and thus this package, in every run.
 _MODULES = {
     "BrokerProcess": "gazette_aio.testing.process",
     "Direction": "gazette_aio.testing.fault_schedule",
@@ -41,7 +41,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
         if (module := _MODULES.get(name)) is None:

@@ -1,4 +1,4 @@
-"""A TCP proxy which does to connections what networks do to them."""
+"""TCP proxy which causes network faults."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Way:
-    """One direction of all connections, and what's wrong with it."""
+    """One direction of all connections, and its lasting faults."""
 
     def __init__(self) -> None:
         self.is_stalled = False
         self.delay_seconds = 0.0
         self.piece_bytes = _PIECE_BYTES
         self.bytes_left: int | None = None
-        """Bytes which may pass before connections end."""
+        """Number of bytes which may pass before connections end."""
         self.passed_bytes = 0
         self.changed = Signal()
-        """Has connections look at what's wrong now."""
+        """Set when the faults of this direction change."""
 
     async def hold_up(self) -> None:
-        """Wait until what was received may pass."""
+        """Wait until received bytes may pass."""
         if self.delay_seconds:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.delay_seconds):
@@ -51,18 +51,18 @@ class _Way:
             await self.changed.wait()
 
     def allowance(self) -> int:
-        """Return how many bytes may pass at once."""
+        """Return the number of bytes which may pass at once."""
         return (
             self.piece_bytes if self.bytes_left is None else min(self.piece_bytes, self.bytes_left)
         )
 
 
 class _Link:
-    """A connection of a client, and the one to the server which belongs to it."""
+    """A client's connection, and the corresponding connection to the server."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self.accepted: socket.socket | None = accepted
-        """Connection of the client, until somebody else owns it."""
+        """Accepted socket, until a stream owns it."""
         self.client: _Streams | None = None
         self.server: _Streams | None = None
         self.ended: set[Direction] = set()
@@ -77,10 +77,10 @@ class _Link:
                 _abort(streams[1], reset=reset)
 
     def end(self, way: Direction) -> None:
-        """Tell the receiver of a direction that nothing more will come."""
+        """End one direction for its receiver."""
         receiver = self.server if way is Direction.TO_SERVER else self.client
         if way not in self.ended and receiver is not None:
-            with contextlib.suppress(OSError, RuntimeError):  # It has ended otherwise.
+            with contextlib.suppress(OSError, RuntimeError):  # The connection has ended.
                 receiver[1].write_eof()
         self.ended.add(way)
 
@@ -88,18 +88,17 @@ class _Link:
 class FaultProxy(Owner):
     """A TCP proxy between clients and a server, with faults on demand; an async context manager.
 
-    Faults which last concern all connections, also those made later. Nothing which was sent is lost
-    by a stall: it arrives once that's over. What's lost is the remainder of connections that end.
+    Lasting faults affect all connections, including later ones. A stall loses nothing: bytes arrive
+    after it. Connections which end lose the bytes in transit.
 
-    Brokers tell clients where they are, so that these go there past the proxy. Have a broker
-    advertise the address of the proxy (`EmbeddedBroker(advertise=...)`), or use `cache_size=0` of
-    `connect()`.
+    Brokers report their endpoints, so that clients would bypass the proxy. Let the broker advertise
+    the proxy's address (`EmbeddedBroker(advertise=...)`), or pass `cache_size=0` to `connect()`.
 
     Args:
-        upstream: Endpoint of the server: `http`, `https` or `unix`. It may be set and changed by
-            the attribute of this name, for connections from then on; None refuses them.
-        host: Address to listen at.
-        port: Port to listen at; 0 takes any free one, and keeps it.
+        upstream: Endpoint of the server: `http`, `https` or `unix`. The attribute of this name
+            changes it for later connections; None refuses them.
+        host: Address to listen on.
+        port: Port to listen on; 0 chooses a free port, and keeps it.
 
     Example:
         ```python
@@ -116,11 +115,11 @@ class FaultProxy(Owner):
         if upstream is not None:
             parse_endpoint(upstream)
         self.upstream = upstream
-        """Endpoint to which new connections go; None refuses them."""
+        """Endpoint of new connections; None refuses them."""
         self.is_refusing = False
         """Whether new connections are reset at once."""
         self.accepted = 0
-        """Number of connections which came in so far."""
+        """Number of accepted connections so far."""
         self._host = host
         self._port = port
         self._ways = {Direction.TO_SERVER: _Way(), Direction.TO_CLIENT: _Way()}
@@ -129,10 +128,10 @@ class FaultProxy(Owner):
 
     @property
     def endpoint(self) -> str:
-        """Where it listens: `http`, or `https` if that's what the upstream is.
+        """Endpoint of the proxy: `http`, or `https` if the upstream is.
 
         Raises:
-            RuntimeError: It wasn't started.
+            RuntimeError: The proxy isn't started.
         """
         if not self._port:
             raise RuntimeError("the proxy isn't started")
@@ -141,82 +140,82 @@ class FaultProxy(Owner):
 
     @property
     def connections(self) -> int:
-        """Number of connections which are open."""
+        """Number of open connections."""
         return len(self._links)
 
     def passed_bytes(self, direction: Direction = Direction.BOTH) -> int:
-        """Return how many bytes have passed so far."""
+        """Return the number of bytes which have passed so far."""
         return sum(way.passed_bytes for way in self._chosen(direction))
 
     def stall(self, direction: Direction = Direction.BOTH) -> None:
-        """Let nothing pass until `resume()`. Connections remain, and new ones can be made."""
+        """Stop all bytes until `resume()`. Connections stay open, and new ones are accepted."""
         for way in self._chosen(direction):
             way.is_stalled = True
             way.changed.set()
 
     def trickle(self, piece_bytes: int = 1, direction: Direction = Direction.BOTH) -> None:
-        """Pass on only so many bytes at a time, each time in a packet of their own."""
+        """Forward only so many bytes at a time, in separate packets."""
         assert piece_bytes > 0, "nothing would pass"
         for way in self._chosen(direction):
             way.piece_bytes = piece_bytes
             way.changed.set()
 
     def delay(self, seconds: float, direction: Direction = Direction.BOTH) -> None:
-        """Pass everything on so many seconds late, and 64 KiB within that time at most."""
+        """Delay all bytes by so many seconds, and forward at most 64 KiB in that time."""
         for way in self._chosen(direction):
             way.delay_seconds = seconds
             way.changed.set()
 
     def cut_after(self, count: int, direction: Direction = Direction.BOTH) -> None:
-        """End all connections, once, as soon as `count` bytes have passed in either direction."""
+        """Reset all connections once, after `count` bytes have passed in a direction."""
         for way in self._chosen(direction):
             way.bytes_left = count
             way.changed.set()
 
     def resume(self, direction: Direction = Direction.BOTH) -> None:
-        """End what `stall()`, `trickle()`, `delay()` and `cut_after()` began."""
+        """End the faults of `stall()`, `trickle()`, `delay()` and `cut_after()`."""
         for way in self._chosen(direction):
             way.is_stalled, way.delay_seconds = False, 0.0
             way.piece_bytes, way.bytes_left = _PIECE_BYTES, None
             way.changed.set()
 
     def heal(self) -> None:
-        """End all faults which last."""
+        """End all lasting faults."""
         self.is_refusing = False
         self.resume()
 
     async def cut(self) -> None:
-        """End all connections in order, amid whatever they carry.
+        """Close all connections orderly, in the middle of their data.
 
-        Cancellation: safe — they end anyway.
+        Cancellation: safe — closing continues.
         """
         await self._end_links(reset=False)
 
     async def reset(self) -> None:
-        """Reset all connections, as the crash of a peer or of something in between does.
+        """Reset all connections, like the crash of a peer or of a middlebox.
 
-        Cancellation: safe — they end anyway.
+        Cancellation: safe — the resets continue.
         """
         await self._end_links(reset=True)
 
     def half_close(self, direction: Direction = Direction.TO_CLIENT) -> None:
-        """End one direction of all connections. What's sent that way from now on is lost."""
+        """End one direction of all connections. Later bytes in that direction are lost."""
         for link in self._links:
             for way in self._ways if direction is Direction.BOTH else (direction,):
                 link.end(way)
 
     async def refuse(self) -> None:
-        """Reset all connections, and new ones at once, until `heal()`.
+        """Reset all connections, and new ones immediately, until `heal()`.
 
-        Cancellation: safe — they end anyway.
+        Cancellation: safe — the resets continue.
         """
         self.is_refusing = True
         await self.reset()
 
     async def strike(self, fault: Fault) -> None:
-        """Have one fault, until it has ended.
+        """Cause one fault, and wait for its end.
 
-        Cancellation: safe — faults which last have ended.
+        Cancellation: safe — lasting faults end.
         """
         match fault.kind:
             case FaultKind.CUT:
@@ -242,13 +241,13 @@ class FaultProxy(Owner):
                 self.heal()
 
     async def suffer(self, faults: Faults, rng: random.Random) -> None:
-        """Have random faults, one after the other, until cancelled.
+        """Cause random faults, one after the other, until cancelled.
 
         Args:
-            faults: What to choose from.
-            rng: Where chance comes from: a `random.Random(seed)` repeats the same faults.
+            faults: Distribution of the faults.
+            rng: Source of randomness: a `random.Random(seed)` repeats the same faults.
 
-        Cancellation: safe — faults which last have ended.
+        Cancellation: safe — lasting faults end.
         """
         try:
             for fault in faults.draw(rng):
@@ -258,25 +257,25 @@ class FaultProxy(Owner):
             self.heal()
 
     async def start(self) -> None:
-        """Listen. After `aclose()` that's at the same port again.
-
-        Cancellation: safe — it isn't started.
+        """Listen; after `aclose()`, on the same port again.
 
         Raises:
             OSError: The port is in use.
+
+        Cancellation: safe — never suspends.
         """
         assert self._listener is None, "the proxy is started already"
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         self._listener = listener = socket.create_server((self._host, self._port), family=family)
         listener.setblocking(False)  # noqa: FBT003
         self._port = listener.getsockname()[1]
-        # Race: a server of asyncio which is closed breaks off what it's about to accept.
+        # Race: closing a server of asyncio drops connections which it's accepting.
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def aclose(self) -> None:
         """Stop listening, and reset all connections. Idempotent.
 
-        Cancellation: safe — they end anyway; call again to wait for that.
+        Cancellation: safe — the resets continue; call again to await them.
         """
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -290,7 +289,7 @@ class FaultProxy(Owner):
         return (self._ways[direction],)
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # There is nobody any more.
+        with contextlib.suppress(OSError):  # The client is gone.
             accepted, _ = listener.accept()
             self.accepted += 1
             if self.is_refusing or self.upstream is None:
@@ -306,7 +305,7 @@ class FaultProxy(Owner):
             )
 
     async def _serve(self, link: _Link, upstream: str) -> None:
-        """Pass on what comes, until both sides have ended, or either one breaks."""
+        """Forward bytes until both sides have ended, or either side breaks."""
         reset = True
         try:
             accepted, link.accepted = link.accepted, None
@@ -314,7 +313,7 @@ class FaultProxy(Owner):
             async with asyncio.timeout(_CONNECT_SECONDS):
                 link.server = server = await _connect(upstream)
             for way, (_, writer) in ((Direction.TO_CLIENT, client), (Direction.TO_SERVER, server)):
-                # What this process holds is all that may be lost between the sides.
+                # Only bytes in this process may be lost between the sides.
                 writer.transport.set_write_buffer_limits(0)
                 if way in link.ended:
                     writer.write_eof()
@@ -323,7 +322,7 @@ class FaultProxy(Owner):
                 group.create_task(self._pass_on(link, Direction.TO_CLIENT, server, client))
             reset = False
         except* OSError:
-            pass  # Either side broke, and so does the other.
+            pass  # One side broke, thus the other is reset.
         finally:
             link.abort(reset=reset)
 
@@ -383,7 +382,7 @@ async def _connect(endpoint: str) -> _Streams:
 
 
 def _abort(writer: asyncio.StreamWriter, *, reset: bool) -> None:
-    """Close a connection without sending what is still to be sent."""
+    """Close a connection without sending buffered bytes."""
     if reset and not writer.transport.is_closing():
         _linger_not(writer.get_extra_info("socket"))
     writer.transport.abort()
@@ -396,6 +395,6 @@ def _close(sock: socket.socket, *, reset: bool) -> None:
 
 
 def _linger_not(sock: socket.socket) -> None:
-    # Closing a socket which doesn't linger resets its connection.
+    # Closing a socket with a linger time of zero resets its connection.
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,6 +1,6 @@
-"""Random faults of a network, as a plan: which one, when, and for how long.
+"""Plans of random network faults: kinds, times and durations.
 
-A plan is drawn from a `random.Random` alone, so that one seed repeats it.
+A `random.Random` is the only source of randomness, so that a seed repeats a plan.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Direction(enum.Enum):
-    """Which of the bytes that pass through a proxy are meant."""
+    """Direction of bytes through a proxy."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
@@ -23,24 +23,24 @@ class Direction(enum.Enum):
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong."""
+    """Kinds of faults."""
 
     CUT = "cut"
-    """Connections end in order, in the middle of whatever they carry."""
+    """Connections close orderly, in the middle of their data."""
     RESET = "reset"
     """Connections are reset."""
     HALF_CLOSE = "half-close"
-    """One direction of the connections ends, the other goes on."""
+    """One direction of the connections ends, and the other continues."""
     STALL = "stall"
     """Nothing passes, for a while."""
     TRICKLE = "trickle"
     """Bytes pass one at a time, for a while."""
     DELAY = "delay"
-    """All that passes is late, for a while."""
+    """Bytes are delayed, for a while."""
     CUT_AFTER = "cut after"
-    """Connections are reset once a number of bytes have passed."""
+    """Connections are reset after a number of bytes."""
     REFUSE = "refuse"
-    """Connections are reset, and new ones refused for a while."""
+    """Connections are reset, and new connections are refused, for a while."""
 
 
 class Fault(NamedTuple):
@@ -49,29 +49,29 @@ class Fault(NamedTuple):
     kind: FaultKind
     direction: Direction
     calm_seconds: float
-    """Seconds without faults ahead of it."""
+    """Seconds without faults before this fault."""
     seconds: float
-    """Seconds for which it lasts, if it lasts."""
+    """Duration of a lasting fault, in seconds."""
     byte_count: int
-    """Bytes, if it's about a number of them."""
+    """Number of bytes of `CUT_AFTER`."""
 
     def __str__(self) -> str:
         return f"{self.kind.value} ({self.direction.value})"
 
 
 LASTING: Final = frozenset({FaultKind.STALL, FaultKind.TRICKLE, FaultKind.DELAY, FaultKind.REFUSE})
-"""Faults which last, rather than to strike once."""
+"""Faults which last for a while; others happen once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What a random plan of faults is drawn from.
+    """Distribution of random faults.
 
     Args:
-        kinds: Faults to choose from. One which is named twice is chosen twice as often.
-        calm_seconds: Shortest and longest time without faults ahead of each.
-        fault_seconds: Shortest and longest time for which a lasting fault lasts.
-        most_bytes: Largest number of bytes after which `CUT_AFTER` strikes.
+        kinds: Kinds to choose from. A kind which occurs twice is chosen twice as often.
+        calm_seconds: Shortest and longest time before each fault.
+        fault_seconds: Shortest and longest duration of a lasting fault.
+        most_bytes: Greatest number of bytes of `CUT_AFTER`.
     """
 
     kinds: Sequence[FaultKind] = tuple(FaultKind)
@@ -83,7 +83,7 @@ class Faults:
         """Yield faults without end.
 
         Args:
-            rng: Where chance comes from.
+            rng: Source of randomness.
         """
         directions = tuple(Direction)
         while True:
@@ -92,6 +92,6 @@ class Faults:
                 direction=rng.choice(directions),
                 calm_seconds=rng.uniform(*self.calm_seconds),
                 seconds=rng.uniform(*self.fault_seconds),
-                # Most of what matters about a stream happens among its first bytes.
+                # Logarithmic, because most events of a stream happen in its first bytes.
                 byte_count=int(self.most_bytes ** rng.random()),
             )

@@ -1,4 +1,4 @@
-"""Checks that nothing was left behind: tasks, threads, open files and sockets, temporary files."""
+"""Check for leaks: tasks, threads, open files and sockets, temporary files."""
 
 from __future__ import annotations
 
@@ -20,27 +20,25 @@ _DESCRIPTORS: Final = Path("/dev/fd")
 _PAUSE_SECONDS: Final = 0.01
 
 _POOLED_THREADS: Final = ("asyncio_", "uvloop_", "ThreadPoolExecutor-")
-"""Beginnings of the names of threads which stay with a process on purpose: those of executors."""
+"""Prefixes of the names of executors' threads, which intentionally stay alive."""
 
 
 @contextlib.asynccontextmanager
 async def no_leaks(
     *, grace_seconds: float = 2.0, directory: Path | None = None
 ) -> AsyncGenerator[None]:
-    """Return an async context manager which fails if its block leaves anything behind.
+    """Return an async context manager which fails if its block leaks.
 
-    It looks for tasks which aren't done, threads which don't belong to a pool, regular files and
-    connections which are still open, and new entries of `directory`. Young garbage is collected
-    first, so that what wasn't closed may warn about itself. If the block raises, nothing is
-    checked.
+    The check covers tasks which aren't done, threads which don't belong to a pool, open regular
+    files and connections, and new entries of `directory`. Young garbage is collected first, so that
+    unclosed objects warn. If the block raises, nothing is checked.
 
     Args:
-        grace_seconds: Longest time to wait for what is about to end: connections which were closed
-            take a moment.
-        directory: Directory in which no files may be left, as that of `spool_directory`.
+        grace_seconds: Longest time to wait for objects which are ending, such as connections.
+        directory: Directory in which no new files may remain, such as `spool_directory`.
 
     Raises:
-        AssertionError: Something is left; the text names it.
+        AssertionError: Something leaked; the text names it.
 
     Example:
         ```python
@@ -54,8 +52,8 @@ async def no_leaks(
     descriptors = _descriptors()
     entries = _entries(directory)
     yield
-    gc.collect(1)  # All generations would take longer than most tests do.
-    # Fixtures may end in another task than they began in.
+    gc.collect(1)  # A full collection takes longer than most tests.
+    # Fixtures may end in another task than the one in which they began.
     if (current := asyncio.current_task()) is not None:
         tasks.add(current)
     deadline = time.monotonic() + grace_seconds
@@ -75,7 +73,7 @@ async def no_leaks(
 
 
 def _counts(thread: threading.Thread) -> bool:
-    # Daemons are others' too, such as the one by which grpcio polls.
+    # Libraries have daemons, such as the polling thread of grpcio.
     return thread.is_alive() and not thread.daemon and not thread.name.startswith(_POOLED_THREADS)
 
 
@@ -84,11 +82,11 @@ def _entries(directory: Path | None) -> set[str]:
 
 
 def _descriptors() -> dict[int, str]:
-    """Return what open files and sockets are about, by descriptor."""
+    """Return descriptions of open files and sockets by descriptor."""
     found: dict[int, str] = {}
     for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
         number = int(entry.name)
-        # Race: the one by which the directory is listed is closed by now, as may be others.
+        # Race: the descriptor of the directory listing is closed by now, and others may be.
         with contextlib.suppress(OSError):
             if what := _describe(number):
                 found[number] = what
@@ -100,10 +98,10 @@ def _describe(number: int) -> str | None:
     if stat.S_ISREG(status.st_mode):
         return f"file {_target(number)} ({status.st_dev}:{status.st_ino})"
     if not stat.S_ISSOCK(status.st_mode):
-        return None  # Pipes and the like are what event loops are made of.
+        return None  # Pipes and other kinds belong to event loops.
     with socket.socket(fileno=os.dup(number)) as sock:
         if sock.family == socket.AF_UNIX and not sock.getsockname():
-            return None  # Half of a pair, likewise.
+            return None  # Half of a socket pair, which also belongs to event loops.
         return f"socket {sock.getsockname()} ({status.st_ino})"
 
 

@@ -1,13 +1,13 @@
-"""Fixtures for tests which need a broker: a pytest plugin.
+"""Pytest plugin with fixtures for tests which need a broker.
 
-It's loaded by pytest wherever this package is installed, and needs pytest-asyncio in either of its
-modes.
+Pytest loads the plugin where this package is installed. The fixtures need pytest-asyncio, in either
+of its modes.
 
-`gazette_broker` is an `EmbeddedBroker` of the test's own, in a temporary directory, on free ports
-of the loopback interface. It doesn't sync files, and has no HTTP gateway unless there's an option
-`http_port=0`. `gazette_client` is a `JournalClient` of it. Options of the broker come from the
-fixture `gazette_broker_options`, which a project may override, and from the marker
-`gazette_broker`, which has the last word:
+`gazette_broker` is an `EmbeddedBroker` per test, in a temporary directory, on free ports of the
+loopback interface. It doesn't sync files, and has no HTTP gateway without the option `http_port=0`.
+`gazette_client` is a `JournalClient` of the broker. Options of the broker come from the fixture
+`gazette_broker_options`, which a project may override, and from the marker `gazette_broker`, which
+takes precedence:
 
     @pytest.fixture
     def gazette_broker_options() -> dict[str, object]:
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gazette_broker_options() -> dict[str, Any]:
-    """Options of the broker of each test; override it for those of your project."""
+    """Options of each test's broker; override this fixture for your project."""
     return {}
 
 
@@ -57,8 +57,8 @@ def _options(request: pytest.FixtureRequest, base: dict[str, Any], path: Path) -
 async def _broker(
     request: pytest.FixtureRequest, gazette_broker_options: dict[str, Any], tmp_path: Path
 ) -> AsyncIterator[EmbeddedBroker]:
-    """Yield a running broker of the test's own."""
-    # Imported here: pytest loads plugins in every run, also in those which need no broker.
+    """Yield a running broker for the test."""
+    # Imported here: pytest loads plugins in every run, also without a broker.
     from gazette_aio.broker import EmbeddedBroker  # noqa: PLC0415
 
     async with EmbeddedBroker(**_options(request, gazette_broker_options, tmp_path)) as broker:
@@ -71,7 +71,7 @@ async def _client(
     gazette_broker_options: dict[str, Any],
     tmp_path: Path,
 ) -> AsyncIterator[JournalClient]:
-    """Yield a client of the test's broker, authorized with its keys."""
+    """Yield a client of the test's broker, authorized by the broker's keys."""
     from gazette_aio.client import connect  # noqa: PLC0415
     from gazette_aio.protocol import KeyedAuth, NoopAuth  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ async def _client(
 
 
 def _missing() -> None:
-    """Fail: pytest-asyncio isn't installed."""
+    """Raise UsageError, because pytest-asyncio isn't installed."""
     raise pytest.UsageError(
         "the fixtures of gazette_aio need pytest-asyncio: pip install 'gazette-aio[pytest]'"
     )

@@ -1,4 +1,4 @@
-"""A broker which runs as a process of its own, to be stopped, killed and started again."""
+"""Broker process, which tests can stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STDERR_BYTES = 4096
 
 
 class _Ready(msgspec.Struct):
-    """The line which `gazette-aio serve` prints when it's ready."""
+    """Line which `gazette-aio serve` prints when it's ready."""
 
     endpoint: str
     http_endpoint: str | None = None
@@ -44,8 +44,8 @@ class BrokerProcess(Owner):
     """`gazette-aio serve` on a directory, as an async context manager.
 
     Args:
-        data_dir: Directory of the broker; it's created where it's missing, and kept.
-        port: gRPC port; 0 takes any free port at each start.
+        data_dir: Directory of the broker; created if it's missing, and kept.
+        port: gRPC port; 0 chooses a free port at each start.
         options: Further command-line options of `gazette-aio serve`.
     """
 
@@ -71,7 +71,7 @@ class BrokerProcess(Owner):
 
     @property
     def http_endpoint(self) -> str | None:
-        """Address of its HTTP gateway, or None if it has none."""
+        """Address of the HTTP gateway, or None without a gateway."""
         return self._require().ready.http_endpoint or None
 
     @property
@@ -88,14 +88,14 @@ class BrokerProcess(Owner):
         """Start the process, and wait until it serves.
 
         Raises:
-            ConfigurationError: It ended before that; the text is what it printed on stderr.
+            ConfigurationError: The process ended; the text is its stderr.
 
         Cancellation: aborts — the process is killed.
         """
         assert self._running is None, "the broker runs already"
         command = [sys.executable, "-m", "gazette_aio", "serve", "--http-port=0"]
         command += [f"--data-dir={self.data_dir}", f"--port={self.port}", *self.options]
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process.
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed after the end of the process.
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -120,19 +120,19 @@ class BrokerProcess(Owner):
         self._asked_to_end = False
 
     async def stop(self) -> None:
-        """Ask the broker to end (SIGTERM), and wait for it. Does nothing when it isn't running.
+        """Terminate the broker (SIGTERM), and wait for its end. Idempotent.
 
         Raises:
-            RuntimeError: It ended with an exit code other than zero.
+            RuntimeError: The exit code isn't zero.
 
-        Cancellation: safe — call it again.
+        Cancellation: safe — call again.
         """
         running = self._running
         if running is None:
             return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
-                # Race: a second signal may find the broker past the point of handling any.
+                # Race: the broker may be past handling a second signal.
                 asked, self._asked_to_end = self._asked_to_end, True
                 await _end(running.process, None if asked else signal.SIGTERM)
         except TimeoutError:
@@ -145,9 +145,9 @@ class BrokerProcess(Owner):
             raise RuntimeError(f"the broker ended with exit code {code}: {text}")
 
     async def kill(self) -> None:
-        """End the process at once (SIGKILL), as a crash would. Does nothing when it isn't running.
+        """Kill the process (SIGKILL), like a crash. Idempotent.
 
-        Cancellation: safe — call it again.
+        Cancellation: safe — call again.
         """
         if (running := self._running) is None:
             return
@@ -156,7 +156,10 @@ class BrokerProcess(Owner):
         running.stderr.close()
 
     async def aclose(self) -> None:
-        """Stop the broker. Idempotent."""
+        """Stop the broker. Idempotent.
+
+        Cancellation: safe — call again.
+        """
         await self.stop()
 
     async def __aenter__(self) -> Self:
@@ -168,13 +171,13 @@ class BrokerProcess(Owner):
 
 
 async def _end(process: asyncio.subprocess.Process, number: signal.Signals | None) -> None:
-    """Send a signal, if there's one, and wait for the end of a process."""
+    """Send a signal, if given, and wait for the end of a process."""
     if number is not None and process.returncode is None:
-        # Race: it may have ended, and asyncio not have noticed. Its own send_signal() would then
-        # take the exit code from under the thread which waits for it.
+        # Race: the process may have ended without asyncio's notice. Then send_signal() would reap
+        # it, and the thread which waits for the process would lose the exit code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
-    # Reading stdout to its end closes the pipe's transport along with the process.
+    # Reading stdout to its end also closes the pipe's transport.
     await process.communicate()
 
 

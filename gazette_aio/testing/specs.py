@@ -1,4 +1,4 @@
-"""Journals for tests: specs with defaults which suit, and their creation in one line."""
+"""Journals for tests: specs with suitable defaults, and their creation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def journal_spec(
     Args:
         name: Name of the journal.
         labels: Values of labels by name.
-        stores: URLs of fragment stores, such as `file:///`; none keeps content with the broker.
-        length: Length in bytes at which fragments are complete.
+        stores: URLs of fragment stores, such as `file:///`; without stores, the broker keeps
+            content.
+        length: Length of fragments in bytes.
         codec: Compression of stored fragments.
 
     Example:
@@ -45,13 +46,13 @@ def journal_spec(
 
 
 async def create_journals(client: JournalClient, *specs: pb.JournalSpec) -> int:
-    """Create journals, and return the revision at which they are there.
-
-    Cancellation: aborts — they may have been created.
+    """Create journals, and return the revision of the change.
 
     Raises:
         ValidationError: A spec is invalid.
-        EtcdTransactionFailedError: One of them is there already. None was created.
+        EtcdTransactionFailedError: A journal exists. None was created.
+
+    Cancellation: aborts — the journals may have been created.
     """
     changes = [pb.ApplyRequest.Change(upsert=spec) for spec in specs]
     response = await client.apply(changes)

@@ -1,7 +1,7 @@
-"""A scripted broker: a real gRPC server in this process, whose answers come from a test.
+"""Scripted broker: a gRPC server in this process, whose responses come from a test.
 
-Each request of Read and Append is handed to the test, and each response comes from it. The unary
-RPCs call functions which the test sets.
+The test receives each request of Read and Append, and provides each response. Other RPCs call
+functions which the test sets.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _LACKS: Final[dict[Age, frozenset[tuple[str, str]]]] = {
         ("ReadRequest", "begin_mod_time"),
     },
 }
-"""Fields which a release doesn't know: it doesn't see them in requests, nor sends them."""
+"""Fields which a release doesn't know: neither in requests nor in responses."""
 
 _NEWER_STATUSES: Final = frozenset({pb.Status.SUSPENDED, pb.Status.FRAGMENT_STORE_UNHEALTHY})
-"""Statuses which releases before v0.101 don't know."""
+"""Statuses unknown to releases before v0.101."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -63,8 +63,8 @@ class StubError(Exception):
     """Raised by a handler to end its RPC with a gRPC status.
 
     Args:
-        code: The gRPC code.
-        details: Its text.
+        code: gRPC code.
+        details: Text of the status.
     """
 
     def __init__(self, code: grpc.StatusCode, details: str = "") -> None:
@@ -74,27 +74,27 @@ class StubError(Exception):
 
 
 class End(NamedTuple):
-    """Ends an RPC, in place of a further response."""
+    """End of an RPC, instead of a further response."""
 
     error: StubError | None = None
-    """The status to end with, or None for OK."""
+    """Status of the end, or None for OK."""
 
 
 class StubBroker(Owner):
     """A scripted broker, as an async context manager.
 
-    Closing it fails if a request wasn't looked at, a response wasn't sent, an RPC is still open, or
-    a scripted response has a status which the release doesn't know, unless the test failed anyway.
-    The rest of an answer needn't be sent if the client gave up the last Read RPC within it.
+    Closing the broker fails if the test left a request or a response in the queues, if an RPC is
+    still open, or if a scripted response has a status which the release doesn't know; unless the
+    test failed. If the client ended the last Read RPC early, the rest of its responses may be left.
 
     Args:
-        age: Release to resemble: `newest`; `v0.100` sends listings of 1,000 journals in a message,
-            and knows no FragmentStoreHealth, suspension or unhealthy stores; `v0.89` lists in one
-            message, and knows neither watches nor selectors of prefixes. Fields which a release
-            doesn't know are removed from requests and responses.
-        list_chunk: Journals in a message of a listing, or None for what `age` says.
-        zone: Its zone.
-        suffix: Its name within that.
+        age: Release to imitate: `newest`; `v0.100` sends up to 1,000 journals per message of a
+            listing, and knows neither FragmentStoreHealth nor suspension nor unhealthy stores;
+            `v0.89` lists in one message, and knows neither watches nor selectors of prefixes.
+            Fields which a release doesn't know are removed from requests and responses.
+        list_chunk: Journals per message of a listing; None for the default of `age`.
+        zone: Zone of the broker.
+        suffix: Name of the broker in its zone.
     """
 
     def __init__(
@@ -107,26 +107,26 @@ class StubBroker(Owner):
     ) -> None:
         self.age: Age = age
         self.process_id = pb.ProcessSpec.ID(zone=zone, suffix=suffix)
-        """Its ID, which `header()` tells."""
+        """ID of the broker in `header()`."""
         self.advertised: str | None = None
-        """Endpoint which `header()` tells; None for where it listens."""
+        """Endpoint of the broker in `header()`; None for the address on which it listens."""
         self.list_chunk = list_chunk or _LIST_CHUNK[age]
         self.endpoint = ""
-        """Where it listens, once it's started."""
+        """Address of the started broker."""
         self.read_requests: asyncio.Queue[pb.ReadRequest] = asyncio.Queue()
         self.read_responses: asyncio.Queue[pb.ReadResponse | End] = asyncio.Queue()
         self.append_requests: asyncio.Queue[pb.AppendRequest] = asyncio.Queue()
         self.append_responses: asyncio.Queue[pb.AppendResponse | End] = asyncio.Queue()
         self.read_loop_errors: asyncio.Queue[BaseException] = asyncio.Queue()
-        """How the requests of each Append ended: EOFError, or CancelledError."""
+        """End of the requests of each Append: EOFError or CancelledError."""
         self.read_handler: Callable[[pb.ReadRequest], AsyncIterator[pb.ReadResponse]] | None = None
-        """Answers Read RPCs in place of the queues."""
+        """Answers Read RPCs instead of the queues."""
         self.append_handler: (
             Callable[[AsyncIterator[pb.AppendRequest]], Awaitable[pb.AppendResponse]] | None
         ) = None
-        """Answers Append RPCs in place of the queues. It gets all messages of the RPC."""
+        """Answers Append RPCs instead of the queues, from all messages of the RPC."""
         self.list_handler: Callable[[pb.ListRequest], Any] | None = None
-        """Returns a ListResponse, or for a watch an async iterator of snapshots."""
+        """Returns a ListResponse, or an async iterator of snapshots for a watch."""
         self.apply_handler: Callable[[pb.ApplyRequest], Any] | None = None
         self.fragments_handler: Callable[[pb.FragmentsRequest], Any] | None = None
         self.health_handler: Callable[[pb.FragmentStoreHealthRequest], Any] | None = None
@@ -134,24 +134,24 @@ class StubBroker(Owner):
         """Method and metadata of each RPC."""
         self._server: grpc.aio.Server | None = None
         self._misfits: list[str] = []
-        self._given_up = False  # Whether the client gave up the last Read RPC.
+        self._given_up = False  # Whether the client ended the last Read RPC early.
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def open_rpcs(self) -> int:
-        """Number of RPCs which are under way."""
+        """Number of open RPCs."""
         return self._open
 
     def header(
         self, *members: StubBroker, primary: StubBroker | None = None, revision: int = 1
     ) -> pb.Header:
-        """Return the header of a response of this broker, which tells the route of its journal.
+        """Return the header of a response of this broker, with the route of a journal.
 
         Args:
-            members: Brokers of the journal; none for this one, as the primary.
-            primary: Which one is the primary, or None if there is none.
+            members: Brokers of the journal; by default this broker, as the primary.
+            primary: Primary of the journal, or None.
             revision: Revision of the key space.
         """
         if not members:
@@ -170,11 +170,11 @@ class StubBroker(Owner):
     def finish(
         self, error: StubError | None = None, *, rpc: Literal["Read", "Append"] = "Read"
     ) -> None:
-        """End the present RPC, or the next one, once its scripted responses are sent.
+        """End the current or next RPC after its scripted responses.
 
         Args:
-            error: The status to end with, or None for OK.
-            rpc: Which RPC to end.
+            error: Status of the end, or None for OK.
+            rpc: Kind of the RPC.
         """
         queue: asyncio.Queue[Any] = self.read_responses if rpc == "Read" else self.append_responses
         queue.put_nowait(End(error))
@@ -198,7 +198,7 @@ class StubBroker(Owner):
             self.endpoint = f"http://{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace: float | None = None) -> None:
-        """Stop listening, and cut RPCs off after `grace` seconds. Idempotent.
+        """Stop listening, and abort RPCs after `grace` seconds. Idempotent.
 
         Cancellation: safe — takes effect when it's done.
         """
@@ -208,19 +208,19 @@ class StubBroker(Owner):
             await finish(server.stop(grace))
 
     async def aclose(self) -> None:
-        """Stop, and check that nothing of the script is left.
-
-        Cancellation: safe.
+        """Stop, and check that the script is complete.
 
         Raises:
-            AssertionError: Something is left.
+            AssertionError: Requests, responses or RPCs are left.
+
+        Cancellation: safe.
         """
-        # RPCs which the client gave up take a moment to end.
+        # RPCs which the client ended take a moment.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
                 await self._idle.wait()
         if self._given_up:
-            # Race: how much of the answer was sent by then is up to the transport.
+            # Race: the transport decides how many of the responses were sent.
             while not self.read_responses.empty():
                 if isinstance(self.read_responses.get_nowait(), End):
                     break
@@ -288,7 +288,7 @@ class StubBroker(Owner):
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     def _aged(self, message: Any) -> Any:
-        """Return a response as a release of this age would send it."""
+        """Return a response without fields which this release doesn't know."""
         if self.age == "newest" or not isinstance(message, Message):
             return message
         if (status := getattr(message, "status", pb.Status.OK)) in _NEWER_STATUSES:
@@ -299,7 +299,7 @@ class StubBroker(Owner):
         return copy
 
     def _seen(self, request: T) -> T:
-        """Return a request as a release of this age sees it."""
+        """Return a request without fields which this release doesn't know."""
         if self.age != "newest":
             assert isinstance(request, Message)
             _forget(request, _LACKS[self.age])
@@ -422,7 +422,7 @@ class StubBroker(Owner):
 
 
 def _forget(message: Message, fields: frozenset[tuple[str, str]]) -> None:
-    """Remove fields, by names of messages and theirs, from a message and those within it."""
+    """Remove fields, given as (message, field) names, from a message and its nested messages."""
     for field, value in message.ListFields():
         if (message.DESCRIPTOR.name, field.name) in fields:
             message.ClearField(field.name)

@@ -82,7 +82,7 @@ async def test_read_beyond_the_write_head_fails(broker_cli, gazette_client, jour
     done = await broker_cli("journals", "read", journal, "--offset=11")
 
     assert done.code == 1
-    assert done.err == f"gazette-aio: offset 11 lies beyond the write head 10: {journal}\n"
+    assert done.err == f"gazette-aio: offset 11 is beyond the write head 10: {journal}\n"
 
 
 async def test_unknown_journal(broker_cli):

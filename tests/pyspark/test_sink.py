@@ -19,7 +19,7 @@ from benchmarks.soaks.spark import Query, kill, start_driver
 from benchmarks.soaks.spark_faults import HOLD, KILL
 from gazette_aio.client import connect
 from gazette_aio.message import protobuf_adapter
-from gazette_aio.spark.sink.commit_records import Kind, decode_line, encode_record
+from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
@@ -130,7 +130,7 @@ def test_a_transaction_which_is_run_again_is_published_once(spark, journals, sin
     for _ in range(2):
         save(documents(spark.range(20).repartition(2)), sink(txnId="daily-2024-01-01"))
     assert ids(journals) == list(range(20))
-    assert [record.kind for record in records(journals)] == [Kind.COMMIT, Kind.RETIRE]
+    assert [record.kind for record in records(journals)] == [CommitKind.COMMIT, CommitKind.RETIRE]
     save(documents(spark.range(20, 30)), sink(txnId="daily-2024-01-02"))
     assert ids(journals) == list(range(30))
 
@@ -166,7 +166,7 @@ def test_a_bad_row_fails_the_job_and_nothing_is_visible(spark, journals, sink):
     with pytest.raises(PythonException, match=r"row [0-9]+, column '_value'"):
         save(frame.repartition(4), sink())
     assert ids(journals) == []
-    assert {record.kind for record in records(journals)} <= {Kind.ABORT}
+    assert {record.kind for record in records(journals)} <= {CommitKind.ABORT}
 
 
 @pytest.mark.parametrize(("given", "error"), [
@@ -249,7 +249,7 @@ def test_batches_of_a_stream_use_producers_again(spark, journals, sink, tmp_path
     assert ids(journals) == list(range(40))
     found = records(journals)
     assert [(record.kind, record.batch, record.rows) for record in found] == [
-        (Kind.COMMIT, batch, 10) for batch in range(4)
+        (CommitKind.COMMIT, batch, 10) for batch in range(4)
     ]
     assert {record.key.query for record in found} == {query.id}
     assert {record.run for record in found} == {query.runId}
@@ -283,7 +283,11 @@ def test_a_batch_which_was_decided_is_finished_not_published_again(spark, journa
     journals.append(PARTS[0], template.frame(producer.id, record.spans[0].ack))
     drain(files(spark, tmp_path / "in"), sink(), checkpoint)
     assert ids(journals) == list(range(20))
-    assert [record.kind for record in records(journals)] == [Kind.COMMIT, Kind.COMMIT, Kind.RETIRE]
+    assert [record.kind for record in records(journals)] == [
+        CommitKind.COMMIT,
+        CommitKind.COMMIT,
+        CommitKind.RETIRE,
+    ]
     # Nothing is left to be recovered, by whoever does it.
     recover_sink(journals.broker.endpoint, journals.name(LOG))
     assert ids(journals) == list(range(20))
@@ -338,7 +342,7 @@ def test_a_failed_commit_is_not_rolled_back(spark, journals, sink, tmp_path):
     drain(frame, options, checkpoint)
     assert ids(journals) == list(range(30))
     kinds = [record.kind for record in records(journals)]
-    assert kinds == [Kind.COMMIT, Kind.RETIRE, Kind.COMMIT, Kind.COMMIT]
+    assert kinds == [CommitKind.COMMIT, CommitKind.RETIRE, CommitKind.COMMIT, CommitKind.COMMIT]
     later = [record.producers for record in records(journals)[2:]]
     assert all(lost.producers.isdisjoint(producers) for producers in later)
 
@@ -368,7 +372,7 @@ def test_an_aggregation_is_updated_exactly_once(spark, journals, sink, tmp_path)
         *((0, 5), (0, 10), (1, 5), (1, 10)),
         *((10, 5), (10, 10), (11, 5), (11, 10)),
     ]
-    commits = [record for record in records(journals) if record.kind is Kind.COMMIT]
+    commits = [record for record in records(journals) if record.kind is CommitKind.COMMIT]
     assert sorted((record.key.sink, record.batch) for record in commits) == [
         *(("counts", 0), ("counts", 1), ("others", 0), ("others", 1))
     ]

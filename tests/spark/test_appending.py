@@ -20,11 +20,11 @@ from gazette_aio.message.mapping import content_type_of, modulo_mapping, rendezv
 from gazette_aio.spark import bridge
 from gazette_aio.spark.options import SinkOptions
 from gazette_aio.spark.sink import answers, commit_log, commit_rules, committing, publishing
-from gazette_aio.spark.sink.appending import JournalAppends
+from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import (
-    Kind,
-    Record,
+    CommitKind,
+    CommitRecord,
     SinkKey,
     commit_record,
     encode_record,
@@ -616,7 +616,7 @@ async def turns(count=20):
 
 async def test_memory_is_bounded_and_journals_are_appended_to_in_order():
     client = Slow()
-    async with JournalAppends(
+    async with TaskAppends(
         client, RetryPolicy(), append_bytes=8, memory_bytes=20, at_once=2
     ) as appends:
         await appends.put("a", b"1" * 4)
@@ -658,13 +658,13 @@ async def test_memory_is_bounded_and_journals_are_appended_to_in_order():
 async def test_what_is_kept_of_a_task_is_bounded(broker, client, monkeypatch):
     """Far more rows than the bound are published, to more journals than fit an append each."""
     kept = []
-    put = JournalAppends.put
+    put = TaskAppends.put
 
     async def noting(self, journal, content):
         await put(self, journal, content)
         kept.append(self.kept_bytes)
 
-    monkeypatch.setattr(JournalAppends, "put", noting)
+    monkeypatch.setattr(TaskAppends, "put", noting)
     sink = Sink(options_of(broker))
     table = pa.table({"id": range(5000), "text": ["x" * 100] * 5000})
     await sink.run(0, table, rows=200, memory_bytes=50_000)
@@ -727,7 +727,7 @@ def test_runs_of_jobs_are_forgotten_at_some_time(monkeypatch):
     keys = [SinkKey.of_run(str(n), "s") for n in range(3)]
     once = SinkKey.of_transaction("daily", "s")
     for key in (once, keys[0], keys[1], keys[0], keys[2], SinkKey("query", "s")):
-        state.fold(Record(Kind.COMMIT, key, 0))
+        state.fold(CommitRecord(CommitKind.COMMIT, key, 0))
     assert list(state) == [once, keys[1], keys[2], SinkKey("query", "s")]
     assert [key.is_of_run for key in state] == [False, True, True, False]
     assert [key.is_of_one_batch for key in state] == [True, True, True, False]

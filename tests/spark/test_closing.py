@@ -12,7 +12,7 @@ from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.record_bounds import RecordBounds
-from gazette_aio.spark.sink.appending import JournalAppends
+from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at, close_at_every_await
@@ -64,7 +64,7 @@ async def a_range(client):
 
 
 async def appends(client):
-    pending = JournalAppends(client, HOUR, append_bytes=1)
+    pending = TaskAppends(client, HOUR, append_bytes=1)
     for number in range(3):
         await pending.put(f"a/journal/{number}", CONTENT)
     for _ in range(10):

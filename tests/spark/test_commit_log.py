@@ -18,7 +18,7 @@ from gazette_aio.spark.sink import answers, commit_tail
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import (
     HEADER,
-    Kind,
+    CommitKind,
     SinkKey,
     commit_record,
     decode_line,
@@ -257,7 +257,7 @@ async def test_an_acknowledgement_which_needs_a_second_attempt_retires_its_produ
     await log.decide(0, messages)
     assert cut.hits == 1
     commit, retire = await records(client)
-    assert (commit.kind, retire.kind) == (Kind.COMMIT, Kind.RETIRE)
+    assert (commit.kind, retire.kind) == (CommitKind.COMMIT, CommitKind.RETIRE)
     assert retire.producers == {messages[1].producer}
     assert set((await log.plan()).clean) == {messages[0].producer}
     assert await delivered(client) == [0, 1, 3, 4]

@@ -19,8 +19,8 @@ from gazette_aio.spark.sink import commit_records, commit_rules
 from gazette_aio.spark.sink.commit_records import (
     HEADER,
     AckTemplate,
-    Kind,
-    Record,
+    CommitKind,
+    CommitRecord,
     Refused,
     SinkKey,
     Span,
@@ -35,7 +35,7 @@ from gazette_aio.spark.sink.commit_rules import (
     Acknowledge,
     Append,
     CommitState,
-    Refuse,
+    Republish,
     Return,
     RollBack,
     SinkState,
@@ -66,7 +66,7 @@ def state(*records):
 
 
 def retirement(batch, *producers):
-    return Record(Kind.RETIRE, KEY, batch, spans=tuple(Span(p, 1) for p in producers))
+    return CommitRecord(CommitKind.RETIRE, KEY, batch, spans=tuple(Span(p, 1) for p in producers))
 
 
 # Records and lines
@@ -111,8 +111,8 @@ def test_records_survive_their_lines(data):
     forms = data.draw(st.lists(templates, min_size=1, max_size=3))
     indices = st.integers(0, len(journals) - 1)
     producers = data.draw(st.lists(st.binary(min_size=6, max_size=6), min_size=1, unique=True))
-    record = Record(
-        Kind.COMMIT,
+    record = CommitRecord(
+        CommitKind.COMMIT,
         SinkKey(data.draw(names), data.draw(names)),
         data.draw(st.integers(0, (1 << 63) - 1)),
         data.draw(names),
@@ -336,14 +336,16 @@ def test_what_is_left_out_of_many_lines_makes_no_difference(data):
     lines, batches = [HEADER[:-1]], {KEY: 0, OTHER: 0}
     for number in range(data.draw(st.integers(0, 60))):
         key = data.draw(st.sampled_from([KEY, OTHER]))
-        kind = data.draw(st.sampled_from([Kind.COMMIT] * 5 + list(Kind)))
-        if kind is Kind.COMMIT:
+        kind = data.draw(st.sampled_from([CommitKind.COMMIT] * 5 + list(CommitKind)))
+        if kind is CommitKind.COMMIT:
             batches[key] += 1
-        ago = 0 if kind is Kind.COMMIT else data.draw(st.integers(0, batches[key]))
+        ago = 0 if kind is CommitKind.COMMIT else data.draw(st.integers(0, batches[key]))
         producer = data.draw(st.sampled_from([A, B, C]))
         record = dataclasses.replace(commit(batches[key] - ago, producer, ack=number), key=key)
-        if kind is not Kind.COMMIT:
-            record = Record(kind, key, record.batch, nonce="n", spans=(Span(producer, number),))
+        if kind is not CommitKind.COMMIT:
+            record = CommitRecord(
+                kind, key, record.batch, nonce="n", spans=(Span(producer, number),)
+            )
         lines.append(encode_record(record)[:-1])
     whole, parts = CommitState(), CommitState()
     for line in lines:
@@ -380,7 +382,7 @@ def test_a_batch_which_is_decided_is_acknowledged_by_its_record_once_that_is_ret
     for proposal in (None, commit(3, C, nonce="own")):
         folded = state(recorded)
         step = commit_rules.decide(folded, 3, proposal, "x")
-        assert step.record.kind is Kind.RETIRE
+        assert step.record.kind is CommitKind.RETIRE
         assert step.record.producers == {A, B}
         folded = folded.fold(step.record)
         assert commit_rules.decide(folded, 3, proposal) == Acknowledge(recorded)
@@ -394,9 +396,9 @@ def test_a_batch_behind_another_is_left():
 
 def test_unusable_producers_are_refused():
     folded = state(commit(2, A, B, C), retirement(2, A))
-    assert commit_rules.decide(folded, 3, commit(3, A, C, nonce="own")) == Refuse(frozenset({A}))
+    assert commit_rules.decide(folded, 3, commit(3, A, C, nonce="own")) == Republish(frozenset({A}))
     repeated = commit(3, B, nonce="own", ack=300)
-    assert commit_rules.decide(folded, 3, repeated) == Refuse(frozenset({B}))
+    assert commit_rules.decide(folded, 3, repeated) == Republish(frozenset({B}))
 
 
 def test_producers_are_retired_once_and_only_while_their_batch_is_the_latest():
@@ -409,11 +411,11 @@ def test_producers_are_retired_once_and_only_while_their_batch_is_the_latest():
 def test_an_abort_retires_before_it_rolls_back_and_leaves_what_is_decided():
     messages = [message(3, A, 350), message(3, B, 360)]
     step = commit_rules.abort(state(commit(2, A)), KEY, 3, messages)
-    assert step.record.kind is Kind.ABORT
+    assert step.record.kind is CommitKind.ABORT
     folded = state(commit(2, A), step.record)
     assert commit_rules.abort(folded, KEY, 3, messages) == RollBack()
     late = commit_record(KEY, 3, messages)
-    assert commit_rules.decide(folded, 3, late) == Refuse(frozenset({A, B}))
+    assert commit_rules.decide(folded, 3, late) == Republish(frozenset({A, B}))
     assert A not in folded.plan(KEY).clean
     for decided in (commit(3, C), commit(4, C)):
         assert commit_rules.abort(state(decided), KEY, 3, messages) == Return()

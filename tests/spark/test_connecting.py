@@ -14,7 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.spark import bridge, connecting
 from gazette_aio.spark.connecting import spark_client
-from gazette_aio.spark.options import Connection
+from gazette_aio.spark.options import BrokerAccess
 from gazette_aio.testing import no_leaks
 from tests.client.support import until
 
@@ -29,22 +29,22 @@ async def _nothing_leaks() -> AsyncIterator[None]:
 
 
 async def test_one_client_of_a_connection(gazette_broker):
-    connection = Connection(brokers=(gazette_broker.endpoint,))
+    connection = BrokerAccess(brokers=(gazette_broker.endpoint,))
     client = await spark_client(connection)
-    assert await spark_client(Connection(brokers=(gazette_broker.endpoint,))) is client
+    assert await spark_client(BrokerAccess(brokers=(gazette_broker.endpoint,))) is client
     assert client.endpoint == gazette_broker.endpoint
     await client.list()
 
 
 async def test_a_single_broker_is_not_waited_for():
-    client = await spark_client(Connection(brokers=(NOBODY,)))
+    client = await spark_client(BrokerAccess(brokers=(NOBODY,)))
     assert client.status().connection == "idle"
 
 
 async def test_a_file_root_which_is_not_mounted_is_done_without(gazette_broker, tmp_path, caplog):
     brokers, root = (gazette_broker.endpoint,), tmp_path / "mount"
-    with_root = Connection(brokers=brokers, file_root=str(root))
-    without = await spark_client(Connection(brokers=brokers))
+    with_root = BrokerAccess(brokers=brokers, file_root=str(root))
+    without = await spark_client(BrokerAccess(brokers=brokers))
     for _ in range(2):
         assert await spark_client(with_root) is without
     assert [str(root) in record.message for record in caplog.records] == [True]
@@ -57,14 +57,14 @@ async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
     monkeypatch.setattr(connecting, "_HEAD_START", 0.01)
     async with EmbeddedBroker(fsync="off", http_port=None) as second:
         brokers = (NOBODY, second.endpoint, gazette_broker.endpoint)
-        connection = Connection(brokers=brokers)
+        connection = BrokerAccess(brokers=brokers)
         client = await spark_client(connection)
         assert client.endpoint in brokers[1:]
         await client.list()
         # Whose client is connected is taken at once.
         assert (await spark_client(connection)).status().connection == "ready"
-        await (await spark_client(Connection(brokers=(second.endpoint,)))).list()
-        ordered = Connection(brokers=(second.endpoint, gazette_broker.endpoint))
+        await (await spark_client(BrokerAccess(brokers=(second.endpoint,)))).list()
+        ordered = BrokerAccess(brokers=(second.endpoint, gazette_broker.endpoint))
         client = await spark_client(ordered)
         assert client.endpoint == second.endpoint
     await until(lambda: client.status().connection != "ready")
@@ -77,7 +77,7 @@ async def test_no_broker_answers(monkeypatch):
     monkeypatch.setattr(
         connecting, "connect", lambda address, **given: real(address, connect_timeout=0.01, **given)
     )
-    connection = Connection(brokers=(NOBODY, "http://localhost:2"))
+    connection = BrokerAccess(brokers=(NOBODY, "http://localhost:2"))
     with pytest.raises(pb.TransportError, match=r"no broker answers: .*:[12] .*; .*:[12] ") as info:
         await spark_client(connection)
     assert info.value.retryable
@@ -122,7 +122,7 @@ def provider(monkeypatch, token):
 @pytest.mark.parametrize("name", ["plain", "asynchronous"])
 async def test_tokens_of_a_provider(provider, gazette_broker, name):
     """A plain function may wait for a server, and so isn't called in the loop's thread."""
-    connection = Connection(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
+    connection = BrokerAccess(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
     for _ in range(2):
         await (await spark_client(connection)).list()
     here = threading.get_ident()
@@ -131,7 +131,7 @@ async def test_tokens_of_a_provider(provider, gazette_broker, name):
 
 @locked
 async def test_a_token(gazette_broker, token):
-    connection = Connection(brokers=(gazette_broker.endpoint,), token=token)
+    connection = BrokerAccess(brokers=(gazette_broker.endpoint,), token=token)
     client = await spark_client(connection)
     await client.list()
     assert token not in repr(client) + repr(connection)
@@ -141,7 +141,7 @@ async def test_a_token(gazette_broker, token):
 @pytest.mark.usefixtures("provider")
 async def test_providers_which_provide_nothing(gazette_broker):
     def connection_of(name):
-        return Connection(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
+        return BrokerAccess(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
 
     for name, text in (
         ("missing", f"can't import '{MODULE}:missing': AttributeError"),
@@ -155,7 +155,7 @@ async def test_providers_which_provide_nothing(gazette_broker):
 
 
 async def test_files_of_certificates(tmp_path):
-    connection = Connection(brokers=("https://localhost:1",), ca_file=str(tmp_path / "missing"))
+    connection = BrokerAccess(brokers=("https://localhost:1",), ca_file=str(tmp_path / "missing"))
     client = await spark_client(connection)
     with pytest.raises(pb.ConfigurationError, match="reading TLS options"):
         await client.list()

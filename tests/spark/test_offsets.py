@@ -17,7 +17,7 @@ from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
 from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, end_text
 from gazette_aio.spark.streaming.progress import (
     Loss,
-    Target,
+    RunTarget,
     available_now,
     check_batch,
     plan_batch,
@@ -316,7 +316,7 @@ def test_other_framings_end_where_fragments_do():
 
 def test_available_now_stops_at_its_target():
     targets = available_now([journal("a", 100), journal("b", 10)])
-    assert targets == {"a": Target(100, 5), "b": Target(10, 5)}
+    assert targets == {"a": RunTarget(100, 5), "b": RunTarget(10, 5)}
     # Spark asks for targets before it asks for the initial offset.
     start = Offsets.initial([journal("a", 0), journal("b", 12)], {"b": -1}, committed=False)
     ends = []
@@ -331,7 +331,7 @@ def test_available_now_stops_at_its_target():
 
 
 def test_available_now_takes_what_is_gone_for_done():
-    targets = {"a": Target(100, 5), "b": Target(50, 5), "c": Target(20, 5)}
+    targets = {"a": RunTarget(100, 5), "b": RunTarget(50, 5), "c": RunTarget(20, 5)}
     start = started(journal("a", 0), journal("b", 50), journal("c", 10))
     end, losses = plan_batch(start, [journal("c", 90, revision=8)], targets=targets)
     assert losses == [Loss("a", "is gone", 0, 100), Loss("c", "is gone", 10, 20)]

@@ -13,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.spark.options import (
-    Connection,
+    BrokerAccess,
     PartitionColumn,
     Selection,
     SinkOptions,
@@ -36,7 +36,8 @@ def sink(streaming: bool = False, **options: str) -> SinkOptions:
 def test_defaults_of_a_batch() -> None:
     found = source()
     assert found == SourceOptions(
-        connection=Connection(brokers=("http://localhost:8080",)), selection=Selection(prefix="a/")
+        connection=BrokerAccess(brokers=("http://localhost:8080",)),
+        selection=Selection(prefix="a/"),
     )
     assert (found.mode, found.starting, found.ending) == ("PERMISSIVE", "earliest", "latest")
     assert (found.max_split_bytes, found.batch_rows, found.batch_bytes) == (
@@ -87,7 +88,7 @@ def test_every_option_of_a_source() -> None:
         "pushdown": "true",
     }
     expected = SourceOptions(
-        connection=Connection(
+        connection=BrokerAccess(
             brokers=("https://a:1", "unix://localhost/b.sock"),
             token="s3cret",
             ca_file="ca.pem",
@@ -147,7 +148,7 @@ def test_every_option_of_a_sink() -> None:
     }
     found = SinkOptions.parse(options, streaming=False)
     assert found == SinkOptions(
-        connection=Connection(
+        connection=BrokerAccess(
             brokers=("http://localhost:8080",), token_provider="my.tokens:Source.next"
         ),
         selection=Selection(prefix="a/"),

@@ -187,7 +187,7 @@ def idle(monkeypatch):
     """Set while nothing is read ahead."""
     idle = asyncio.Event()
     idle.set()
-    real = tail.Tail.read_ahead
+    real = tail.QueryTail.read_ahead
 
     async def read_ahead(self, ranges):
         idle.clear()
@@ -196,7 +196,7 @@ def idle(monkeypatch):
         finally:
             idle.set()
 
-    monkeypatch.setattr(tail.Tail, "read_ahead", read_ahead)
+    monkeypatch.setattr(tail.QueryTail, "read_ahead", read_ahead)
     return idle
 
 

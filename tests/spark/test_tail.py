@@ -17,7 +17,7 @@ from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_aio.protocol.errors import DataLossError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo, JournalRange
 from gazette_aio.spark.streaming import tail as tail_module
-from gazette_aio.spark.streaming.tail import Move, Tail
+from gazette_aio.spark.streaming.tail import Move, QueryTail
 from tests import extent
 
 NDJSON = "application/x-ndjson"
@@ -80,7 +80,7 @@ class Content:
         return begun == np.searchsorted(self.columns.end, journal.head, "right")
 
     def tail(self):
-        return Tail(self.scan, self.ends_with_record)
+        return QueryTail(self.scan, self.ends_with_record)
 
 
 def move(journal, begin, end, state=None):
@@ -171,7 +171,7 @@ async def test_a_journal_which_was_created_anew_is_scanned_anew():
     def scan(journal, *args, **kwargs):
         return (other if journal.create_revision else content).scan(journal, *args, **kwargs)
 
-    tail = Tail(scan, content.ends_with_record)
+    tail = QueryTail(scan, content.ends_with_record)
     first = await step(tail, content.journal(), 0, content.head, max_rows=1)
     journal = other.journal(create_revision=7)
     again = await step(tail, journal, first.offset, other.head, max_rows=3)
@@ -245,7 +245,7 @@ async def test_rows_are_shared_by_journals():
     async def complete(journal):
         return True
 
-    tail = Tail(scan, complete)
+    tail = QueryTail(scan, complete)
     states = {name: RangeState() for name in contents}
     counts = []
     for _ in range(1000):
@@ -298,7 +298,7 @@ async def test_many_rows_are_sequenced_in_a_thread():
     async def complete(journal):
         raise AssertionError
 
-    state = await step(Tail(scan, complete), JournalInfo("a", rows * 10, NDJSON), 0, rows * 10)
+    state = await step(QueryTail(scan, complete), JournalInfo("a", rows * 10, NDJSON), 0, rows * 10)
     assert state == advance(RangeState(), columns)
 
 
@@ -310,10 +310,10 @@ async def test_losses_are_raised_and_nothing_is_kept():
     async def complete(journal):
         return True
 
-    tail = Tail(scan, complete)
+    tail = QueryTail(scan, complete)
     with pytest.raises(DataLossError):
         await step(tail, JournalInfo("a", 10, NDJSON), 0, 10)
-    assert repr(tail) == "<Tail, 0 messages of 0 journals ahead>"
+    assert repr(tail) == "<QueryTail, 0 messages of 0 journals ahead>"
 
 
 async def test_what_was_read_ahead_of_vanished_journals_is_forgotten():
@@ -338,7 +338,7 @@ async def test_what_is_held_ahead_is_bounded(monkeypatch, most):
     def held():
         return int(repr(tail).split()[1])
 
-    tail = Tail(scan, contents["a"].ends_with_record)
+    tail = QueryTail(scan, contents["a"].ends_with_record)
     states = {name: RangeState() for name in contents}
     for part in (0.1, 0.4, 0.45, 1):
         ranges = [
@@ -372,7 +372,7 @@ async def test_a_read_ahead_which_is_ended_keeps_what_it_has():
             reached.set()
             await released.wait()
 
-    tail = Tail(scan, content.ends_with_record)
+    tail = QueryTail(scan, content.ends_with_record)
     ranges = [JournalRange(content.journal(), 0, content.head)]
     task = asyncio.create_task(tail.read_ahead(ranges))
     await reached.wait()

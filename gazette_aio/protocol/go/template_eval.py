@@ -20,8 +20,8 @@ from gazette_aio.protocol.go.template_values import (
     ARITY,
     FUNCTIONS,
     CallError,
-    Method,
-    Record,
+    TemplateMethod,
+    TemplateRecord,
     Value,
     format_value,
     is_true,
@@ -49,7 +49,7 @@ class Template:
         self._name = name
         self._nodes = parse_template(text, name=name)
 
-    def execute(self, root: Record) -> str:
+    def execute(self, root: TemplateRecord) -> str:
         """Evaluate the template with `root` as its dot.
 
         Raises:
@@ -125,8 +125,10 @@ class _Evaluation:
     def _fields(self, fields: Fields, dot: Value, arguments: tuple[Value, ...]) -> Value:
         value = dot if fields.of is None else self._operand(fields.of, dot)
         for index, name in enumerate(fields.names):
-            if not isinstance(value, Record) or name not in value.members:
-                type_name = value.type_name if isinstance(value, Record) else type_name_of(value)
+            if not isinstance(value, TemplateRecord) or name not in value.members:
+                type_name = (
+                    value.type_name if isinstance(value, TemplateRecord) else type_name_of(value)
+                )
                 self._fail(
                     f"can't evaluate field {name} in type {type_name}",
                     fields.source,
@@ -134,7 +136,7 @@ class _Evaluation:
                 )
             member = value.members[name]
             given = arguments if index == len(fields.names) - 1 else ()
-            if isinstance(member, Method):
+            if isinstance(member, TemplateMethod):
                 value = self._call_method(member, name, given, fields)
                 continue
             if given:
@@ -145,7 +147,7 @@ class _Evaluation:
         return value
 
     def _call_method(
-        self, method: Method, name: str, arguments: tuple[Value, ...], fields: Fields
+        self, method: TemplateMethod, name: str, arguments: tuple[Value, ...], fields: Fields
     ) -> Value:
         if len(arguments) != 1:
             self._fail(

@@ -30,24 +30,24 @@ class Named(int):
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class TemplateMethod:
     """A method which takes a string."""
 
     call: Callable[[str], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TemplateRecord:
     """A value with fields and methods."""
 
     type_name: str
-    members: Mapping[str, Value | Method | Callable[[], Value]]
+    members: Mapping[str, Value | TemplateMethod | Callable[[], Value]]
     """Values by name; functions make costly values."""
     text: Callable[[], str] | None = field(default=None)
     """Returns the printed form; None if the value can't be printed."""
 
 
-Value: TypeAlias = str | int | bool | list[Any] | Record
+Value: TypeAlias = str | int | bool | list[Any] | TemplateRecord
 
 
 class CallError(Exception):
@@ -76,7 +76,7 @@ def _format(value: Value) -> str:
             return str(value)
         case list():
             return f"[{' '.join(map(_format, value))}]"
-        case Record():
+        case TemplateRecord():
             if value.text is None:
                 raise CallError(f"can't print value of type {value.type_name}")
             return value.text()
@@ -93,13 +93,13 @@ def type_name_of(value: Value) -> str:
             return "string"
         case list():
             return "slice"
-        case Record():
+        case TemplateRecord():
             return value.type_name
 
 
 def is_true(value: Value) -> bool:
     """Tell whether a value counts as true."""
-    return isinstance(value, Record) or bool(value)
+    return isinstance(value, TemplateRecord) or bool(value)
 
 
 def _kind(value: Value) -> type:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import Positions
 
 __all__ = [
-    "Connection",
+    "BrokerAccess",
     "PartitionColumn",
     "Selection",
     "SinkOptions",
@@ -52,7 +52,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class BrokerAccess:
     """Addresses and credentials of brokers, and the place of fragment files."""
 
     brokers: tuple[str, ...]
@@ -67,7 +67,7 @@ class Connection:
     """Directory of `file://` stores."""
 
 
-def _connection(given: Mapping[str, Any]) -> Connection:
+def _connection(given: Mapping[str, Any]) -> BrokerAccess:
     if "brokers" not in given:
         raise ConfigurationError(
             "option 'brokers' is missing: expected URLs of brokers, separated by commas, such as"
@@ -79,7 +79,7 @@ def _connection(given: Mapping[str, Any]) -> Connection:
     if not any(broker.lower().startswith("https:") for broker in given["brokers"]):
         for name in ("tls.caFile", "tls.certFile"):
             refuse(given, name, "needs a broker of an https:// URL")
-    return Connection(**fields_of(given, CONNECTION))
+    return BrokerAccess(**fields_of(given, CONNECTION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _selection(given: Mapping[str, Any]) -> Selection:
 class SourceOptions:
     """Options of a source. Sizes are in bytes; times are in seconds unless their name says else."""
 
-    connection: Connection
+    connection: BrokerAccess
     selection: Selection
     isolation: Literal["read-committed", "read-uncommitted"] | None = None
     """None: read-committed if messages have UUIDs."""
@@ -240,7 +240,7 @@ def _check_messages(given: Mapping[str, Any]) -> None:
 class SinkOptions:
     """Options of a sink."""
 
-    connection: Connection
+    connection: BrokerAccess
     selection: Selection
     """Journals from which a mapping chooses; none if `journal` or the rows name the journals."""
     journal: str | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient, RetryPolicy
     from gazette_aio.client.retry import Failure
-    from gazette_aio.spark.sink.commit_records import Record
+    from gazette_aio.spark.sink.commit_records import CommitRecord
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ APPENDS_AT_ONCE: Final = 16
 ROLL_BACK_SECONDS: Final = 5.0
 
 
-class JournalAppends(Owner):
+class TaskAppends(Owner):
     """Appends the messages of one producer.
 
     Content of a journal is collected until it's enough for an append, or memory is short. Appends
@@ -171,13 +171,13 @@ class JournalAppends(Owner):
 
     def __repr__(self) -> str:
         return (
-            f"<JournalAppends with {self._kept_bytes} bytes of {len(self._sizes)} journals and"
+            f"<TaskAppends with {self._kept_bytes} bytes of {len(self._sizes)} journals and"
             f" {len(self._running)} appends>"
         )
 
 
 async def acknowledge(
-    client: JournalClient, record: Record, retry_policy: RetryPolicy, *, ignores_missing: bool
+    client: JournalClient, record: CommitRecord, retry_policy: RetryPolicy, *, ignores_missing: bool
 ) -> tuple[set[str], pb.GazetteError | None]:
     """Append the acknowledgements of a record; failures don't stop other journals.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.spark.sink.commit_records import Record, SinkKey, TaskMessage
+    from gazette_aio.spark.sink.commit_records import CommitRecord, SinkKey, TaskMessage
     from gazette_aio.spark.sink.commit_rules import Plan, SinkState
 
 S = TypeVar("S")
@@ -130,7 +130,7 @@ class CommitLog:
                 plans[key] = plan
             return plans
 
-    async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> Record | None:
+    async def decide(self, batch: int, messages: Iterable[TaskMessage]) -> CommitRecord | None:
         """Commit a batch, or finish the commit of another call, and return when it's complete.
 
         Args:
@@ -158,7 +158,7 @@ class CommitLog:
             case rules.Acknowledge(record):
                 await self.acknowledge(record)
                 return record
-            case rules.Refuse(producers):
+            case rules.Republish(producers):
                 names = ", ".join(sorted(producer.hex() for producer in producers))
                 raise pb.FencedError(
                     f"batch {batch} has messages of producers which were retired meanwhile: {names}"
@@ -166,7 +166,7 @@ class CommitLog:
             case _:
                 return None
 
-    async def acknowledge(self, record: Record) -> None:
+    async def acknowledge(self, record: CommitRecord) -> None:
         """Append the acknowledgements of a record which decides its batch.
 
         Producers are retired if further copies of their acknowledgements may arrive.
@@ -211,7 +211,7 @@ class CommitLog:
                 extra={"journal": self.journal, "batch": batch},
             )
 
-    async def recover(self) -> list[Record]:
+    async def recover(self) -> list[CommitRecord]:
         """Finish the latest decided batches, which may not be acknowledged completely.
 
         Use this for sinks whose drivers have ended. A running driver must publish its current batch
@@ -227,7 +227,7 @@ class CommitLog:
         """
         async with self._lock:
             await self._tail.refresh()
-        recovered: list[Record] = []
+        recovered: list[CommitRecord] = []
         failure: pb.GazetteError | None = None
         for key in self._state:
             try:
@@ -239,7 +239,7 @@ class CommitLog:
             raise failure
         return recovered
 
-    async def _recover(self, key: SinkKey) -> Record | None:
+    async def _recover(self, key: SinkKey) -> CommitRecord | None:
         nonce = _new_nonce()
         last = self._state.of(key).last
         if last is None:

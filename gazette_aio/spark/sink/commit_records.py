@@ -47,7 +47,7 @@ _RUN, _TRANSACTION = "run:", "txn:"
 _UUID_BYTES = 36
 
 
-class Kind(enum.StrEnum):
+class CommitKind(enum.StrEnum):
     """Kinds of records."""
 
     COMMIT = "commit"
@@ -130,10 +130,10 @@ class TaskMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CommitRecord:
     """One record of a commit journal."""
 
-    kind: Kind
+    kind: CommitKind
     key: SinkKey
     batch: int
     run: str = ""
@@ -200,7 +200,7 @@ def ack_template(acknowledgement: Callable[[UUID], bytes], content_type: str) ->
 
 def commit_record(
     key: SinkKey, batch: int, messages: Iterable[TaskMessage], *, run: str = "", nonce: str = ""
-) -> Record | None:
+) -> CommitRecord | None:
     """Return the record which decides a batch, or None if no task published anything.
 
     Raises:
@@ -229,8 +229,8 @@ def commit_record(
         rows += message.rows
     if not spans:
         return None
-    record = Record(
-        Kind.COMMIT, key, batch, run, nonce, rows,
+    record = CommitRecord(
+        CommitKind.COMMIT, key, batch, run, nonce, rows,
         tuple(spans.values()), tuple(journals), tuple(templates), tuple(template_of),
     )  # fmt: skip
     _check_ack_bytes(record)
@@ -249,7 +249,7 @@ def roll_backs(messages: Iterable[TaskMessage]) -> dict[str, bytes]:
     return frames
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: CommitRecord) -> bytes:
     """Return the line of a record.
 
     Raises:
@@ -282,7 +282,7 @@ def encode_record(record: Record) -> bytes:
     return line + b"\n"
 
 
-def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
+def decode_lines(lines: list[bytes], latest: int) -> list[CommitRecord | Refused]:
     """Return the records of lines without their newlines.
 
     Only the `latest` commit records of each sink are decoded and returned; older ones may be
@@ -292,7 +292,7 @@ def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
     outlines = [_outline(line) for line in lines]
     batches: dict[SinkKey, list[int]] = {}
     """Batches of the latest commit records by sink, in descending order."""
-    found: list[Record | Refused] = []
+    found: list[CommitRecord | Refused] = []
     for line, outline in zip(reversed(lines), reversed(outlines), strict=True):
         if isinstance(outline, _Outline) and (key := outline.commits) is not None:
             batch: int = outline.b
@@ -306,7 +306,7 @@ def decode_lines(lines: list[bytes], latest: int) -> list[Record | Refused]:
     return found[::-1]
 
 
-def decode_line(line: bytes) -> Record | Refused | None:
+def decode_line(line: bytes) -> CommitRecord | Refused | None:
     """Return the record of a line without its newline, or None to skip the line."""
     return _decode(line, _outline(line))
 
@@ -320,7 +320,7 @@ def _outline(line: bytes) -> _Outline | Refused | None:
         return None
 
 
-def _decode(line: bytes, outline: _Outline | Refused | None) -> Record | Refused | None:
+def _decode(line: bytes, outline: _Outline | Refused | None) -> CommitRecord | Refused | None:
     if not isinstance(outline, _Outline):
         return outline
     version, kind, key = outline.v, outline.t, outline.key
@@ -355,7 +355,7 @@ class _Outline(msgspec.Struct):
     @property
     def commits(self) -> SinkKey | None:
         """Sink of a commit record, or None for other lines."""
-        is_commit = type(self.v) is int and self.v == VERSION and self.t == Kind.COMMIT.value
+        is_commit = type(self.v) is int and self.v == VERSION and self.t == CommitKind.COMMIT.value
         return self.key if is_commit and type(self.b) is int else None
 
 
@@ -374,12 +374,12 @@ class _Line(msgspec.Struct, omit_defaults=True):
     p: tuple[tuple[str, str, tuple[_Count, ...]], ...] = ()
 
 
-_KINDS: Final = frozenset(kind.value for kind in Kind)
+_KINDS: Final = frozenset(kind.value for kind in CommitKind)
 _decode_outline: Final = msgspec.json.Decoder(_Outline).decode
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
 
 
-def _record(line: _Line, key: SinkKey) -> Record:
+def _record(line: _Line, key: SinkKey) -> CommitRecord:
     if len(set(line.j)) != len(line.j) or len(line.i) != len(line.j) or "" in line.j:
         raise ValueError("its journals")
     if any(index >= len(line.a) for index in line.i):
@@ -387,15 +387,15 @@ def _record(line: _Line, key: SinkKey) -> Record:
     spans = tuple(_span(producer, ack, journals) for producer, ack, journals in line.p)
     if len({span.producer for span in spans}) != len(spans):
         raise ValueError("a producer occurs twice")
-    kind = Kind(line.t)
+    kind = CommitKind(line.t)
     for span in spans:
         if any(index >= len(line.j) for index in span.journals):
             raise ValueError("the journals of a producer")
-        if kind is Kind.COMMIT and not span.journals:
+        if kind is CommitKind.COMMIT and not span.journals:
             raise ValueError("a producer without journals")
-    if kind is Kind.COMMIT and not spans:
+    if kind is CommitKind.COMMIT and not spans:
         raise ValueError("no producers")
-    record = Record(
+    record = CommitRecord(
         kind, key, line.b, line.r, line.n, line.rows,
         spans, line.j, tuple(_template(*form) for form in line.a), line.i,
     )  # fmt: skip
@@ -417,7 +417,7 @@ def _template(kind: str, prefix: str, suffix: str) -> AckTemplate:
     return AckTemplate(prefix.encode("latin-1"), suffix.encode("latin-1"), kind == _TEXT)
 
 
-def _check_ack_bytes(record: Record) -> None:
+def _check_ack_bytes(record: CommitRecord) -> None:
     sizes = [len(template.prefix) + len(template.suffix) for template in record.templates]
     by_journal = [sizes[index] + _UUID_BYTES for index in record.template_of]
     total = sum(by_journal[index] for span in record.spans for index in span.journals)

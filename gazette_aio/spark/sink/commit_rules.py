@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gazette_aio.protocol.errors import StoreError
-from gazette_aio.spark.sink.commit_records import Kind, Record, Refused, SinkKey, Span
+from gazette_aio.spark.sink.commit_records import CommitKind, CommitRecord, Refused, SinkKey, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,7 +64,7 @@ class Plan:
 class SinkState:
     """State of one sink."""
 
-    recent: tuple[Record, ...] = ()
+    recent: tuple[CommitRecord, ...] = ()
     """The latest commit records, in order."""
     retired: dict[ProducerID, int] = dataclasses.field(default_factory=dict["ProducerID", int])
     """Retired producers which a record may still name, and the batches which retired them."""
@@ -72,7 +72,7 @@ class SinkState:
     """Whether the acknowledgements of the latest commit record are known to be appended."""
 
     @property
-    def last(self) -> Record | None:
+    def last(self) -> CommitRecord | None:
         """The latest commit record."""
         return self.recent[-1] if self.recent else None
 
@@ -91,10 +91,10 @@ class SinkState:
         }
         return Plan(key, self.decided, clean)
 
-    def fold(self, record: Record) -> SinkState:
+    def fold(self, record: CommitRecord) -> SinkState:
         """Return the state after a further record."""
         match record.kind:
-            case Kind.COMMIT:
+            case CommitKind.COMMIT:
                 if record.batch <= self.decided:
                     return self  # Invariant: the first one counts.
                 recent = (*self.recent, record)[-RECENT_RECORDS:]
@@ -102,10 +102,10 @@ class SinkState:
                 oldest = recent[0].batch
                 retired = {p: batch for p, batch in self.retired.items() if batch >= oldest}
                 return SinkState(recent, retired)
-            case Kind.RETIRE | Kind.ABORT:
+            case CommitKind.RETIRE | CommitKind.ABORT:
                 retired = {**self.retired, **dict.fromkeys(record.producers, record.batch)}
                 return dataclasses.replace(self, retired=retired)
-            case Kind.DONE:
+            case CommitKind.DONE:
                 return dataclasses.replace(self, done=self.done or record.batch == self.decided)
 
 
@@ -122,7 +122,7 @@ class CommitState:
         self._runs: dict[SinkKey, None] = {}
         self._refused: dict[SinkKey | None, str] = {}
 
-    def fold(self, line: Record | Refused) -> None:
+    def fold(self, line: CommitRecord | Refused) -> None:
         """Process the next line of the journal."""
         key = line.key
         if key is not None and self._only not in (None, key):
@@ -163,16 +163,16 @@ class CommitState:
 class Append(NamedTuple):
     """Append a record at the offset read so far, fold it, and decide again."""
 
-    record: Record
+    record: CommitRecord
 
 
 class Acknowledge(NamedTuple):
     """Append the acknowledgements of a record."""
 
-    record: Record
+    record: CommitRecord
 
 
-class Refuse(NamedTuple):
+class Republish(NamedTuple):
     """Fail: other producers must publish the batch again."""
 
     producers: frozenset[ProducerID]
@@ -186,11 +186,11 @@ class Return(NamedTuple):
     """Return: nothing is left to do."""
 
 
-Commit: TypeAlias = Append | Acknowledge | Refuse | Return
+Commit: TypeAlias = Append | Acknowledge | Republish | Return
 Abort: TypeAlias = Append | RollBack | Return
 
 
-def decide(state: SinkState, batch: int, proposal: Record | None, nonce: str = "") -> Commit:
+def decide(state: SinkState, batch: int, proposal: CommitRecord | None, nonce: str = "") -> Commit:
     """Return a driver's next step to commit a batch.
 
     Args:
@@ -213,12 +213,12 @@ def decide(state: SinkState, batch: int, proposal: Record | None, nonce: str = "
     if proposal is None:
         return Return()
     if unusable := frozenset(_unusable(state, proposal)):
-        return Refuse(unusable)
+        return Republish(unusable)
     return Append(proposal)
 
 
 def retire(
-    state: SinkState, record: Record, producers: Iterable[ProducerID], nonce: str = ""
+    state: SinkState, record: CommitRecord, producers: Iterable[ProducerID], nonce: str = ""
 ) -> Append | Return:
     """Return a driver's next step to retire producers of a commit record."""
     remaining = frozenset(producers) - state.retired.keys()
@@ -227,7 +227,9 @@ def retire(
         return Return()
     spans = tuple(Span(span.producer, span.ack) for span in record.spans)
     spans = tuple(span for span in spans if span.producer in remaining)
-    return Append(Record(Kind.RETIRE, record.key, record.batch, record.run, nonce, spans=spans))
+    return Append(
+        CommitRecord(CommitKind.RETIRE, record.key, record.batch, record.run, nonce, spans=spans)
+    )
 
 
 def abort(
@@ -244,17 +246,17 @@ def abort(
     remaining = tuple(span for span in spans.values() if span.producer not in state.retired)
     if not remaining:
         return RollBack() if spans else Return()
-    return Append(Record(Kind.ABORT, key, batch, nonce=nonce, spans=remaining))
+    return Append(CommitRecord(CommitKind.ABORT, key, batch, nonce=nonce, spans=remaining))
 
 
-def finish(state: SinkState, record: Record, nonce: str = "") -> Append | Return:
+def finish(state: SinkState, record: CommitRecord, nonce: str = "") -> Append | Return:
     """Return the next step after all acknowledgements of a commit record are appended."""
     if state.done or state.decided != record.batch:
         return Return()
-    return Append(Record(Kind.DONE, record.key, record.batch, record.run, nonce))
+    return Append(CommitRecord(CommitKind.DONE, record.key, record.batch, record.run, nonce))
 
 
-def _unusable(state: SinkState, proposal: Record) -> Iterable[ProducerID]:
+def _unusable(state: SinkState, proposal: CommitRecord) -> Iterable[ProducerID]:
     """Yield producers which a commit record must not name."""
     acks = {span.producer: span.ack for record in state.recent for span in record.spans}
     for span in proposal.spans:

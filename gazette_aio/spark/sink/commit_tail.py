@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient, RetryReader
     from gazette_aio.client.retry import RetryPolicy
-    from gazette_aio.spark.sink.commit_records import Record, Refused
+    from gazette_aio.spark.sink.commit_records import CommitRecord, Refused
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class CommitTail:
         client: JournalClient,
         journal: str,
         policy: RetryPolicy,
-        fold: Callable[[Record | Refused], None],
+        fold: Callable[[CommitRecord | Refused], None],
     ) -> None:
         self.journal = journal
         self.offset = 0

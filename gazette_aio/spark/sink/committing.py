@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.message.mapping import Target
-    from gazette_aio.spark.sink.commit_records import Record, TaskMessage
+    from gazette_aio.spark.sink.commit_records import CommitRecord, TaskMessage
     from gazette_aio.spark.sink.rows import SinkColumns
 
 _logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
 
 async def commit_batch(
     options: SinkOptions, messages: Sequence[TaskMessage], batch: int, *, run: str = ""
-) -> Record | None:
+) -> CommitRecord | None:
     """Commit the messages of tasks, and return when the commit is complete.
 
     Args:
@@ -147,7 +147,7 @@ async def recover_batches(
     commit_journal: str,
     *,
     on_missing_journal: Literal["fail", "ignore"] = "fail",
-) -> list[Record]:
+) -> list[CommitRecord]:
     """Recover as `recover_sink()` does, in an event loop.
 
     Cancellation: aborts — call again.
@@ -164,7 +164,7 @@ def recover_sink(
     commit_journal: str,
     *,
     on_missing_journal: Literal["fail", "ignore"] = "fail",
-) -> list[Record]:
+) -> list[CommitRecord]:
     """Finish decided batches whose drivers died before all acknowledgements were appended.
 
     This function needs no Spark. A restarted query recovers by itself; use this for queries which

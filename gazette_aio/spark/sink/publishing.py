@@ -17,7 +17,7 @@ from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.references import import_object
 from gazette_aio.spark.sink.answers import answered
-from gazette_aio.spark.sink.appending import JournalAppends, roll_back
+from gazette_aio.spark.sink.appending import TaskAppends, roll_back
 from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, roll_backs
 from gazette_aio.spark.sink.commit_rules import Plan
 from gazette_aio.spark.sink.producers import PROCESS_POOL, Lease
@@ -100,7 +100,7 @@ class _Task:
         self._router = Router(plan.options, plan.columns, plan.targets, _choose)
         self._lease: Lease | None = None
         self._encoder: RowEncoder | None = None
-        self._appends: JournalAppends | None = None
+        self._appends: TaskAppends | None = None
         self._content_types: dict[str, str] = {}
         """Content types of the journals with messages."""
         self._firsts: dict[str, int] = {}
@@ -136,7 +136,7 @@ class _Task:
         if self._appends is None:
             client = await spark_client(self._plan.options.connection)
             bound = {} if self._memory_bytes is None else {"memory_bytes": self._memory_bytes}
-            self._appends = JournalAppends(client, RETRY, **bound)
+            self._appends = TaskAppends(client, RETRY, **bound)
         for journal, data in frames:
             await self._appends.put(journal, data)
 
@@ -172,7 +172,7 @@ class _Task:
         except Exception as error:  # noqa: BLE001 - No error may hide the cause.
             _logger.warning("messages of a task remain pending: %s", error)
 
-    async def _flush(self, appends: JournalAppends) -> None:
+    async def _flush(self, appends: TaskAppends) -> None:
         await appends.flush()
         await appends.aclose()
 

@@ -25,7 +25,7 @@ from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.spark.planning.tasks import SMALL_BYTES
 from gazette_aio.spark.reading.bounded import head_of, map_bounded
 from gazette_aio.spark.rows.records import RowLayout
-from gazette_aio.spark.streaming.progress import Target, regressed
+from gazette_aio.spark.streaming.progress import RunTarget, regressed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -137,7 +137,7 @@ class StreamListing:
         self,
         start: Offsets,
         journals: dict[str, JournalInfo],
-        targets: Mapping[str, Target] | None,
+        targets: Mapping[str, RunTarget] | None,
         *,
         cuts: bool,
     ) -> None:
@@ -158,7 +158,7 @@ class StreamListing:
         names: set[str] = set()
         for name, journal in journals.items():
             begin = start.journals.get(name, 0)
-            target = None if targets is None else targets.get(name, Target(0))
+            target = None if targets is None else targets.get(name, RunTarget(0))
             lag = (journal.head if target is None else min(journal.head, target.head)) - begin
             if lag <= 0 or journal.fragments is not None:
                 continue

@@ -33,13 +33,13 @@ from gazette_aio.spark.streaming.line_ends import is_complete, last_end
 from gazette_aio.spark.streaming.listing import StreamListing
 from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, end_text
 from gazette_aio.spark.streaming.progress import (
-    Target,
+    RunTarget,
     available_now,
     check_batch,
     plan_batch,
     raise_losses,
 )
-from gazette_aio.spark.streaming.tail import Move, Tail
+from gazette_aio.spark.streaming.tail import Move, QueryTail
 from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class StreamPlanner:
             options.isolation is not None or options.format != "raw"
         )
         self._listing = StreamListing(options, schema)
-        self._tail = Tail(self._scan, self._is_complete)
+        self._tail = QueryTail(self._scan, self._is_complete)
         self._initial: Offsets | None = None
         self._journals: dict[str, JournalInfo] | None = None
-        self._targets: dict[str, Target] | None = None
+        self._targets: dict[str, RunTarget] | None = None
         self._seen: dict[str, int] = {}
         self._lost: set[str] = set()  # Deleted journals whose loss was reported.
         self._planned: _Planned | None = None
@@ -317,7 +317,7 @@ class StreamPlanner:
         for journal, begin, end in found:
             head = journal.head
             if self._targets is not None:
-                head = min(head, self._targets.get(journal.name, Target(0)).head)
+                head = min(head, self._targets.get(journal.name, RunTarget(0)).head)
             # Other journals are cut where fragments end.
             if end < head and journal.is_divisible and self._is_committed(journal):
                 following.append(JournalRange(journal, end, min(head, 2 * end - begin)))
@@ -370,7 +370,7 @@ class StreamPlanner:
         journal, _, end = planned
         if journal.is_divisible:
             return [planned]  # The length of a line is unknown.
-        target = (self._targets or {}).get(journal.name, Target(journal.head))
+        target = (self._targets or {}).get(journal.name, RunTarget(journal.head))
         is_near = end in {journal.head, target.head}
         return [planned._replace(journal=replace(journal, head=end))] if is_near else []
 

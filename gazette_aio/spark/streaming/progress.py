@@ -36,7 +36,7 @@ _BEHIND: Final = "fell behind"
 _EXPIRED: Final = "has lost its oldest fragments"
 
 
-class Target(NamedTuple):
+class RunTarget(NamedTuple):
     """End of an AvailableNow run in a journal."""
 
     head: int
@@ -68,9 +68,9 @@ class BatchEnd(NamedTuple):
     """Losses in the order of journals' names."""
 
 
-def available_now(journals: Iterable[JournalInfo]) -> dict[str, Target]:
+def available_now(journals: Iterable[JournalInfo]) -> dict[str, RunTarget]:
     """Return the targets of an AvailableNow run."""
-    return {one.name: Target(one.head, one.create_revision) for one in journals}
+    return {one.name: RunTarget(one.head, one.create_revision) for one in journals}
 
 
 def regressed(start: Offsets, journals: Iterable[JournalInfo]) -> list[str]:
@@ -87,7 +87,7 @@ def plan_batch(
     journals: Iterable[JournalInfo],
     *,
     max_bytes: int | None = None,
-    targets: Mapping[str, Target] | None = None,
+    targets: Mapping[str, RunTarget] | None = None,
     seen: Mapping[str, int] | None = None,
 ) -> BatchEnd:
     """Return the end of a batch.
@@ -109,7 +109,7 @@ def plan_batch(
     gone = set(start.journals)
     for journal in sorted(journals, key=lambda one: one.name):
         name, revision = journal.name, journal.create_revision
-        target = Target(journal.head, revision) if targets is None else targets.get(name)
+        target = RunTarget(journal.head, revision) if targets is None else targets.get(name)
         is_other = target is not None and _differ(target.revision, revision)
         if not is_other:
             gone.discard(name)
@@ -131,7 +131,7 @@ def plan_batch(
         stop = max(min(journal.head, target.head), begin)
         ranges.append(JournalRange(journal, max(begin, min(journal.earliest, stop)), stop))
     for name in sorted(gone):
-        last = max(seen.get(name, 0), (targets or {}).get(name, Target(0)).head)
+        last = max(seen.get(name, 0), (targets or {}).get(name, RunTarget(0)).head)
         if last > start.journals[name]:
             losses.append(Loss(name, _GONE, start.journals[name], last))
     shares = split_limit([planned.end - planned.begin for planned in ranges], max_bytes)

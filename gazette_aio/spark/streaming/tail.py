@@ -87,7 +87,7 @@ class _Ahead(NamedTuple):
         return sum(chunk.rows for chunk in self.chunks)
 
 
-class Tail:
+class QueryTail:
     """Sequences journals of a query from batch to batch.
 
     Args:
@@ -213,7 +213,7 @@ class Tail:
     def __repr__(self) -> str:
         count = sum(bool(ahead.chunks) for ahead in self._ahead.values())
         rows = sum(ahead.rows for ahead in self._ahead.values())
-        return f"<Tail, {rows} messages of {count} journals ahead>"
+        return f"<QueryTail, {rows} messages of {count} journals ahead>"
 
 
 def _ended(journal: JournalInfo, wanted: int) -> JournalInfo:
