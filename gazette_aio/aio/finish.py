@@ -24,11 +24,21 @@ async def finish(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
+        await _ended(future)
+        if not future.cancelled():
+            future.exception()  # Retrieved: the caller sees the cancellation instead.
+        raise
+
+
+async def _ended(future: asyncio.Future[T]) -> None:
+    # Imported only here: most programs are never cancelled at such a wait.
+    from anyio import CancelScope  # noqa: PLC0415
+
+    # Invariant: the loop holds against native cancellation, and the shield against a scope of
+    # anyio, which cancels again in each turn of the event loop.
+    with CancelScope(shield=True):
         while not future.done():
             try:
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
-                continue  # The first one is raised below.
-        if not future.cancelled():
-            future.exception()  # Retrieved: the caller sees the cancellation instead.
-        raise
+                continue  # The caller raises the first one.

@@ -5,7 +5,6 @@ Front ends authorize a request, and hand it to the functions of `gazette_aio.bro
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
@@ -317,10 +317,10 @@ class BrokerCore:
         with contextlib.suppress(RpcError):
             await self.space_store.close()
         # Threads are between two slices at most, but a slice may wait for a slow disk.
-        await asyncio.to_thread(runtime.stores.close)
-        await asyncio.to_thread(runtime.bulk.close)
-        await asyncio.to_thread(runtime.appends.close)
-        await asyncio.to_thread(runtime.io.close)
+        await in_thread(runtime.stores.close)
+        await in_thread(runtime.bulk.close)
+        await in_thread(runtime.appends.close)
+        await in_thread(runtime.io.close)
         self._data.close()
 
     def _adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.gateway import HttpGateway
@@ -112,7 +113,7 @@ class EmbeddedBroker(Owner):
             raise RuntimeError("the broker is running already")
         tls = None
         if self.options.server_cert_file is not None:
-            tls = await asyncio.to_thread(read_tls, self.options.tls_files)
+            tls = await in_thread(read_tls, self.options.tls_files)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")
@@ -192,7 +193,7 @@ class EmbeddedBroker(Owner):
             await core.stop_serving()
             await core.aclose()
         if temporary is not None:
-            await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)
+            await in_thread(shutil.rmtree, temporary, ignore_errors=True)
 
     @property
     def endpoint(self) -> str:

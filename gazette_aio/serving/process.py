@@ -11,10 +11,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Protocol
 
+from anyio import open_signal_receiver
+
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Awaitable, Coroutine, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -62,27 +65,22 @@ async def run_until_signal(
 
     Cancellation: safe — the server is stopped.
     """
-    loop = asyncio.get_running_loop()
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
     try:
-        await asyncio.to_thread(_withdraw, ready_file)  # It may be of a process which was killed.
-        await server.start()
-        line = json.dumps({**server.ready(), "pid": os.getpid()})
-        await asyncio.to_thread(_announce, line + "\n", ready_file)
-        await signals.get()
-        with contextlib.suppress(OSError):  # What's acknowledged matters more.
-            await asyncio.to_thread(_withdraw, ready_file)
-        await flush_within(server.flush(), drain_seconds, signals.get())
+        with open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            await in_thread(_withdraw, ready_file)  # It may be of a process which was killed.
+            await server.start()
+            line = json.dumps({**server.ready(), "pid": os.getpid()})
+            await in_thread(_announce, line + "\n", ready_file)
+            await anext(signals)
+            with contextlib.suppress(OSError):  # What's acknowledged matters more.
+                await in_thread(_withdraw, ready_file)
+            await flush_within(server.flush(), drain_seconds, anext(signals))
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
         await server.stop(_STOP_GRACE_SECONDS)
 
 
 async def flush_within(
-    flush: Coroutine[Any, Any, None], seconds: float, interruption: Coroutine[Any, Any, object]
+    flush: Coroutine[Any, Any, None], seconds: float, interruption: Awaitable[object]
 ) -> None:
     """Run a flush for some seconds at most, or until an interruption; its failure is logged.
 

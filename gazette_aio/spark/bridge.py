@@ -180,7 +180,9 @@ class _Bridge:
         self._executor = ThreadPoolExecutor(thread_name_prefix="gazette-spark-io")
         self.loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._main, name="gazette-spark", daemon=True)
-        self._is_closing = False
+        self._ending = asyncio.Event()
+        # Threads of anyio live as long as the task which runs the loop.
+        self._root = self.loop.create_task(self._until_end(), name="gazette-spark")
         self.pumps: set[_Pump[Any]] = set()
         """Pumps which may have a task. Without this reference, a task which waits for its consumer
         could be garbage-collected with the consumer before it ends."""
@@ -207,8 +209,7 @@ class _Bridge:
             ending.result(_CLOSE_SECONDS)
         except Exception as error:  # noqa: BLE001 - No caller could handle the error.
             _logger.warning("ending the event loop failed: %s", error or type(error).__name__)
-        self._is_closing = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
             _logger.warning("the event loop is blocked, and is abandoned")
@@ -216,7 +217,7 @@ class _Bridge:
             self._executor.shutdown(cancel_futures=True)
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = asyncio.all_tasks() - {asyncio.current_task(), self._root}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -224,11 +225,14 @@ class _Bridge:
         await close_clients()
         await self.loop.shutdown_asyncgens()
 
+    async def _until_end(self) -> None:
+        await self._ending.wait()
+
     def _main(self) -> None:
         try:
-            while not self._is_closing:
+            while not self._root.done():
                 try:
-                    self.loop.run_forever()
+                    self.loop.run_until_complete(self._root)
                 except (SystemExit, KeyboardInterrupt):
                     # This is the outcome of the task which raised it. Other tasks continue.
                     _logger.debug("a task tried to end the interpreter", exc_info=True)

@@ -10,7 +10,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from anyio.to_thread import run_sync
+
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import TLSOptions, connect
 from gazette_aio.spark import bridge
 from gazette_aio.spark.references import import_object
@@ -61,11 +64,11 @@ async def spark_client(connection: BrokerAccess) -> JournalClient:
     elif connection.token_provider is not None:
         provider = connection.token_provider
         # Importing a large module from a slow disk takes long.
-        auth = _token_source(await asyncio.to_thread(import_object, "tokenProvider", provider))
+        auth = _token_source(await in_thread(import_object, "tokenProvider", provider))
     root = connection.file_root
     # The directory may be mounted on some executors only, or later. Whether a file which isn't
     # found is lost couldn't be decided.
-    if root is not None and not await asyncio.to_thread(os.path.isdir, root):
+    if root is not None and not await in_thread(os.path.isdir, root):
         _warn_of_root(root)
         connection = replace(connection, file_root=None)
     clients = [
@@ -102,7 +105,7 @@ def _token_source(provider: Any) -> Callable[[], Awaitable[str]]:
 
     async def token() -> str:
         # A plain function may block, for example on a token server.
-        found: Any = provider() if is_async else await asyncio.to_thread(provider)
+        found: Any = provider() if is_async else await run_sync(provider, abandon_on_cancel=True)
         if inspect.isawaitable(found):
             found = await found
         if not isinstance(found, str):

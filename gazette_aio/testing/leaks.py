@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DESCRIPTORS: Final = Path("/dev/fd")
 _PAUSE_SECONDS: Final = 0.01
 
-_POOLED_THREADS: Final = ("asyncio_", "uvloop_", "ThreadPoolExecutor-")
+_POOLED_THREADS: Final = ("AnyIO ", "asyncio_", "uvloop_", "ThreadPoolExecutor-")
 """Prefixes of the names of executors' threads, which intentionally stay alive."""
 
 

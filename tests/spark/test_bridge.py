@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.spark import bridge
 from gazette_aio.spark.reading.bounded import BoundedReader
@@ -190,6 +191,15 @@ def test_threads_of_blocking_calls_end_with_the_loop() -> None:
     assert not bridge_threads()
 
 
+def test_threads_are_used_again_until_the_loop_ends() -> None:
+    hops = [bridge.run(in_thread(threading.current_thread)) for _ in range(3)]
+    assert len(set(hops)) == 1
+    assert hops[0].is_alive()
+    bridge.close()
+    hops[0].join(10)
+    assert not hops[0].is_alive()
+
+
 @pytest.mark.parametrize("gate_at", [-1, 0, 1, 3])
 @pytest.mark.parametrize("how", ["close", "drop", "raise"])
 def test_who_stops_early_closes_the_iterator(gate_at: int, how: str) -> None:
@@ -295,7 +305,9 @@ def test_an_iterator_which_does_not_end_is_not_waited_for_for_ever(
 
     async def end() -> None:
         may_end.set()
-        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        # All but the one which keeps the loop going.
+        others = {task for task in asyncio.all_tasks() if task.get_name() != "gazette-spark"}
+        await asyncio.wait(others - {asyncio.current_task()})
 
     bridge.run(end(), 5)
 

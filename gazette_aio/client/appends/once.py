@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry import Operation, RetryPolicy
@@ -87,8 +87,8 @@ async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryvie
             yield item
     elif isinstance(item, SeekableFile):
         # Files may block, whatever they are.
-        await asyncio.to_thread(item.seek, 0)
-        while data := await asyncio.to_thread(item.read, _SLICE_BYTES):
+        await in_thread(item.seek, 0)
+        while data := await in_thread(item.read, _SLICE_BYTES):
             yield data
     else:
         parts = item()

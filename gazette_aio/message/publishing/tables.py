@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
     # Importing takes long, and so may a table which is yet to be computed.
     if _ROWS not in sys.modules:
         try:
-            await asyncio.to_thread(importlib.import_module, _ROWS)
+            await in_thread(importlib.import_module, _ROWS)
         except ImportError as error:
             text = "tables need pyarrow and numpy (pip install gazette-aio[arrow])"
             raise ConfigurationError(text) from error
-    return await asyncio.to_thread(sys.modules[_ROWS].TableRows, table, adapter)
+    return await in_thread(sys.modules[_ROWS].TableRows, table, adapter)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from typing import TYPE_CHECKING
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     check_names,
@@ -68,7 +68,7 @@ async def plan_batch(
     pushdown = Pushdown({}) if pushdown is None else pushdown
     journals = await _list(client, options, pushdown)
     layout = RowLayout(options, schema)
-    await asyncio.to_thread(check_journals, layout, journals)
+    await in_thread(check_journals, layout, journals)
     plain, committed = _plan_ranges(options, journals, pushdown)
     sizes = size_partitions(
         [*plain, *committed],

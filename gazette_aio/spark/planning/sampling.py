@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.journal_ranges import JournalRange
@@ -81,9 +81,7 @@ async def sample_schema(client: JournalClient, options: SourceOptions) -> Schema
         return messages
 
     found = await map_bounded(read, written, limit=_READS_AT_ONCE)
-    return await asyncio.to_thread(
-        infer_schema, options, content_types[0], chain.from_iterable(found)
-    )
+    return await in_thread(infer_schema, options, content_types[0], chain.from_iterable(found))
 
 
 def _newest(journals: Iterable[JournalInfo]) -> list[JournalInfo]:

@@ -9,13 +9,13 @@ messages before it commit.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from contextlib import aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.ranges.committed import RangeState, RangeSummary, plan_splits, summarize
 from gazette_aio.spark.planning.journal_ranges import JournalRange, clip_fragments
 from gazette_aio.spark.reading.bounded import map_bounded
@@ -67,11 +67,11 @@ async def plan_ranges_of_splits(
     async def plan_of(item: tuple[Sequence[Split], list[RangeSummary]]) -> RangePlan:
         splits, summaries = item
         state = RangeState(splits[0].begin)
-        plan = await asyncio.to_thread(plan_splits, state, summaries)
+        plan = await in_thread(plan_splits, state, summaries)
         if plan.is_decided(RangeSummary()):
             return plan
         ahead = await _summary_of(client, splits[-1], options, until=plan.is_decided)
-        return await asyncio.to_thread(plan_splits, state, summaries, ahead)
+        return await in_thread(plan_splits, state, summaries, ahead)
 
     return await map_bounded(plan_of, found, limit=SPLITS_AT_ONCE)
 
@@ -121,7 +121,7 @@ async def _summary_of(
     )
     async with aclosing(scanned) as batches:
         async for columns in batches:
-            summary = await asyncio.to_thread(summarize, columns, summary)
+            summary = await in_thread(summarize, columns, summary)
             if until is not None and until(summary):
                 return summary
     if key is not None:

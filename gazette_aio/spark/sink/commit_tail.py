@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.spark.reading.bounded import is_old
 from gazette_aio.spark.sink.answers import answered
@@ -187,7 +188,7 @@ class CommitTail:
                 f"commit journal {self.journal} has a line of more than {MAX_LINE_BYTES} bytes"
             )
         if lines and len(data) + len(self._rest) > _THREAD_BYTES:
-            records = await asyncio.to_thread(decode_lines, lines, RECENT_RECORDS)
+            records = await in_thread(decode_lines, lines, RECENT_RECORDS)
         else:
             records = decode_lines(lines, RECENT_RECORDS)
         # Invariant: also after a cancellation, all records up to the offset were folded.

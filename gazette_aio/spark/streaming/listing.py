@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.batch import check_journals
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS
@@ -200,7 +201,7 @@ class StreamListing:
         checked = self._checked
         new = [one for one in journals if checked.get(one.name) != (one.content_type, one.labels)]
         if new:
-            await asyncio.to_thread(self._check_new, new)
+            await in_thread(self._check_new, new)
             checked |= {one.name: (one.content_type, one.labels) for one in new}
 
     def _check_new(self, journals: Iterable[JournalInfo]) -> None:

@@ -16,7 +16,6 @@ lines there, and the wanted ends of other framings are ends of fragments.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.ranges.committed import RangeState, advance
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.spark.planning.journal_ranges import split_range
@@ -240,7 +240,7 @@ class _Passed:
         if rows < _THREAD_ROWS:
             self.state = advance(self.state, taken)
         else:
-            self.state = await asyncio.to_thread(advance, self.state, taken)
+            self.state = await in_thread(advance, self.state, taken)
         self.rows += rows
         self.rows_left -= rows
         return columns.slice(rows)
