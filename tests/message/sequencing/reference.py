@@ -62,13 +62,13 @@ class Reference:
             span.append(row)
         if delivered or rule.then in {Then.BEGIN, Then.EXTEND}:
             self._ring.append((key, row))
-        if row.clock:
+        if row.clock or key in self.bounds:
             self.bounds[key] = after
-            if rule.then is Then.BEGIN:
-                self.pending.add(key)
-            elif rule.then is Then.CLOSE:
-                self.pending.discard(key)
-                span.clear()
+        if rule.then is Then.BEGIN:
+            self.pending.add(key)
+        elif rule.then is Then.CLOSE:
+            self.pending.discard(key)
+            span.clear()
         self.offsets[row.journal] = row.end
         return rule, delivered
 

@@ -1,8 +1,7 @@
-"""The Sequencer: numbered cases, and equivalences over random logs."""
+"""The Sequencer: numbered cases, and properties over random logs."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import gc
 import random
@@ -14,187 +13,183 @@ from hypothesis import strategies as st
 
 from gazette_aio.message import Envelope, Flags, ProducerState, Sequencer, SequencerCheckpoint
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError
-
-A, B, C, Z = b"\x01AAAAA", b"\x01BBBBB", b"\x01CCCCC", b"\0" * 6
-PRODUCERS = {"A": A, "B": B, "C": C, "Z": Z}
-FLAGS = {"o": 0, "c": 1, "k": 2, "x": 3}
-COMMITS = {1, 7, 8, 9}
-
-
-def row(text, number, journal="test/journal", step=100, size=None, message=None):
-    begin = number * step
-    return Envelope(
-        journal,
-        begin,
-        begin + (size or step),
-        int(text[1:-1]),
-        Flags(FLAGS[text[-1]]),
-        PRODUCERS[text[0]],
-        message,
-    )
-
-
-def name(envelope):
-    kind = {0: "o", 1: "c", 2: "k"}.get(int(envelope.flags), "x")
-    producer = next(k for k, v in PRODUCERS.items() if v == envelope.producer)
-    return f"{producer}{envelope.clock}{kind}"
-
-
-def drain(sequencer, log):
-    got = []
-    if sequencer.replay_required:
-        replay = sequencer.replay_range()
-        sequencer.start_replay()
-        for envelope in log:
-            if envelope.journal == replay.journal and replay.begin <= envelope.begin < replay.end:
-                copied = Envelope(*(getattr(envelope, f) for f in Envelope.__struct_fields__))
-                if sequencer.offer_replay(copied):
-                    got.append(copied)
-        sequencer.finish_replay()
-    while sequencer.step():
-        got.append(sequencer.dequeued)
-    return got
+from tests.message.sequencing.sequencing import (
+    JOURNAL,
+    PRODUCERS,
+    A,
+    B,
+    copies,
+    drain,
+    envelope,
+    key,
+    name,
+    parse,
+    well_formed,
+)
 
 
 def run(sequencer, log, start=0):
-    """Queue row by row; return outcomes and what's delivered after each."""
+    """Queue row by row; return the labels of outcomes, and what is delivered by each."""
     outcomes, delivered = [], []
-    for envelope in log[start:]:
-        outcomes.append(sequencer.queue_uncommitted(envelope))
+    for row in log[start:]:
+        outcomes.append(sequencer.queue_uncommitted(row).label)
         delivered.append([name(e) for e in drain(sequencer, log)])
-        assert bool(delivered[-1]) <= (outcomes[-1] in COMMITS)
     return outcomes, delivered
 
 
+def states(sequencer):
+    """Return what is known of each producer."""
+    known = [sequencer.producer_state(JOURNAL, producer) for producer in PRODUCERS.values()]
+    return [state for state in known if state is not None]
+
+
+OUTCOMES = {
+    "begin": "continueBeginSpan",
+    "extend": "continueExtendSpan",
+    "acked": "continueAlreadyAcked",
+    "larger": "continueRingClockLarger",
+    "outside": "outsideCommit",
+    "repeated": "outsideAlreadyAcked",
+    "rollback": "ackRollback",
+    "empty": "ackEmpty",
+    "ring": "ackCommitRing",
+    "replay": "ackCommitReplay",
+}
+
+# By ring, each row with its outcome and what it delivers; offset and states at the end.
 TRACES = [
-    (3, "A1c A2c A3k", [[], [], ["A1c", "A2c", "A3k"]], 300, {"A": (3, -1)}),
-    (2, "A1c A2c A3c A4k", [[], [], [], ["A1c", "A2c", "A3c", "A4k"]], 400, {"A": (4, -1)}),
+    (3, "A1c begin; A2c extend; A3k ring A1c A2c A3k", 300, {"A": (3, -1)}),
+    (2, "A1c begin; A2c extend; A3c extend; A4k replay A1c A2c A3c A4k", 400, {"A": (4, -1)}),
     (
         1,
-        "A1c B1c A2k B2k",
-        [[], [], ["A1c", "A2k"], ["B1c", "B2k"]],
+        "A1c begin; B1c begin; A2k replay A1c A2k; B2k replay B1c B2k",
         400,
         {"A": (2, -1), "B": (2, -1)},
     ),
-    (3, "A1c A2c A3c A2c A4k", [[], [], [], [], ["A1c", "A2c", "A3c", "A4k"]], 500, {"A": (4, -1)}),
+    (
+        3,
+        "A1c begin; A2c extend; A3c extend; A2c larger; A4k replay A1c A2c A3c A4k",
+        500,
+        {"A": (4, -1)},
+    ),
     (
         4,
-        "A1c A2c A2c A3k A2k A4c A3k A5c A6k",
-        [[], [], [], ["A1c", "A2c", "A3k"], [], [], ["A3k"], [], ["A5c", "A6k"]],
+        (
+            "A1c begin; A2c extend; A2c larger; A3k ring A1c A2c A3k; A2k rollback; A4c begin; "
+            "A3k ring A3k; A5c begin; A6k ring A5c A6k"
+        ),
         900,
         {"A": (6, -1)},
     ),
-    (4, "A5c A5k A6o", [[], ["A5c"], ["A6o"]], 300, {"A": (6, -1)}),
-    (4, "A5c A9c A6k A7c A8k", [[], [], ["A5c", "A6k"], [], ["A7c", "A8k"]], 500, {"A": (8, -1)}),
-    (4, "A5k A4k A5c A6k", [["A5k"], [], [], ["A5c", "A6k"]], 400, {"A": (6, -1)}),
-    (4, "A1c A2o A3k", [[], ["A2o"], ["A3k"]], 300, {"A": (3, -1)}),
-    (4, "A3c A2o A1c A3c A4k", [[], [], [], [], ["A3c", "A4k"]], 500, {"A": (4, -1)}),
-    (4, "A1c A2x A2x A3k", [[], ["A2x"], [], ["A3k"]], 400, {"A": (3, -1)}),
-    (4, "Z0o A0c A0k A1o A0o", [["Z0o"], ["A0c"], ["A0k"], ["A1o"], ["A0o"]], 500, {"A": (1, -1)}),
-    (1, "A1c A0o A2c A3k", [[], ["A0o"], [], ["A1c", "A2c", "A3k"]], 400, {"A": (3, -1)}),
+    (4, "A5c begin; A5k ring A5c; A6o outside A6o", 300, {"A": (6, -1)}),
     (
         4,
-        "A1k A2k A2k A1c A3c A4k",
-        [["A1k"], ["A2k"], [], [], [], ["A3c", "A4k"]],
+        "A5c begin; A9c extend; A6k ring A5c A6k; A7c begin; A8k ring A7c A8k",
+        500,
+        {"A": (8, -1)},
+    ),
+    (4, "A5k empty A5k; A4k rollback; A5c begin; A6k ring A5c A6k", 400, {"A": (6, -1)}),
+    (4, "A1c begin; A2o outside A2o; A3k empty A3k", 300, {"A": (3, -1)}),
+    (
+        4,
+        "A3c begin; A2o repeated; A1c acked; A3c larger; A4k ring A3c A4k",
+        500,
+        {"A": (4, -1)},
+    ),
+    (4, "A1c begin; A2x outside A2x; A2x repeated; A3k empty A3k", 400, {"A": (3, -1)}),
+    (
+        4,
+        "Z0o outside Z0o; A0c outside A0c; A0k outside A0k; A1o outside A1o; A0o outside A0o",
+        500,
+        {"A": (1, -1)},
+    ),
+    (1, "A1c begin; A0o outside A0o; A2c extend; A3k replay A1c A2c A3k", 400, {"A": (3, -1)}),
+    (
+        4,
+        "A1k empty A1k; A2k empty A2k; A2k rollback; A1c acked; A3c begin; A4k ring A3c A4k",
         600,
         {"A": (4, -1)},
     ),
     (
         4,
-        "A10c A5c A11k A9k A10c A12k",
-        [[], [], ["A10c", "A11k"], [], [], ["A10c", "A12k"]],
+        "A10c begin; A5c acked; A11k ring A10c A11k; A9k rollback; A10c begin; A12k ring A10c A12k",
         600,
         {"A": (12, -1)},
     ),
     (
         2,
-        "A1c B1c B2c B3c A2k B4k",
-        [[], [], [], [], ["A1c", "A2k"], ["B1c", "B2c", "B3c", "B4k"]],
+        (
+            "A1c begin; B1c begin; B2c extend; B3c extend; A2k replay A1c A2k; "
+            "B4k replay B1c B2c B3c B4k"
+        ),
         600,
         {"A": (2, -1), "B": (4, -1)},
     ),
 ]
 
 
-@pytest.mark.parametrize(("ring", "rows", "want", "offset", "states"), TRACES)
-def test_traces(ring, rows, want, offset, states):
-    log = [row(text, i) for i, text in enumerate(rows.split())]
+@pytest.mark.parametrize(("ring", "trace", "offset", "end"), TRACES)
+def test_traces(ring, trace, offset, end):
+    rows, outcomes, delivered = [], [], []
+    for text in trace.split(";"):
+        row, outcome, *messages = text.split()
+        rows.append(row)
+        outcomes.append(OUTCOMES[outcome])
+        delivered.append(messages)
     sequencer = Sequencer(buffer=ring)
-    _, delivered = run(sequencer, log)
-    assert delivered == want
+    assert run(sequencer, parse(" ".join(rows))) == (outcomes, delivered)
     checkpoint = sequencer.checkpoint()
-    assert checkpoint.offsets == {"test/journal": offset}
-    assert {s.producer: (s.last_ack, s.begin) for s in checkpoint.producers} == {
-        PRODUCERS[k]: v for k, v in states.items()
-    }
+    assert checkpoint.offsets == {JOURNAL: offset}
+    found = {s.producer: (s.last_ack, s.begin) for s in checkpoint.producers}
+    assert found == {PRODUCERS[producer]: state for producer, state in end.items()}
 
 
 def test_ring_adds_and_evicts():
-    texts = [
-        "A100c",
-        "B200c",
-        "A300c",
-        "A400c",
-        "B500c",
-        "B600c",
-        "B700c",
-        "B800c",
-        "B900c",
-        "B1000c",
-        "B1100c",
-    ]
-    log = [row(t, i, step=102, size=100) for i, t in enumerate(texts)]
-    want = ["1|", "1|2", "13|2", "134|2", "134|25", "34|256", "4|5678"]
+    texts = "A100c B200c A300c A400c B500c B600c B700c B800c B900c B1000c B1100c"
+    log = parse(texts)
+    want = ["1|", "1|2", "13|2", "134|2", "134|25", "34|256", "34|567", "4|5678"]
+    want += ["|56789", "|678910", "|7891011"]
     sequencer = Sequencer(buffer=5)
-    numbers = {id(e): str(i + 1) for i, e in enumerate(log)}
-    seen = []
-    for i, envelope in enumerate(log):
-        outcome = sequencer.queue_uncommitted(envelope)
-        assert outcome == (4 if i < 2 else 5)
-        seen.append(
-            "|".join(
-                "".join(numbers[id(e)] for e in sequencer.retained("test/journal", p))
-                for p in (A, B)
-            )
-        )
+    numbers = {id(row): str(number) for number, row in enumerate(log, 1)}
+    for row, spans in zip(log, want, strict=True):
+        outcome = sequencer.queue_uncommitted(row)
+        assert outcome == (4 if row in log[:2] else 5)
+        retained = [sequencer.retained(JOURNAL, producer) for producer in (A, B)]
+        assert "|".join("".join(numbers[id(e)] for e in span) for span in retained) == spans
         assert sequencer.has_pending
-    assert seen[:6] == want[:6]
-    assert seen[7] == want[6]
-    assert seen[8:] == ["|56789", "|678910", "|7891011"]
-    assert sequencer.producer_state("test/journal", A) == ("test/journal", A, 99, 0, 400)
-    assert sequencer.producer_state("test/journal", B) == ("test/journal", B, 199, 102, 1100)
-    assert sequencer.offsets == {"test/journal": 1120}
+    assert states(sequencer) == [(JOURNAL, A, 99, 0, 400), (JOURNAL, B, 199, 100, 1100)]
+    assert sequencer.offsets == {JOURNAL: 1100}
 
 
 def test_checkpoints_within_a_commit():
-    log = [row(t, i) for i, t in enumerate(["A1c", "A2c", "A3k", "A4c", "A5c", "A6k"])]
+    log = parse("A1c A2c A3k A4c A5c A6k")
     sequencer = Sequencer(buffer=12)
-    for envelope in log[:3]:
-        sequencer.queue_uncommitted(envelope)
+    for row in log[:3]:
+        sequencer.queue_uncommitted(row)
     assert sequencer.step()
     checkpoint = sequencer.checkpoint()
-    assert checkpoint.offsets == {"test/journal": 200}
+    assert checkpoint.offsets == {JOURNAL: 200}
     assert [(s.last_ack, s.begin) for s in checkpoint.producers] == [(0, 0)]
     restored = Sequencer.from_checkpoint(checkpoint)
-    assert dataclasses.asdict(restored.checkpoint())["offsets"] == checkpoint.offsets
+    assert restored.checkpoint().offsets == checkpoint.offsets
     restored.queue_uncommitted(log[2])
-    assert restored.replay_range() == ("test/journal", 0, 200)
+    assert restored.replay_range() == (JOURNAL, 0, 200)
     assert [name(e) for e in drain(restored, log)] == ["A1c", "A2c", "A3k"]
 
     assert sequencer.step()
     assert sequencer.step()
     included = sequencer.checkpoint(include_dequeued=True)
-    assert included.offsets == {"test/journal": 300}
+    assert included.offsets == {JOURNAL: 300}
     assert [(s.last_ack, s.begin) for s in included.producers] == [(3, -1)]
     assert not sequencer.step()
-    for envelope in log[3:]:
-        sequencer.queue_uncommitted(envelope)
+    for row in log[3:]:
+        sequencer.queue_uncommitted(row)
     sequencer.step()
     sequencer.step()
     checkpoint = sequencer.checkpoint()
-    assert (checkpoint.offsets["test/journal"], checkpoint.producers[0][2:4]) == (500, (4, 400))
+    assert (checkpoint.offsets[JOURNAL], checkpoint.producers[0][2:4]) == (500, (4, 400))
     included = sequencer.checkpoint(include_dequeued=True)
-    assert (included.offsets["test/journal"], included.producers[0][2:4]) == (500, (5, 400))
+    assert (included.offsets[JOURNAL], included.producers[0][2:4]) == (500, (5, 400))
     restored = Sequencer.from_checkpoint(checkpoint)
     restored.queue_uncommitted(log[5])
     assert [name(e) for e in drain(restored, log)] == ["A5c", "A6k"]
@@ -203,28 +198,26 @@ def test_checkpoints_within_a_commit():
 
 
 def test_duplicates_across_a_checkpoint():
-    rows = ["A1c", "A2c", "A3c", "A1c", "A2c", "A3c", "A4k"]
-    log = [row(t, i) for i, t in enumerate(rows)]
+    log = parse("A1c A2c A3c A1c A2c A3c A4k")
     first = Sequencer(buffer=12)
-    for envelope in log[:3]:
-        first.queue_uncommitted(envelope)
+    for row in log[:3]:
+        first.queue_uncommitted(row)
     stored = first.checkpoint()
     plain = Sequencer.from_checkpoint(SequencerCheckpoint.from_proto(stored.to_proto()), buffer=12)
-    assert [int(o) for o in run(first, log, 3)[0]] == [3, 3, 3, 8]
+    assert run(first, log, 3)[0] == [*3 * ["continueRingClockLarger"], "ackCommitRing"]
     outcomes, delivered = run(plain, log, 3)
-    assert [int(o) for o in outcomes] == [5, 5, 5, 9]
+    assert outcomes == [*3 * ["continueExtendSpan"], "ackCommitReplay"]
     assert delivered[-1] == ["A1c", "A2c", "A3c", "A4k"]
     # A checkpoint which wasn't stored remembers the largest pending clock as well.
     outcomes, delivered = run(Sequencer.from_checkpoint(stored, buffer=12), log, 3)
-    assert [int(o) for o in outcomes] == [3, 3, 3, 9]
+    assert outcomes == [*3 * ["continueRingClockLarger"], "ackCommitReplay"]
     assert delivered[-1] == ["A1c", "A2c", "A3c", "A4k"]
 
 
 def test_pruning():
     def make():
         sequencer = Sequencer(buffer=12)
-        texts = (f"A{10 << 4}c", f"B{19 << 4}c", f"B{20 << 4}k", f"C{30 << 4}c")
-        run(sequencer, [row(t, i) for i, t in enumerate(texts)])
+        run(sequencer, parse(f"A{10 << 4}c B{19 << 4}c B{20 << 4}k C{30 << 4}c"))
         return sequencer
 
     def kept(horizon):
@@ -239,21 +232,19 @@ def test_pruning():
 def test_replay_errors():
     def start(**changes):
         sequencer = Sequencer(buffer=0)
-        texts = ["B1c", "A2c", "A3k"]
-        log = [row(t, i, step=102, size=100) for i, t in enumerate(texts)]
-        for envelope in log:
-            sequencer.queue_uncommitted(envelope)
-        assert sequencer.replay_range() == ("test/journal", 102, 204)
+        for row in parse("B1c A2c A3k"):
+            sequencer.queue_uncommitted(row)
+        assert sequencer.replay_range() == (JOURNAL, 100, 200)
         sequencer.start_replay()
-        replayed = row("A2c", 1, step=102, size=100)
+        replayed = envelope(100, 100, 2, 1, A)
         for field, value in changes.items():
             setattr(replayed, field, value)
         return sequencer, replayed
 
     for changes, text in [
         ({"journal": "other"}, "replay of wrong journal (other; expected test/journal)"),
-        ({"begin": 101}, "replay has wrong Begin (101; expected >= 102)"),
-        ({"end": 302}, "replay has wrong End (302; expected <= 204)"),
+        ({"begin": 99}, "replay has wrong Begin (99; expected >= 100)"),
+        ({"end": 300}, "replay has wrong End (300; expected <= 200)"),
     ]:
         for call in ("offer_replay", "take_replay"):
             sequencer, replayed = start(**changes)
@@ -261,7 +252,7 @@ def test_replay_errors():
                 getattr(sequencer, call)(replayed if call == "offer_replay" else [replayed])
             assert str(raised.value) == text
             sequencer.abort_replay()
-            assert sequencer.replay_range() == ("test/journal", 102, 204)
+            assert sequencer.replay_range() == (JOURNAL, 100, 200)
     sequencer, replayed = start()
     assert sequencer.offer_replay(replayed)
     with pytest.raises(SequencerStateError):
@@ -272,16 +263,16 @@ def test_replay_errors():
 
 
 def test_a_failed_replay_resumes():
-    log = [row(t, i) for i, t in enumerate(["A1c", "A9c", "A6k"])]
+    log = parse("A1c A9c A6k")
     sequencer = Sequencer(buffer=1)
-    for envelope in log:
-        sequencer.queue_uncommitted(envelope)
+    for row in log:
+        sequencer.queue_uncommitted(row)
     sequencer.start_replay()
     assert sequencer.offer_replay(log[0])
     assert not sequencer.offer_replay(log[1])
     sequencer.abort_replay()
     assert [name(e) for e in drain(sequencer, log)] == ["A6k"]
-    assert sequencer.producer_state("test/journal", A) == ("test/journal", A, 6, -1, 6)
+    assert sequencer.producer_state(JOURNAL, A) == (JOURNAL, A, 6, -1, 6)
 
 
 def test_misuse():
@@ -293,12 +284,12 @@ def test_misuse():
         lambda: sequencer.settle(0),
         sequencer.finish_replay,
         sequencer.abort_replay,
-        lambda: sequencer.offer_replay(row("A1c", 0)),
+        lambda: sequencer.offer_replay(parse("A1c")[0]),
         lambda: sequencer.take_replay([]),
     ):
         with pytest.raises(SequencerStateError):
             call()
-    sequencer.queue_uncommitted(row("A1o", 0))
+    sequencer.queue_uncommitted(parse("A1o")[0])
     sequencer.step()
     with pytest.raises(SequencerStateError):
         sequencer.replay_range()
@@ -310,11 +301,11 @@ def test_messages_are_released():
 
     sequencer = Sequencer()
     references = []
-    for i, text in enumerate(["A1c", "A2c", "A3k"]):
-        message = Message()
-        references.append(weakref.ref(message))
-        sequencer.queue_uncommitted(row(text, i, message=message))
-    del message
+    for row in parse("A1c A2c A3k"):
+        row.message = Message()
+        references.append(weakref.ref(row.message))
+        sequencer.queue_uncommitted(row)
+    del row
     while sequencer.step():
         pass
     gc.collect()
@@ -322,42 +313,45 @@ def test_messages_are_released():
 
 
 def test_restored_large_clocks():
-    state = ProducerState("test/journal", A, 2**64 - 2, -1)
-    sequencer = Sequencer({"test/journal": 5}, [state])
-    assert sequencer.queue_uncommitted(row("A77o", 1)) == 0
-    assert sequencer.offsets == {"test/journal": 200}
+    state = ProducerState(JOURNAL, A, 2**64 - 2, -1)
+    sequencer = Sequencer({JOURNAL: 5}, [state])
+    assert sequencer.queue_uncommitted(envelope(100, 100, 77, 0, A)) == 0
+    assert sequencer.offsets == {JOURNAL: 200}
 
 
 def test_bounded_bytes():
     sequencer = Sequencer(buffer=1000, buffer_bytes=350)
-    for i in range(10):
-        sequencer.queue_uncommitted(row(f"A{i + 1}c", i))
-    assert len(sequencer.retained("test/journal", A)) == 3
-    sequencer.queue_uncommitted(row("A20k", 10))
+    log = parse("A1c A2c A3c A4c A5c A6c A7c A8c A9c A10c A20k")
+    run(sequencer, log[:10])
+    assert len(sequencer.retained(JOURNAL, A)) == 3
+    sequencer.queue_uncommitted(log[10])
     assert sequencer.replay_required
-    log = [row(f"A{i + 1}c", i) for i in range(10)]
-    assert len(drain(sequencer, log)) == 11
+    assert len(list(drain(sequencer, log))) == 11
 
 
 def test_memory_is_bounded_with_many_producers():
-    sequencer = Sequencer(buffer=10)
-    log = []
-    for i in range(2000):
-        producer = i.to_bytes(6, "big")
-        log.append(Envelope("j", i, i + 1, i + 1, Flags(1), producer, None))
-    sequencer.queue_commits(log)
-    held = sum(len(p.span) for p in sequencer._table.journals["j"].values())
-    assert held <= 10 + 2000
-    for i in range(2000, 9000):
-        log.append(Envelope("j", i, i + 1, i + 1, Flags(1), A, None))  # noqa: PERF401
-    sequencer.queue_commits(log, 2000)
-    assert sum(len(p.span) for p in sequencer._table.journals["j"].values()) <= 10 + 2001 + 10
+    class Message:
+        pass
+
+    alive, sequencer = weakref.WeakSet(), Sequencer(buffer=10)
+
+    def queue(numbers, producer_of):
+        log = []
+        for i in numbers:
+            log.append(Envelope("j", i, i + 1, i + 1, Flags(1), producer_of(i), Message()))
+            alive.add(log[-1].message)
+        assert sequencer.queue_commits(log) == len(log)
+
+    queue(range(2000), lambda i: i.to_bytes(6))
+    assert len(alive) <= 10 + 2000
+    queue(range(2000, 9000), lambda i: A)
+    assert len(alive) <= 10 + 2001 + 10
 
 
 def test_commits_which_are_dequeued_together():
-    texts = ["A1o", "B1c", "A2c", "B2k", "A3c", "A3c", "A4k", "C1c", "A5o", "C3o"]
-    log = [row(t, i) for i, t in enumerate(texts)]
-    wanted, states = deliver_by_rows(log, 10)
+    log = parse("A1o B1c A2c B2k A3c A3c A4k C1c A5o C3o")
+    wanted, by_rows = deliver_by_rows(log, 10), Sequencer()
+    run(by_rows, copies(log[:9]))
     for count in range(8):
         sequencer = Sequencer(buffer=10)
         # What discards a pending message isn't among them.
@@ -367,24 +361,23 @@ def test_commits_which_are_dequeued_together():
         with pytest.raises(SequencerStateError):
             sequencer.queue_commits(log, 9)
         taken = sequencer.take()
-        assert [(e.begin, e.clock) for e in taken] == wanted[:7]
+        assert [key(e) for e in taken] == wanted[:7]
         # Partly processed, the rest is read again.
         for processed in range(count):
             sequencer.settle(processed)
         checkpoint = sequencer.checkpoint()
         again = Sequencer.from_checkpoint(checkpoint, buffer=1)
-        through = checkpoint.offsets.get("test/journal", 0)
+        through = checkpoint.offsets.get(JOURNAL, 0)
         got = []
-        for envelope in copies(log[:9]):
-            if envelope.begin >= through:
-                again.queue_uncommitted(envelope)
-                got += [(e.begin, e.clock) for e in drain(again, log)]
+        for row in copies(log[:9]):
+            if row.begin >= through:
+                again.queue_uncommitted(row)
+                got += [key(e) for e in drain(again, log)]
         assert got == wanted[max(count - 1, 0) : 7]
         sequencer.settle(7)
-        state = (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
-        assert state[:2] == states[8][:2]
+        assert (sequencer.offsets, states(sequencer)) == (by_rows.offsets, states(by_rows))
         assert not sequencer.emitting
-    assert wanted[7:] == [(900, 3)]
+    assert [begin for begin, _, _ in wanted[7:]] == [900]
 
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 8, 100])
@@ -393,7 +386,7 @@ def test_commits_settled_one_by_one(ring, seed):
     """At each message, what a checkpoint goes on with is what's missing."""
     rng = random.Random(seed)
     log = well_formed(rng, 60)
-    want = deliver_by_rows(log, 1000)[0]
+    want = deliver_by_rows(log, 1000)
     sequencer, rows, got, at = Sequencer(buffer=ring), copies(log), [], 0
     while at < len(rows):
         index = sequencer.queue_commits(rows[: at + rng.randrange(1, 40)], at)
@@ -402,253 +395,98 @@ def test_commits_settled_one_by_one(ring, seed):
             count = rng.randrange(len(taken) + 1)
             for part in range(rng.randrange(count + 1), count + 1):
                 sequencer.settle(part)
-            got += [(e.begin, e.clock) for e in taken[:count]]
+            got += [key(e) for e in taken[:count]]
             if count < len(taken):
                 checkpoint = sequencer.checkpoint()
                 sequencer = Sequencer.from_checkpoint(checkpoint, buffer=ring)
-                through = checkpoint.offsets.get("j", 0)
+                through = checkpoint.offsets.get(JOURNAL, 0)
                 rows = copies(log)
                 at = next((i for i, e in enumerate(log) if e.begin >= through), len(log))
                 continue
         elif sequencer.emitting:
-            got += [(e.begin, e.clock) for e in take_all(sequencer, log, rng)]
+            got += [key(e) for e in drain(sequencer, log)]
         at = index
     assert got == want
 
 
-def test_forgotten_journals():
-    log = [row("A1c", 0), row("A2c", 1), row("B1c", 2), row("A3k", 3), row("A4c", 4)]
-    for queue in ("queue_commits",):
-        for buffer in (1, 100):
-            sequencer = Sequencer(buffer=buffer)
-            getattr(sequencer, queue)(copies(log))
-            assert sequencer.emitting
-            sequencer.forget("test/journal")
-            assert not sequencer.emitting
-            assert not sequencer.replay_required
-            assert not sequencer.has_pending
-            assert sequencer.checkpoint() == SequencerCheckpoint()
-            # It's sequenced as if nothing was known of it.
-            assert [name(e) for e in drain(sequencer, [row("A1o", 0)])] == []
-            sequencer.queue_uncommitted(row("A1o", 0))
-            assert [name(e) for e in drain(sequencer, log)] == ["A1o"]
+@pytest.mark.parametrize("buffer", [1, 100])
+def test_forgotten_journals(buffer):
+    log = parse("A1c A2c B1c A3k A4c")
+    sequencer = Sequencer(buffer=buffer)
+    sequencer.queue_commits(copies(log))
+    assert sequencer.emitting
+    sequencer.forget(JOURNAL)
+    assert not sequencer.emitting
+    assert not sequencer.replay_required
+    assert not sequencer.has_pending
+    assert sequencer.checkpoint() == SequencerCheckpoint()
+    # It's sequenced as if nothing was known of it.
+    assert list(drain(sequencer, log)) == []
+    assert run(sequencer, parse("A1o")) == (["outsideCommit"], [["A1o"]])
 
 
 # --- Random logs.
 
 
-def well_formed(rng, count):
-    """Rows of producers which write transactions and others, with re-appended blocks."""
-    log, history = [], {}
-    clocks = {p: rng.randrange(1, 50) for p in (A, B, C)}
-    open_txn = dict.fromkeys(clocks, 0)
-    offset = 0
-
-    def add(producer, clock, flags):
-        nonlocal offset
-        offset += rng.choice((0, 0, 7))
-        size = rng.randrange(5, 30)
-        log.append(Envelope("j", offset, offset + size, clock, Flags(flags), producer, None))
-        offset += size
-
-    while len(log) < count:
-        producer = rng.choice((A, B, C))
-        past = history.setdefault(producer, [])
-        draw = rng.random()
-        if draw < 0.08 and past:
-            for clock, flags in past[-rng.randrange(1, 5) :]:
-                add(producer, clock, flags)
-            continue
-        if draw < 0.12:
-            add(Z, 0, rng.choice((0, 1, 2)))
-            continue
-        clocks[producer] += rng.randrange(1, 4)
-        if draw < 0.3 and not open_txn[producer]:
-            flags = 0
-        elif draw < 0.5 and open_txn[producer]:
-            flags = 2
-        else:
-            flags = 1
-        open_txn[producer] = flags == 1
-        add(producer, clocks[producer], flags)
-        past.append((clocks[producer], flags))
-    return log
-
-
-def wild(rng, count):
-    log, offset = [], 0
-    clocks = dict.fromkeys((A, B, C), 20)
-    for _ in range(count):
-        producer = rng.choice((A, B, C))
-        clocks[producer] = max(clocks[producer] + rng.randrange(-8, 4), 0)
-        offset += rng.choice((0, 3))
-        flags = rng.choice((0, 1, 1, 1, 1, 2, 2, 3, 512))
-        log.append(
-            Envelope("j", offset, offset + 10, clocks[producer], Flags(flags), producer, None)
-        )
-        offset += 10
-    return log
-
-
-def copies(log):
-    return [Envelope(*(getattr(e, f) for f in Envelope.__struct_fields__)) for e in log]
-
-
 def deliver_by_rows(log, ring):
-    sequencer = Sequencer(buffer=ring)
-    got, states = [], []
-    for envelope in copies(log):
-        sequencer.queue_uncommitted(envelope)
-        got += [(e.begin, e.clock) for e in drain(sequencer, log)]
-        states.append(
-            (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
-        )
-    return got, states
-
-
-def sequencer_states(sequencer):
-    return [
-        (p.producer, p.min, p.max, p.begin)
-        for producers in sequencer._table.journals.values()
-        for p in producers.values()
-    ]
-
-
-def take_all(sequencer, log, rng):
-    """Dequeue through take() and settle(), in parts."""
-    got = []
-    if sequencer.replay_required:
-        replay = sequencer.replay_range()
-        sequencer.start_replay()
-        feed = [e for e in copies(log) if replay.begin <= e.begin < replay.end]
-        while feed:
-            size = rng.randrange(1, 4)
-            taken = sequencer.take_replay(feed[:size])
-            feed = feed[size:]
-            got += taken
-            if taken:
-                sequencer.settle(rng.randrange(len(taken) + 1))
-                if sequencer._emission._taken is not None:
-                    sequencer.settle(len(taken))
-        sequencer.finish_replay()
-    taken = sequencer.take()
-    got += taken
-    if taken and rng.random() < 0.5:
-        sequencer.settle(rng.randrange(len(taken)))
-    sequencer.settle(len(taken))
+    sequencer, got = Sequencer(buffer=ring), []
+    for row in copies(log):
+        sequencer.queue_uncommitted(row)
+        got += [key(e) for e in drain(sequencer, log)]
     return got
-
-
-def deliver_by_batches(log, ring, rng, queue):
-    sequencer = Sequencer(buffer=ring)
-    got, states = [], []
-    rows = copies(log)
-    at = 0
-    while at < len(rows):
-        batch = rows[at : at + rng.randrange(1, 30)]
-        index = 0
-        while index < len(batch):
-            index = queue(sequencer, batch, index)
-            if sequencer.emitting:
-                got += [(e.begin, e.clock) for e in take_all(sequencer, log, rng)]
-            state = (sequencer.offsets, sorted(sequencer_states(sequencer)), sequencer.has_pending)
-            states.append((at + index, state))
-        at += len(batch)
-    return got, states
-
-
-def outside(rng, count):
-    """Rows which are mostly outside of transactions."""
-    log = wild(rng, count)
-    for envelope in log:
-        if rng.random() < 0.7:
-            envelope.flags = Flags(0)
-            envelope.clock += envelope.begin // 10
-    return log
-
-
-def queue_outside(sequencer, envelopes, start):
-    return sequencer.queue_commits(envelopes, start, transactions=False)
-
-
-@pytest.mark.parametrize("queue", [Sequencer.queue_commits, queue_outside])
-@pytest.mark.parametrize("kind", [well_formed, wild, outside])
-@given(seed=st.integers(0, 2**32), ring=st.sampled_from([0, 1, 2, 3, 5, 8, 100]))
-def test_batches_equal_rows(kind, queue, seed, ring):
-    rng = random.Random(seed)
-    log = kind(rng, 80)
-    got, states = deliver_by_rows(log, ring)
-    batched, batched_states = deliver_by_batches(log, ring, rng, queue)
-    assert batched == got
-    for count, state in batched_states:
-        assert state == states[count - 1]
 
 
 @given(seed=st.integers(0, 2**32))
 def test_output_is_independent_of_the_ring(seed):
     log = well_formed(random.Random(seed), 80)
-    outputs = [deliver_by_rows(log, ring)[0] for ring in (0, 1, 2, 3, 8, 1000)]
+    outputs = [deliver_by_rows(log, ring) for ring in (0, 1, 2, 3, 8, 1000)]
     assert all(output == outputs[-1] for output in outputs)
 
 
 @given(seed=st.integers(0, 2**32))
 def test_committed_rows_are_those_of_a_naive_model(seed):
     log = well_formed(random.Random(seed), 100)
-    pending, floor, want = {}, {}, []
+    spans, floor, want = {}, {}, []
     for e in log:
         if e.clock == 0:
-            want.append((e.begin, 0))
+            want.append(key(e))
             continue
         low = floor.setdefault(e.producer, e.clock - 1)
-        span = pending.setdefault(e.producer, [])
+        span = spans.setdefault(e.producer, [])
         if e.flags == 1:
-            if e.clock > max([low, *(c for _, c in span)]):
-                span.append((e.begin, e.clock))
+            if e.clock > max([low, *(pending.clock for pending in span)]):
+                span.append(e)
         elif e.clock > low:
             if e.flags == 2:
-                want += span
-            want.append((e.begin, e.clock))
+                want += map(key, span)
+            want.append(key(e))
             floor[e.producer] = e.clock
             span.clear()
         elif e.flags == 2:
             floor[e.producer] = e.clock
             span.clear()
-    assert deliver_by_rows(log, 8)[0] == want
+    assert deliver_by_rows(log, 8) == want
 
 
 @given(seed=st.integers(0, 2**32), stored=st.booleans())
 def test_restarts_repeat_and_lose_nothing(seed, stored):
     rng = random.Random(seed)
     log = well_formed(rng, 100)
-    want = deliver_by_rows(log, 1000)[0]
+    want = deliver_by_rows(log, 1000)
     got = []
     sequencer = Sequencer(buffer=5)
     at = 0
     while at < len(log):
-        envelope = copies(log[at : at + 1])[0]
+        sequencer.queue_uncommitted(copies(log[at : at + 1])[0])
         at += 1
-        sequencer.queue_uncommitted(envelope)
-        rows = drain_steps(sequencer, log)
-        for delivered in rows:
-            got.append((delivered.begin, delivered.clock))
+        for delivered in drain(sequencer, log):
+            got.append(key(delivered))
             if rng.random() < 0.1:
                 checkpoint = sequencer.checkpoint(include_dequeued=True)
                 if stored:
                     checkpoint = SequencerCheckpoint.from_proto(checkpoint.to_proto())
                 sequencer = Sequencer.from_checkpoint(checkpoint, buffer=rng.choice((1, 5, 50)))
-                through = checkpoint.offsets.get("j", 0)
+                through = checkpoint.offsets.get(JOURNAL, 0)
                 at = next((i for i, e in enumerate(log) if e.begin >= through), len(log))
                 break
     assert got == want
-
-
-def drain_steps(sequencer, log):
-    if sequencer.replay_required:
-        replay = sequencer.replay_range()
-        sequencer.start_replay()
-        for envelope in log:
-            if replay.begin <= envelope.begin < replay.end and sequencer.offer_replay(envelope):
-                yield sequencer.dequeued
-        sequencer.finish_replay()
-    while sequencer.step():
-        yield sequencer.dequeued
