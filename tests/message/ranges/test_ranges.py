@@ -1,13 +1,12 @@
-"""Ranges and splits of a journal deliver together what one Sequencer delivers of all of it."""
+"""Ranges and splits of a journal deliver together what one Sequencer delivers of all of it.
+
+Histories at random are in `tests.message.sequencing.test_differential`.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
-import pickle
 import random
-from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,13 +23,16 @@ from gazette_aio.message.ranges.committed import (
     plan_splits,
     summarize,
 )
-from gazette_aio.message.ranges.transfer import transfer_of
-from gazette_aio.message.sequencing import segments
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
-from tests import extent
+from tests.message.ranges.readers import (
+    JOURNAL,
+    deliver_range,
+    deliver_split,
+    plan_of,
+    with_exact_begins,
+)
 
-JOURNAL = "test/journal"
 A, B, C = (ProducerID(b"\x01" + name * 5) for name in (b"A", b"B", b"C"))
 Z = ProducerID(b"\0" * 6)
 PRODUCERS = {"A": A, "B": B, "C": C, "Z": Z}
@@ -38,92 +40,23 @@ FLAGS = {"o": 0, "c": 1, "k": 2, "x": 3}
 ACK = 2
 
 
-# --- Histories, and what a Sequencer which reads all of one does.
-
-
-def well_formed(rng, count):
-    """Rows of producers with growing clocks: and re-appended blocks, acks sent again, rollbacks."""
-    rows, history = [], {}
-    clocks = {p: rng.randrange(1, 50) for p in (A, B, C)}
-    is_open = dict.fromkeys(clocks, False)
-    while len(rows) < count:
-        producer = rng.choice((A, B, C))
-        past = history.setdefault(producer, [])
-        draw = rng.random()
-        if draw < 0.08 and past:
-            rows += [(producer, *row) for row in past[-rng.randrange(1, 5) :]]
-            continue
-        if draw < 0.12:
-            rows.append((Z, 0, 0))
-            continue
-        acks = [clock for clock, flags in past if flags == ACK]
-        if draw < 0.15 and acks:
-            is_open[producer] = False
-            rows.append((producer, acks[-1], ACK))
-            continue
-        clocks[producer] += rng.randrange(1, 4)
-        flags = 1
-        if draw < 0.3:
-            flags = ACK if is_open[producer] else 0
-        is_open[producer] = flags == 1
-        rows.append((producer, clocks[producer], flags))
-        past.append((clocks[producer], flags))
-    return placed(rng, rows)
-
-
-def wild(rng, count):
-    """Rows with clocks that go back and forth, and any flags."""
-    clocks = dict.fromkeys((A, B, C), 20)
-    back, ends = rng.choice((-8, -2, 1)), rng.random()
-    rows = []
-    for _ in range(count):
-        producer = rng.choice((A, B, C))
-        clocks[producer] = max(clocks[producer] + rng.randrange(back, 4), 0)
-        flags = rng.choice((0, 1, 2, 2, 3, 512)) if rng.random() < ends else 1
-        clock = 0 if rng.random() < 0.05 else clocks[producer]
-        rows.append((producer, clock, flags))
-    return placed(rng, rows)
-
-
-def placed(rng, rows):
-    log, offset = [], 0
-    for producer, clock, flags in rows:
-        offset += rng.choice((0, 0, 7))
-        size = rng.randrange(5, 30)
-        log.append(envelope(offset, size, producer, clock, flags))
-        offset += size
-    return log
+# --- What a Sequencer does which reads all of a history.
 
 
 def envelope(begin, size, producer, clock, flags):
     return Envelope(JOURNAL, begin, begin + size, clock, Flags(flags), producer, None)
 
 
-def sequenced(log, *, cuts=()):
-    """Return what's delivered by each row, and the states at cuts."""
+def sequenced(log):
+    """Return what's delivered by each row, and the state at the end."""
     sequencer = Sequencer(buffer=1 << 30)
-    delivered, states = [], {}
-    for index, row in enumerate(log):
-        if index in cuts:
-            states[index] = state_of(sequencer, log, index)
+    delivered = []
+    for row in log:
         sequencer.queue_uncommitted(row)
         delivered.append([])
         while sequencer.step():
             delivered[-1].append(sequencer.dequeued)
-    states[len(log)] = state_of(sequencer, log, len(log))
-    return delivered, states
-
-
-def state_of(sequencer, log, index):
-    offset = log[index - 1].end if index else 0
-    return RangeState.from_producers(offset, sequencer.checkpoint().producers)
-
-
-def cut(rng, columns, parts):
-    """Return the columns in up to so many parts, some of which may be empty."""
-    at = sorted(rng.randrange(columns.rows + 1) for _ in range(rng.randrange(parts)))
-    bounds = [0, *at, columns.rows]
-    return [columns.slice(*pair) for pair in pairwise(bounds)]
+    return delivered, RangeState.from_producers(log[-1].end, sequencer.checkpoint().producers)
 
 
 def flatten(lists):
@@ -134,211 +67,10 @@ def begins(envelopes, *, acks=False):
     return [e.begin for e in envelopes if acks or e.flags != ACK]
 
 
-# --- Readers.
-
-
-def deliver_range(rng, state, columns, log, **settings):
-    """Read a range; return begins of rows in the order of delivery, replays, and the end state."""
-    reader = CommittedRange(JOURNAL, state, **settings)
-    delivered, spans = [], []
-    for chunk in cut(rng, columns, 4):
-        rest = chunk
-        while rest.rows:
-            plan = reader.process(rest)
-            rest = rest.slice(plan.consumed)
-            delivered += plan.table.begin[plan.rows].tolist()
-            if plan.replay is not None:
-                spans.append(plan.replay)
-                tail = plan.table.take(plan.replay.tail)
-                delivered += deliver_replay(rng, plan.replay, log, tail)
-    return delivered, spans, reader.state
-
-
-def deliver_replay(rng, span, log, tail):
-    replay = ReplayFilter(span, JOURNAL)
-    content = UuidColumns.of([e for e in log if span.begin <= e.begin < span.end])
-    delivered = []
-    for chunk in cut(rng, content, 4):
-        delivered += chunk.begin[replay.keep(chunk)].tolist()
-    return delivered + tail.begin[replay.tail(tail)].tolist()
-
-
-def plan_of(rng, state, splits):
-    """Summarize splits chunk by chunk, and plan them."""
-    summaries = []
-    for split in splits:
-        summary = RangeSummary()
-        for chunk in cut(rng, split, 4):
-            summary = summarize(chunk, summary)
-        assert summary == summarize(split), "chunks matter"
-        summaries.append(RangeSummary.from_json(json.loads(json.dumps(summary.to_json()))))
-    plan = plan_splits(state, summaries)
-    assert pickle.loads(pickle.dumps(plan)) == plan == plan_splits(state, summaries)
-    return plan
-
-
-def with_exact_begins(state, log):
-    """Return the state with each `begin` as that of the first pending message of the log."""
-    exact = {}
-    for producer, (low, high, begin) in state.producers.items():
-        if begin != -1:
-            begins = [
-                e.begin
-                for e in log
-                if int.from_bytes(e.producer) == producer
-                and e.begin >= begin
-                and e.flags == 1
-                and e.clock > low
-            ]
-            begin = begins[0]
-        exact[producer] = ProducerBounds(low, high, begin)
-    return RangeState(state.offset, exact)
-
-
-def deliver_split(rng, plan, columns):
-    split = CommittedSplit(pickle.loads(pickle.dumps(plan)))
-    masks, chunks = [], cut(rng, columns, 5)
-    for count, chunk in enumerate(chunks, 1):
-        masks += split.decide(chunk)
-        assert len(masks) + split.undecided == count
-    split.finish()
-    assert [len(mask) for mask in masks] == [chunk.rows for chunk in chunks]
-    return columns.begin[np.concatenate(masks)].tolist()
-
-
-# --- Random histories.
-
-
-@pytest.fixture(params=["rows", "columns"])
-def path(request, monkeypatch):
-    """Decide small batches row by row, as it's done by default, or as whole columns."""
-    if request.param == "columns":
-        monkeypatch.setattr(segments, "FEW_ROWS", 1)
-        monkeypatch.setattr(segments, "LONG_SEGMENT", 0)
-
-
 @pytest.fixture(autouse=True)
 def _quiet(caplog):
     """Keep what's logged of strange producers, thousands of lines, out of what a failure tells."""
     caplog.set_level(logging.CRITICAL, "gazette_aio")
-
-
-def histories(kind, count):
-    """Random histories, and what names them when a test fails."""
-    for seed in extent.seeds(count):
-        rng = random.Random(seed)
-        log = kind(rng, rng.randrange(1, 60))
-        yield f"{kind.__name__}, seed {seed}", rng, log, UuidColumns.of(log)
-
-
-# The tests of random histories take some seconds: what they're after are rare coincidences.
-kinds = pytest.mark.parametrize("kind", [well_formed, wild])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("path")
-@kinds
-def test_states_follow_from_metadata(kind):
-    for name, rng, log, columns in histories(kind, 150):
-        state = RangeState()
-        for chunk in cut(rng, columns, 8):
-            state = advance(state, chunk)
-        _, states = sequenced(log)
-        assert state == states[len(log)], name
-        restored = RangeState.from_json(json.loads(json.dumps(state.to_json())))
-        assert restored == state, name
-        assert RangeState.from_producers(state.offset, state.to_producers(JOURNAL)) == state, name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("path")
-@kinds
-def test_ranges_deliver_what_a_sequencer_does(kind):
-    for name, rng, log, columns in histories(kind, 80):
-        ranges = cut(rng, columns, 5)
-        delivered, _ = sequenced(log)
-        limit = rng.choice((None, None, 0, 60))
-        state, got = RangeState(), []
-        for part in ranges:
-            rows, spans, end = deliver_range(rng, state, part, log, max_pending_bytes=limit)
-            got += rows
-            if limit is None:
-                # Nothing is read again but what's before the range, once for each producer.
-                assert all(span.end == state.offset > span.begin for span in spans), name
-                assert max(Counter(span.producer for span in spans).values(), default=0) <= 1, name
-            advanced = advance(state, part)
-            assert end == advanced, name
-            state = advanced
-        assert got == begins(flatten(delivered), acks=True), name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("path")
-@kinds
-def test_splits_deliver_what_a_sequencer_does(kind):
-    for name, rng, log, columns in histories(kind, 80):
-        start = rng.choice((0, 0, rng.randrange(len(log) + 1)))
-        delivered, states = sequenced(log, cuts={start})
-        state = states.get(start, RangeState())
-        splits = cut(rng, columns.slice(start), 6)
-        plan = plan_of(rng, state, splits)
-        assert with_exact_begins(plan.state, log) == states[len(log)], name
-        before = flatten(deliver_replay(rng, s, log, UuidColumns.empty()) for s in plan.entering)
-        got = [deliver_split(rng, *pair) for pair in zip(plan.splits, splits, strict=True)]
-        for rows, split in zip(got, splits, strict=True):
-            assert rows == sorted(rows), name
-            assert set(rows) <= set(split.begin.tolist()), name
-        want = begins(flatten(delivered[start:]))
-        assert sorted(before) + flatten(got) == sorted(want), name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("path")
-@kinds
-def test_of_the_last_split_only_the_begin_is_summarized(kind):
-    partial = 0
-    for name, rng, log, columns in histories(kind, 80):
-        start = rng.choice((0, 0, rng.randrange(len(log) + 1)))
-        delivered, states = sequenced(log, cuts={start})
-        state = states.get(start, RangeState())
-        *splits, last = cut(rng, columns.slice(start), 4)
-        summaries = [summarize(split) for split in splits]
-        known = plan_splits(state, summaries)
-        ahead, seen = RangeSummary(), 0
-        while seen < last.rows and not known.is_decided(ahead):
-            ahead = summarize(last.slice(seen, seen + 1), ahead)
-            seen += 1
-        partial += seen < last.rows
-        plan = plan_splits(state, summaries, ahead)
-        assert plan == plan_splits(state, summaries, summarize(last)), name
-        assert plan.state == known.state, name
-        got = flatten(deliver_replay(rng, s, log, UuidColumns.empty()) for s in plan.entering)
-        for pair in zip(plan.splits, splits, strict=True):
-            got += deliver_split(rng, *pair)
-        limit = rng.choice((None, 0, 60))
-        rows, spans, end = deliver_range(
-            rng, plan.state, last, log, entering=False, max_pending_bytes=limit
-        )
-        acks = {row.begin for row in log if row.flags == ACK}
-        assert sorted(got + [row for row in rows if row not in acks]) == sorted(
-            begins(flatten(delivered[start:]))
-        ), name
-        assert all(span.begin >= plan.state.offset for span in spans), name
-        assert end == advance(plan.state, last), name
-    assert partial * 5 > len(extent.seeds(80))
-
-
-@kinds
-def test_summaries_are_exact(kind):
-    for name, _, _, columns in histories(kind, 50):
-        by_rows = {}
-        rows = zip(*(c.tolist() for c in columns[:4]), strict=True)
-        for producer, clock, flags, begin in rows:
-            if clock:
-                kept = (clock, flags if flags <= ACK else 0, begin)
-                by_rows.setdefault(producer, []).append(kept)
-        want = {producer: transfer_of(rows) for producer, rows in by_rows.items()}
-        assert summarize(columns).transfers == want, name
 
 
 # --- Numbered cases.
@@ -393,9 +125,9 @@ def test_splits(case):
         split.finish()
         got.append(part.begin[mask].tolist())
     assert [names(text, rows) for rows in got] == want
-    delivered, states = sequenced(log)
+    delivered, final = sequenced(log)
     assert flatten(got) == sorted(begins(flatten(delivered)))
-    assert with_exact_begins(plan.state, log) == states[len(log)]
+    assert with_exact_begins(plan.state, log) == final
 
 
 RANGES = {
@@ -599,7 +331,7 @@ def test_many_rows():
         envelope(begin, 100, ProducerID(producer.to_bytes(6)), clock, flags)
         for producer, clock, flags, begin in zip(*(c.tolist() for c in columns[:4]), strict=True)
     ]
-    delivered, states = sequenced(log)
+    delivered, final = sequenced(log)
     state, got = RangeState(), []
     for at in range(0, columns.rows, 50_000):
         part = columns.slice(at, at + 50_000)
@@ -608,7 +340,7 @@ def test_many_rows():
         state = advance(state, part)
         assert state == end
     assert got == begins(flatten(delivered), acks=True)
-    assert state == states[len(log)]
+    assert state == final
     splits = [columns.slice(at, at + 30_000) for at in range(0, columns.rows, 30_000)]
     plan = plan_of(random.Random(2), RangeState(), splits)
     assert with_exact_begins(plan.state, log) == state

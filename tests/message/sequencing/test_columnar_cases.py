@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 import pytest
 
+from gazette_aio.message.sequencing import segments
 from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import GrowingColumns, UuidColumns, by_producer
@@ -297,38 +299,55 @@ class Unscanned(dict):
     keys = values = items = copy = __iter__
 
 
+def of_many_producers(count, size):
+    """States of many producers, and batches which begin and end spans of some."""
+    states = [
+        ProducerState(JOURNAL, i.to_bytes(6), 1000 + i, i if i % 2 else -1, 2000 + i)
+        for i in range(count)
+    ]
+    producer = np.random.default_rng(3).permutation(count)[:size].astype(np.uint64)
+    clock = np.full(size, 500_000, np.uint64)
+    begin = count + 10 * np.arange(size)
+    spans = UuidColumns(producer, clock, np.ones(size, np.uint16), begin, begin + 10)
+    idle = np.flatnonzero(producer % np.uint64(2) == np.uint64(0))
+    later = begin[idle] + 10 * size
+    flags = np.full(idle.size, 2, np.uint16)
+    acks = UuidColumns(producer[idle], clock[idle] + np.uint64(1), flags, later, later + 10)
+    return states, spans, idle, acks
+
+
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_hundred_thousand_producers(size):
     count = 100_000
-    states = [
-        ProducerState(JOURNAL, i.to_bytes(6, "big"), 1000 + i, i if i % 2 else -1, 2000 + i)
-        for i in range(count)
-    ]
+    states, spans, idle, acks = of_many_producers(count, size)
+    known = Unscanned({int.from_bytes(s.producer): s.bounds for s in states})
+    missing = {int.from_bytes(s.producer) for s in states if s.begin != -1}
+    assert segments.decide(spans, known, missing).pending.size == idle.size
     sequencer = ColumnarSequencer(JOURNAL, offset=count, producers=states)
-    sequencer._bounds = Unscanned(sequencer._bounds)
-    rng = np.random.default_rng(3)
-    producer = rng.permutation(count)[:size].astype(np.uint64)
-    clock = np.full(size, 500_000, np.uint64)
-    begin = count + 10 * np.arange(size)
-    batch = UuidColumns(producer, clock, np.ones(size, np.uint16), begin, begin + 10)
-    plan = sequencer.process(batch)
-    idle = np.flatnonzero(producer % np.uint64(2) == np.uint64(0))
-    assert plan.carry.tolist() == idle.tolist()
-    acks = UuidColumns(
-        producer[idle], clock[idle], np.full(idle.size, 2, np.uint16), begin[idle], begin[idle] + 10
-    )
-    acks.begin[:] += 10 * size
-    acks.end[:] += 10 * size
-    acks.clock[:] += np.uint64(1)
+    assert sequencer.process(spans).carry.tolist() == idle.tolist()
     plan = sequencer.process(acks)
     order = np.stack((np.arange(idle.size), idle.size + np.arange(idle.size)), axis=1).ravel()
     assert plan.rows.tolist() == order.tolist()
     assert plan.replay is None
-    sequencer._bounds = dict(dict.items(sequencer._bounds))
     _, found = sequencer.checkpoint(delivered=3)
     assert len(found) == count
     assert sum(s.last_ack == 500_001 for s in found) == 1
     assert len(sequencer.checkpoint()[1]) == count
+
+
+def test_a_small_batch_costs_as_much_whatever_number_of_producers_is_known():
+    def cost(count):
+        states, spans, _, _ = of_many_producers(count, 10)
+        sequencer, spent = ColumnarSequencer(JOURNAL, offset=count, producers=states), []
+        for _ in range(20):
+            begun = time.thread_time_ns()
+            for _ in range(10):
+                sequencer.process(spans)
+            spent.append(time.thread_time_ns() - begun)
+        return min(spent)
+
+    # To look at all of them would cost a hundred times as much.
+    assert cost(100_000) < 10 * cost(10)
 
 
 def test_stale_producers_are_forgotten_with_what_they_have_pending(caplog):
