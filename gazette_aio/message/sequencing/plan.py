@@ -1,4 +1,4 @@
-"""What a ColumnarSequencer says of a batch: which of its rows commit, and what to read again."""
+"""Plans of a ColumnarSequencer: which rows of a batch commit, and which are read again."""
 
 from __future__ import annotations
 
