@@ -1,4 +1,4 @@
-"""A broker of journals: one process, one directory, the protocol of the real thing."""
+"""Embedded broker: serves journals from one process and one directory, as a cluster does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The broker behind its front ends: what gRPC and HTTP requests are answered by.
+"""Core of a broker: the state and services from which front ends answer requests.
 
-Front ends authorize a request, and hand it to the functions of `gazette_aio.broker.service`.
+Front ends authorize a request, and pass it to the functions of `gazette_aio.broker.service`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,12 @@ class BrokerCore:
     """State and services of a running broker.
 
     Args:
-        runtime: Services which its parts share.
         data: The locked data directory.
-        identity: Identity of the key space.
-        process_id: Id of the broker.
+        space: The key space as loaded.
+        log: Log of the key space.
         verifier: Checks tokens of clients, or None to accept all.
-        control: Control by tests.
     """
 
-    space: KeySpace
-    space_store: KeySpaceStore
-    replicas: Replicas
     headers: Headers
     resolver: Resolver
 
@@ -72,16 +67,22 @@ class BrokerCore:
         runtime: Runtime,
         data: DataDirectory,
         identity: ClusterIdentity,
-        process_id: pb.ProcessSpec.ID,
-        verifier: pb.Verifier | None,
+        space: KeySpace,
+        log: MetaLog,
         *,
+        verifier: pb.Verifier | None,
         control: BrokerControl,
     ) -> None:
         self.runtime = runtime
         self.control = control
         self.metrics = runtime.metrics
         self.identity = identity
-        self.process_id = process_id
+        options = runtime.options
+        suffix = options.suffix or identity.suffix
+        self.process_id = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
+        self.space = space
+        self.space_store = KeySpaceStore(space, log, runtime.io, self._adopt)
+        self.replicas = Replicas(runtime, space, data)
         self._data = data
         self._verifier = verifier
         self._closed = False
@@ -114,15 +115,14 @@ class BrokerCore:
         Cancellation: safe — the directory is unlocked again.
         """
         verifier = pb.KeyedAuth(options.auth_keys) if options.auth_keys else None
+        control = control or BrokerControl(ManualClock(follow=options.clock))
+        clock = control.clock
         syncs = options.fsync != "off"
         io = Workers(_IO_THREADS, "broker-io")
         bulk = Workers(_BULK_THREADS, "broker-bulk")
         background = Background()
         metrics = BrokerMetrics()
         data = DataDirectory(files, path, sync=syncs)
-        if control is None:
-            control = BrokerControl(ManualClock(follow=options.clock))
-        clock = control.clock
         try:
             identity = await io.run(data.open)
             root = options.file_root
@@ -151,23 +151,16 @@ class BrokerCore:
                 ),
                 metrics=metrics,
             )
-            process_id = pb.ProcessSpec.ID(
-                zone=options.zone, suffix=options.suffix or identity.suffix
-            )
             log = MetaLog(files, data.meta, sync=syncs)
             space = await io.run(log.load)
-            core = cls(runtime, data, identity, process_id, verifier, control=control)
-            core.space = space
-            core.space_store = KeySpaceStore(space, log, io, core._adopt)
-            core.replicas = Replicas(runtime, space, data)
+            core = cls(runtime, data, identity, space, log, verifier=verifier, control=control)
             control.attach(runtime.scheduler, runtime.stores)
-        except OSError as error:
+        except BaseException as error:
             data.close()
             io.close()
-            raise pb.ConfigurationError(f"data directory {path}: {os_error_text(error)}") from error
-        except BaseException:
-            data.close()
-            io.close()
+            if isinstance(error, OSError):
+                text = f"data directory {path}: {os_error_text(error)}"
+                raise pb.ConfigurationError(text) from error
             raise
         return core
 
@@ -193,10 +186,10 @@ class BrokerCore:
 
         Args:
             header: Its `authorization` header.
-            capability: What it's going to do.
+            capability: Capability which the request needs.
 
         Raises:
-            RpcError: If it isn't authorized.
+            RpcError: If the request isn't authorized.
         """
         if self._verifier is None:
             return pb.Claims(capability=capability)
@@ -206,7 +199,7 @@ class BrokerCore:
             raise RpcError(str(error), "UNAUTHENTICATED") from None
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:
-        """Return the time at which a token ends, and its RPC has to end.
+        """Return the time at which the token of a request expires, None if it has none.
 
         It bounds waits only: an RPC must never be cancelled while it sends.
         """
@@ -233,7 +226,7 @@ class BrokerCore:
     # For control
 
     async def flush(self, journal: str | None = None) -> None:
-        """Complete fragments in progress, and persist all which aren't.
+        """Complete fragments in progress, and persist all complete ones.
 
         Raises:
             JournalNotFoundError: If the journal doesn't exist.
@@ -244,35 +237,20 @@ class BrokerCore:
         if journal is None:
             await self.replicas.flush_all()
             return
-        for replica in await self._replicas(journal):
+        for replica in await self.replicas_of(journal):
             try:
                 await replica.flush()
             except ReplicaFailedError as error:
                 raise pb.StoreError(f"{replica.name}: {error}") from None
 
-    async def refresh(self, journal: str | None = None) -> None:
-        """List stores now.
+    async def replicas_of(self, journal: str | None) -> Iterable[Replica]:
+        """Return the opened replica of a journal; of None, all which are open.
 
         Raises:
             JournalNotFoundError: If the journal doesn't exist.
 
         Cancellation: safe.
         """
-        for replica in await self._replicas(journal):
-            await replica.listing.refresh()
-
-    async def pulse(self, journal: str | None = None) -> None:
-        """Complete fragments which are due, as happens every pulse interval.
-
-        Raises:
-            JournalNotFoundError: If the journal doesn't exist.
-
-        Cancellation: safe.
-        """
-        for replica in await self._replicas(journal):
-            await replica.pulse()
-
-    async def _replicas(self, journal: str | None) -> Iterable[Replica]:
         if journal is None:
             return iter(self.replicas)
         item = self.space.get(strip_meta(journal))
@@ -283,16 +261,16 @@ class BrokerCore:
     # End
 
     def end_waits(self) -> None:
-        """End blocked reads and watches, now and later; all other requests are served as ever.
+        """End blocked reads and watches, now and later. Other requests are served as before.
 
-        Their clients see the end of their streams, and nothing is left which could last.
+        Clients see the end of these streams. No request which could last for ever remains.
         """
         self.control.detach()
         self.space_store.stop()
         self.replicas.end_reads()
 
     async def stop_serving(self) -> None:
-        """End all waits, and serve no journal any more. Appends which hold theirs go on.
+        """End all waits, and stop serving journals. Appends which hold their journal go on.
 
         Cancellation: safe.
         """

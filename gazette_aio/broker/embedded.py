@@ -1,4 +1,4 @@
-"""A broker within the process of its user."""
+"""Broker within the process of its user, over gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -76,20 +76,23 @@ class EmbeddedBroker(Owner):
         except TypeError as error:
             raise pb.ConfigurationError(f"unknown option: {error}") from None
         clock = self.options.clock
-        self._control = BrokerControl(
+        self.control = BrokerControl(
             clock if isinstance(clock, ManualClock) else ManualClock(follow=clock)
         )
+        """Control by tests: interferes with requests, fails stores, moves time."""
+        self.endpoint = ""
+        """Endpoint URL of the gRPC service, empty while the broker isn't running."""
+        self.http_endpoint = ""
+        """Endpoint URL of the HTTP gateway, empty while there's none."""
         self._files = files or FileOps()
         self._object_stores = object_stores
         self._core: BrokerCore | None = None
         self._server: GrpcServer | None = None
         self._gateway: HttpGateway | None = None
         self._temporary: str | None = None
-        self._endpoint = ""
-        self._http_endpoint = ""
 
     def __repr__(self) -> str:
-        return f"<EmbeddedBroker {self._endpoint or 'stopped'} {self._core!r}>"
+        return f"<EmbeddedBroker {self.endpoint or 'stopped'} {self._core!r}>"
 
     def __del__(self) -> None:
         if getattr(self, "_core", None) is not None:
@@ -120,11 +123,10 @@ class EmbeddedBroker(Owner):
             path = Path(self._temporary)
         try:
             core = self._core = await BrokerCore.open(
-                self.options, path, self._files, self._control, self._object_stores
+                self.options, path, self._files, self.control, self._object_stores
             )
             server = self._server = await new_grpc_server(core)
             bound = await self._bind(server, tls)
-            endpoint = self.options.advertise or bound
             http_endpoint = ""
             if self.options.http_port is not None:
                 gateway = self._gateway = HttpGateway(
@@ -136,12 +138,13 @@ class EmbeddedBroker(Owner):
                     self.options.host, self.options.http_port, tls.context if tls else None
                 )
                 http_endpoint = f"{_scheme(tls)}://{url_host(self.options.host)}:{http_port}"
+            endpoint = self.options.advertise or bound
             await core.serve_at(endpoint)
             await server.start()
             if self._gateway is not None:
                 await self._gateway.start()
-            self._endpoint = endpoint
-            self._http_endpoint = http_endpoint
+            self.endpoint = endpoint
+            self.http_endpoint = http_endpoint
         except BaseException:
             await self.stop(0.0)
             raise
@@ -157,8 +160,8 @@ class EmbeddedBroker(Owner):
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
-        Appends and other short requests which have arrived are served to their end for as long,
-        blocked reads and watches end at once.
+        Appends and other short requests which have arrived are served to their end within it.
+        Blocked reads and watches end at once.
 
         Cancellation: safe — takes effect when it's done.
         """
@@ -174,7 +177,7 @@ class EmbeddedBroker(Owner):
         await self.stop()
 
     async def _stop(self, grace: float) -> None:
-        self._endpoint = self._http_endpoint = ""
+        self.endpoint = self.http_endpoint = ""
         core, self._core = self._core, None
         server, self._server = self._server, None
         gateway, self._gateway = self._gateway, None
@@ -196,28 +199,13 @@ class EmbeddedBroker(Owner):
             await in_thread(shutil.rmtree, temporary, ignore_errors=True)
 
     @property
-    def endpoint(self) -> str:
-        """Endpoint URL of the gRPC service, empty while the broker isn't running."""
-        return self._endpoint
-
-    @property
-    def http_endpoint(self) -> str:
-        """Endpoint URL of the HTTP gateway, empty while there's none."""
-        return self._http_endpoint
-
-    @property
     def process_id(self) -> pb.ProcessSpec.ID:
         """Process id of the running broker."""
         return self._running().process_id
 
     @property
-    def control(self) -> BrokerControl:
-        """What tests do to the broker: interfere with requests, fail stores, move time."""
-        return self._control
-
-    @property
     def core(self) -> BrokerCore:
-        """What answers requests of the running broker, for further front ends."""
+        """Core of the running broker, for further front ends."""
         return self._running()
 
     def stats(self) -> dict[str, object]:
@@ -246,17 +234,19 @@ class EmbeddedBroker(Owner):
 
         Cancellation: safe.
         """
-        await self._running().refresh(journal)
+        for replica in await self._running().replicas_of(journal):
+            await replica.listing.refresh()
 
     async def pulse(self, journal: str | None = None) -> None:
-        """Complete those fragments of one or all journals which are due, as each minute does.
+        """Complete the due fragments of one or all journals, as `pulse_interval` does.
 
         Raises:
             JournalNotFoundError: If the journal doesn't exist.
 
         Cancellation: safe.
         """
-        await self._running().pulse(journal)
+        for replica in await self._running().replicas_of(journal):
+            await replica.pulse()
 
     def _running(self) -> BrokerCore:
         if self._core is None:

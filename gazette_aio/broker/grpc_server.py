@@ -54,7 +54,7 @@ class _Tools(NamedTuple):
 
 
 async def new_grpc_server(core: BrokerCore) -> GrpcServer:
-    """Return a server of the Journal service, and of those for tools if options ask for them.
+    """Return a server of the Journal service, and of the services for tools if options say so.
 
     Cancellation: safe.
     """
@@ -82,7 +82,6 @@ class JournalService:
     """The Journal service of a broker.
 
     Args:
-        core: The broker.
         drain: Planned stop of the server.
     """
 
@@ -214,10 +213,7 @@ def encode_read(response: pb.ReadResponse | ContentChunk) -> bytes:
 
 
 class _ReceivedMessages:
-    """Messages of an append.
-
-    They're read from the call itself: the library's iterator is two generators more per message.
-    """
+    """Messages of an append, read from the call: the library's iterator is two generators more."""
 
     __slots__ = ("_read",)
 

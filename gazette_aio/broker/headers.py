@@ -1,4 +1,4 @@
-"""Headers of responses."""
+"""Headers of responses: the broker, its key space, and the route of a journal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 class Headers:
-    """Builds the headers of a broker.
-
-    Args:
-        process_id: Id of the broker.
-        endpoint: Its advertised endpoint.
-        identity: Identity of its key space.
-        space: The key space.
-    """
+    """Headers of a broker, at the present revision of its key space."""
 
     def __init__(
         self,

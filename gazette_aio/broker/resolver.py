@@ -1,4 +1,4 @@
-"""Resolution of a journal: may this request have it, and does this broker serve it?"""
+"""Resolver of journals: whether a request may have a journal, and whether the broker serves it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ class Resolver:
     """Resolves journals of the key space.
 
     Args:
-        store: The key space.
-        replicas: The journals which the broker serves.
-        headers: Headers of the broker.
-        assign_delay: Seconds for which a new journal, or one which isn't suspended any more, has
-            no broker.
+        assign_delay: Seconds after its creation for which a journal has no broker.
         clock: Clock of that delay.
     """
 

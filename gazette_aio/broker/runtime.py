@@ -1,4 +1,4 @@
-"""What the parts of a running broker share."""
+"""Services which the parts of a running broker share."""
 
 from __future__ import annotations
 

@@ -48,8 +48,6 @@ class CountedCall:
     """Context manager which counts one call, and logs its failure.
 
     Args:
-        counts: Counts to add to.
-        operation: Name of the RPC.
         client: Returns the address of the client, for the log.
     """
 

@@ -1,9 +1,9 @@
 """Planned stop of a server: calls which arrive then are held until clients know of the end.
 
-The gRPC library cancels requests which arrive between the moment a server begins to end and the
-one in which its clients know. To them that's a failure of unknown outcome, which they don't repeat.
-So the end is begun while clients wait: for answers which are under way, or on hold. What was held
-is served as anything else then.
+The gRPC library cancels requests which arrive between the beginning of the stop and the moment in
+which clients know of it. To them that's a failure of unknown outcome, which they don't repeat. So
+the library's stop begins while clients wait, for answers in progress or for held ones. Held
+requests are served after that.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUIET_SECONDS = 0.01
-"""For how long no request may come or go for clients to count as waiting."""
+"""Time without a request coming or going from which clients count as waiting."""
 
 _LATE_SECONDS = 2 * QUIET_SECONDS
 
 LONGEST_SECONDS = 0.25
-"""How long that's waited for. Clients which never wait for an answer can't be waited for."""
+"""Longest wait for that. Some clients never wait for an answer."""
 
 LONGEST_BUSY_SECONDS = 5.0
-"""How long on a machine which is too busy to tell."""
+"""Longest wait on a machine which is too busy to tell."""
 
 
 class Drain:
-    """Holds the requests of a server which ends.
+    """Holds the requests of a server during its planned stop.
 
     Args:
         activity: Returns how many requests have come and gone so far.
@@ -46,7 +46,7 @@ class Drain:
         """Hold requests from now on, and wait until no more arrive.
 
         Args:
-            longest: Seconds after which it isn't waited any more.
+            longest: Most seconds to wait.
 
         Cancellation: safe.
         """
@@ -64,7 +64,7 @@ class Drain:
                 end = min(end + (woken - asleep), busy_end)
 
     def release(self) -> None:
-        """Let all requests go on which are held, or still come."""
+        """Let held requests go on, and those which still come."""
         self._over.set()
 
     async def hold(self) -> None:

@@ -42,7 +42,7 @@ class Served(Protocol):
         ...
 
     async def stop(self, grace: float) -> None:
-        """End calls within `grace` seconds, and let go of everything. Idempotent."""
+        """End calls within `grace` seconds, and release everything. Idempotent."""
         ...
 
 
@@ -51,14 +51,9 @@ async def run_until_signal(
 ) -> None:
     """Run a server until SIGTERM or SIGINT, flush it, and stop it.
 
-    When it's ready, one line of JSON has `server.ready()` and `pid`. A second signal ends the
-    flush.
-
-    Args:
-        server: The server.
-        drain_seconds: How long the flush may take.
-        ready_file: File to write the line to, in place of stdout. It's there while the server
-            runs: an older one is removed first, and this one at the end.
+    When it's ready, one line of JSON has `server.ready()` and `pid`. The flush is ended by a second
+    signal, or after `drain_seconds`. With `ready_file` the line is in that file in place of stdout,
+    for as long as the server runs; an older file is removed first.
 
     Raises:
         Exception: What `server.start` raises.

@@ -40,7 +40,7 @@ class UnixSocket:
         return f"<UnixSocket {self.path} {'bound' if self._file else 'unbound'}>"
 
     async def bind(self, listen: Callable[[], object]) -> None:
-        """Call `listen` when nobody listens on the path, removing what such a one left behind.
+        """Call `listen` if nobody listens on the path. A stale file is removed first.
 
         Raises:
             ConfigurationError: If somebody listens, or the path isn't a socket or can't be used.

@@ -13,9 +13,8 @@ from gazette_aio.broker.control.handles import (
     RuleHandle,
     StoreFailure,
     Waits,
-    resolve,
 )
-from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.broker.host.workers import resolve
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -29,12 +28,12 @@ Where = Callable[[Any], bool]
 
 
 class Verdict(NamedTuple):
-    """What becomes of a request."""
+    """Decision on a request."""
 
     responses: list[Message] | None
-    """What it's answered, or None if it's served."""
+    """Responses to answer with, or None to serve the request."""
     cut: rules.RuleCut | None
-    """How its stream is broken."""
+    """Cut of its stream."""
 
 
 class BrokerControl:
@@ -44,8 +43,8 @@ class BrokerControl:
     `"list_fragments"`, `"fragment_store_health"` or `"replicate"`, over gRPC and HTTP alike. They
     may be narrowed by `journal` (a name, a prefix of names which ends in `/`, or a predicate of
     names) and by `where`, a predicate of requests. Several rules may apply to one request, in the
-    order in which they were made, until one answers it. Requests which aren't authorized are
-    refused before any rule, and those which aren't valid are so behind them.
+    order in which they were made, until one answers it. Authorization comes before all rules,
+    validation after them.
 
     Rules can be made before the broker starts, and outlive its stop. All methods belong to the
     thread of the broker's event loop.
@@ -68,7 +67,7 @@ class BrokerControl:
 
     @property
     def kinds(self) -> frozenset[RequestKind]:
-        """Kinds of requests which there are rules for; the broker looks no further without any."""
+        """Kinds of requests for which there are rules."""
         return self._rules.kinds
 
     # Requests
@@ -204,10 +203,10 @@ class BrokerControl:
         return failure
 
     async def settled(self) -> None:
-        """Wait until the work which is due by the broker's clock is done.
+        """Wait until all background work which is due by the broker's clock is done.
 
-        That's work of the broker's own: pulses, refreshes, writes to stores. Work which waits for
-        a request, such as a pulse for an append which holds the journal, is waited for as well.
+        That is pulses, refreshes and writes to stores. Work which in turn waits for a request, as a
+        pulse does for an append which holds the journal, is included.
 
         Cancellation: safe.
         """
@@ -234,7 +233,7 @@ class BrokerControl:
             self._show(url)
 
     def detach(self) -> None:
-        """Fail requests which wait, and will, as the broker stops."""
+        """Fail waiting requests, now and later, as the broker stops."""
         self._scheduler = self._stores = None
         self._waits.end()
 
@@ -244,10 +243,10 @@ class BrokerControl:
         return self._waits.stopping
 
     async def admit(self, kind: RequestKind, request: Message) -> Verdict:
-        """Apply rules to a request; return what becomes of it.
+        """Apply the rules to a request, and return the decision.
 
         Raises:
-            RpcError: If it's to fail.
+            RpcError: If a rule fails the request.
 
         Cancellation: safe.
         """
@@ -261,9 +260,9 @@ class BrokerControl:
                     if responses is not None:
                         self._rules.apply(rule)
                         return Verdict(responses, cut)
-                case rules.RuleFailure(code, text):
+                case rules.RuleFailure() as failure:
                     self._rules.apply(rule)
-                    raise RpcError(text, code)
+                    raise failure.error()
                 case rules.RuleCut() as found:
                     if cut is None:
                         cut = found
@@ -283,7 +282,7 @@ class BrokerControl:
     async def _pause(self, seconds: float) -> None:
         with self._waits.future() as future:
             timer = self.clock.call_at(
-                self.clock.monotonic() + seconds, lambda: resolve(future, None)
+                self.clock.monotonic() + seconds, lambda: resolve(future, None, None)
             )
             try:
                 await future

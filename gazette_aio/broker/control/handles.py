@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.control import rules
+from gazette_aio.broker.host.workers import resolve
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -26,7 +27,7 @@ STOPPING = "broker is stopping"
 
 
 class Waits:
-    """Requests which wait, until the broker stops at the latest."""
+    """Waits of requests, which end when the broker stops at the latest."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -60,15 +61,15 @@ class Waits:
         """Fail all waits, now and later, as the broker stops."""
         self.stopping = True
         for future in list(self._futures):
-            resolve(future, rules.RuleFailure("UNAVAILABLE", STOPPING))
+            resolve(future, None, RpcError(STOPPING, "UNAVAILABLE"))
 
 
 class _Removable(ABC):
-    """A context manager which removes what it stands for."""
+    """A context manager which undoes what a test has done."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove it. Idempotent."""
+        """Undo it. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -110,9 +111,9 @@ class RuleHandle(_Removable):
 
 
 class Observation(RuleHandle):
-    """Requests which were seen: an async iterator, which ends once it's removed and all are taken.
+    """Observed requests: an async iterator, which ends once it's removed and all are taken.
 
-    What's seen is what arrived, whether it's valid or not. Of an append it's the first message.
+    Invalid requests are observed too. The request of an append is its first message.
     """
 
     def __init__(self, book: rules.RuleBook, rule: rules.RequestRule) -> None:
@@ -223,14 +224,14 @@ class Hold(RuleHandle):
         # Race: a request may be cancelled which hasn't left yet.
         for future in [future for future in self._waiting if not future.done()][:count]:
             del self._waiting[future]
-            resolve(future, failure)
+            resolve(future, None, failure and failure.error())
         self._changed.set()
 
     async def wait(self, request: Message) -> None:
-        """Wait with a request.
+        """Hold a request.
 
         Raises:
-            RpcError: If it's to fail.
+            RpcError: If the test fails the request, or the broker stops.
 
         Cancellation: safe.
         """
@@ -269,14 +270,3 @@ class StoreFailure(_Removable):
         if isinstance(self._error, OSError):
             return type(self._error)(*self._error.args)
         return pb.StoreError(self._error)
-
-
-def resolve(future: asyncio.Future[None], failure: rules.RuleFailure | None) -> None:
-    """End a wait, unless it's over."""
-    if future.done():
-        return
-    if failure is None:
-        future.set_result(None)
-    else:
-        future.set_exception(RpcError(failure.text, failure.code))
-        future.exception()  # Retrieved: the one who waits may be cancelled at the same time.

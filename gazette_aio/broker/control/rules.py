@@ -1,4 +1,4 @@
-"""Rules by which tests interfere with requests: which request they're for, and what they ask.
+"""Rules by which tests interfere with requests: which requests they match, and what they do.
 
 Rules are looked at in the order in which they were made. Several may apply to one request: it's
 observed, delayed or held by each, until one answers it.
@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.serving.rpc_error import RpcError
 
 RequestKind = Literal[
     "list", "apply", "read", "append", "list_fragments", "fragment_store_health", "replicate"
@@ -88,6 +89,10 @@ class RuleFailure(NamedTuple):
     code: str
     text: str
 
+    def error(self) -> RpcError:
+        """Return the error of the RPC."""
+        return RpcError(self.text, self.code)
+
 
 class RulePause(NamedTuple):
     """Let the request wait for a while."""
@@ -99,7 +104,7 @@ class RuleCut(NamedTuple):
     """Serve the request, and break its stream."""
 
     failure: RuleFailure | None
-    """What to fail with; None ends the stream as if it were complete."""
+    """Failure of the stream; None ends it as if it were complete."""
     after_messages: int | None = None
     after_bytes: int | None = None
     at: Moment | None = None
@@ -112,10 +117,10 @@ def answer(
     fail: FailWith | None,
     status: pb.Status.ValueType | None,
 ) -> RuleAnswer | RuleFailure:
-    """Return what a rule which answers asks; exactly one of the arguments must be given.
+    """Return the action of a rule which answers, of exactly one of the arguments.
 
     Raises:
-        ValueError: If they're none or several, or a code doesn't exist.
+        ValueError: If none or several are given, or a code doesn't exist.
         TypeError: If responses aren't of the kind's type.
     """
     if sum(argument is not None for argument in (respond, fail, status)) != 1:
@@ -154,10 +159,10 @@ def cut(
     at: Moment | None,
     fail: FailWith | None,
 ) -> RuleCut:
-    """Return how a stream is broken.
+    """Return the cut of a stream.
 
     Raises:
-        ValueError: If that isn't possible with streams of the kind.
+        ValueError: If streams of the kind can't be cut so.
     """
     if sum(argument is not None for argument in (after_messages, after_bytes, at)) != 1:
         raise ValueError("exactly one of after_messages, after_bytes and at is expected")
@@ -217,15 +222,15 @@ class RequestRule:
 
     kind: RequestKind
     action: object
-    """What it does with a request; None lets the request pass."""
+    """Action on a request; None lets the request pass."""
     journal: JournalRule | None = None
-    """Journals whose requests it's for; None is for all."""
+    """Journals whose requests match; None is all."""
     where: Callable[[Any], bool] | None = None
     """Predicate of requests."""
     times: int | None = None
-    """How many requests it's for; None is for all until it's removed."""
+    """Number of requests after which the rule ends; None is no end."""
     hits: int = 0
-    """How many requests it was applied to."""
+    """Number of requests which the rule was applied to."""
     serial: int = field(default=0)
     """Its place in the order of rules."""
 
@@ -260,7 +265,7 @@ class RuleBook:
         return iter(list(self._rules.values()))
 
     def add(self, rule: RequestRule) -> None:
-        """Add a rule, behind all others.
+        """Add a rule after all others.
 
         Raises:
             ValueError: If its kind doesn't exist.
@@ -279,7 +284,7 @@ class RuleBook:
             self.kinds = frozenset(rule.kind for rule in self)
 
     def next(self, kind: RequestKind, request: Message, after: int) -> RequestRule | None:
-        """Return the first rule for a request behind the one of serial number `after`."""
+        """Return the first rule for a request after the one of serial number `after`."""
         for rule in self:
             # A predicate may remove rules, its own among them.
             is_next = rule.serial > after and rule in self and rule.matches(kind, request)
@@ -320,27 +325,38 @@ def _is_named(rule: JournalRule, name: str) -> bool:
 # How they're carried out
 
 
+class CutError(Exception):
+    """A stream is cut, and is to end as if it were complete."""
+
+
 class CutCounter:
-    """Counts messages and bytes of a stream up to its cut."""
+    """Counts messages and bytes of a stream up to its cut, if there's one."""
 
     __slots__ = ("_bytes", "_cut", "_messages")
 
-    def __init__(self, cut: RuleCut) -> None:
+    def __init__(self, cut: RuleCut | None) -> None:
         self._cut = cut
         self._messages = 0
         self._bytes = 0
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the stream is to be cut before anything else of it."""
-        messages, content = self._cut.after_messages, self._cut.after_bytes
-        return (messages is not None and self._messages >= messages) or (
+    def check(self) -> None:
+        """Check that more of the stream is before the cut.
+
+        Raises:
+            RpcError: If the stream is to fail here.
+            CutError: If it's to end here.
+        """
+        if (cut := self._cut) is None:
+            return
+        messages, content = cut.after_messages, cut.after_bytes
+        if (messages is not None and self._messages >= messages) or (
             content is not None and self._bytes >= content
-        )
+        ):
+            raise CutError if cut.failure is None else cut.failure.error()
 
     def room(self, length: int) -> int:
         """Return how many bytes of a message of `length` are before the cut."""
-        if self._cut.after_bytes is None:
+        if self._cut is None or self._cut.after_bytes is None:
             return length
         return min(length, self._cut.after_bytes - self._bytes)
 
@@ -349,15 +365,25 @@ class CutCounter:
         self._messages += 1
         self._bytes += length
 
+    def reach(self, moment: Moment) -> None:
+        """Reach a moment of an append.
+
+        Raises:
+            RpcError: If the append is cut there.
+        """
+        if self._cut is not None and self._cut.at == moment:
+            assert self._cut.failure is not None, "an append which is cut has to fail"
+            raise self._cut.failure.error()
+
 
 def completed(
     kind: RequestKind, responses: Sequence[Any], routed: pb.Header, unrouted: pb.Header
 ) -> list[Any]:
-    """Return copies of responses, with the parts which clients insist on.
+    """Return copies of responses, with the parts which clients require.
 
     Args:
         kind: Kind of the request.
-        responses: What a rule answers.
+        responses: Responses of a rule.
         routed: Header for journals which the broker serves.
         unrouted: Header for anything else.
     """

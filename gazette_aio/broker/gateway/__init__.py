@@ -1,4 +1,4 @@
-"""The HTTP gateway: journals over plain HTTP, a JSON form of two RPCs, and diagnostics.
+"""HTTP gateway: journals over plain HTTP, a JSON form of two RPCs, and diagnostics.
 
 The library behind it is imported when a gateway binds its address, not before.
 """

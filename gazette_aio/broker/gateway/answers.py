@@ -1,4 +1,4 @@
-"""Statuses and headers which tell the outcome of a read or an append in HTTP's terms."""
+"""Statuses and headers of reads and appends over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pairs = list[tuple[str, str]]
 """Headers, in the order in which they're sent."""
 
 CLOSE_ERROR: Final = "X-Close-Error"
-"""Trailer which tells why a body ended."""
+"""Trailer with the reason why a body ended."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 
@@ -98,9 +98,9 @@ def append_error(response: pb.AppendResponse) -> str:
 
 
 def content_type(content: bytes) -> str:
-    """Return the type of a body, by how it begins: text, or just bytes.
+    """Return the content type of a body, by its beginning: text, or bytes.
 
-    Content of journals is anyone's: it's never called a type which a browser would execute.
+    Anybody may have written a journal: no type is returned which a browser would execute.
     """
     if _BINARY.search(content[:_SNIFFED_BYTES]):
         return "application/octet-stream"
@@ -108,7 +108,7 @@ def content_type(content: bytes) -> str:
 
 
 def header_value(text: str) -> str:
-    """Return a text as the value of a header, or a trailer: on one line, and of ASCII."""
+    """Return a text as the value of a header or a trailer: one line of ASCII."""
     return _CONTROL.sub(" ", text)
 
 

@@ -1,4 +1,4 @@
-"""What the gateway adds to connections, requests and responses of its HTTP library."""
+"""Connections, requests and responses of the gateway, on its HTTP library."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class TruncatedBodyError(Exception):
 class GatewayConnection(web.RequestHandler):
     """A connection of a client.
 
-    A client which closes its side only may still wait for answers, and one which is gone looks the
-    same. So what ends by itself is answered, and what could go on for ever is ended.
+    A client which closes its side may still wait for answers, and one which is gone looks the
+    same. So answers which end by themselves are completed, and endless ones are ended.
     """
 
     def __init__(self, server: GatewayServer, **options: Any) -> None:
@@ -49,18 +49,14 @@ class GatewayConnection(web.RequestHandler):
         self._endless = False
 
     def begin(self, body: StreamReader) -> None:
-        """Note that a request is being answered.
-
-        Args:
-            body: Body of the request.
-        """
+        """Note that the request with a body is being answered."""
         self._stop_waiting()
         self._body = body
         if self._half_closed or self._has_further:
             self._truncate(body)
 
     def endless(self) -> None:
-        """Note that the answer may go on for as long as the client is there.
+        """Note that the answer may last for as long as the client is there.
 
         Raises:
             ConnectionResetError: If it's gone already.
@@ -70,7 +66,7 @@ class GatewayConnection(web.RequestHandler):
         self._endless = True
 
     def finish(self) -> None:
-        """Note that the request has its answer, but for what's left to write of it."""
+        """Note that the request is answered. The end of the answer may be left to write."""
         self._body = None
         self._endless = False
         if self._half_closed:
@@ -121,7 +117,7 @@ class GatewayConnection(web.RequestHandler):
 
     @property
     def _has_further(self) -> bool:
-        """Whether the library holds messages behind the present one."""
+        """Whether the library holds messages after the present one."""
         return bool(self._messages)
 
     @property
@@ -168,12 +164,12 @@ class GatewayConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Log what a client caused; the gateway logs its own failures."""
+        """Log a failure which a client caused. The gateway logs its own."""
         _logger.debug(*args, **kwargs)
 
 
 async def ask_for_body(request: web.BaseRequest) -> None:
-    """Tell a client which waits for it that its body is welcome.
+    """Let a client send its body, if it waits for `100 Continue`.
 
     Cancellation: safe.
     """
@@ -198,7 +194,7 @@ class GatewayRequest(web.BaseRequest):
 
 
 class GatewayServer(web.Server):
-    """Accepts connections, and hands their requests to a function.
+    """Accepts connections, and calls a function with each request.
 
     Args:
         answer: Answers a request; cancelled when the client is gone.
@@ -259,14 +255,9 @@ class GatewayServer(web.Server):
 
 
 class TrailedResponse(web.StreamResponse):
-    """A response whose body is flushed chunk by chunk, and ends with a trailer that tells why.
+    """A response whose body is flushed chunk by chunk, and ends with a trailer of the reason.
 
-    Clients of HTTP/1.0, which knows no trailers, get the body alone.
-
-    Args:
-        request: The request.
-        status: The status.
-        headers: The headers.
+    HTTP/1.0 has no trailers: its clients get the body alone.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Listens for requests over HTTP."""
+"""HTTP gateway of a broker: its address, its start and its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class HttpGateway:
     """Serves journals, diagnostics, and the JSON form of two RPCs over HTTP/1.1.
 
     Args:
-        core: The broker.
         allow_origins: Origins whose scripts may use the JSON form from a browser.
         allow_unauthenticated: Whether GET, HEAD and PUT of journals need no token though the broker
             has keys. A token which is sent is checked nonetheless.
@@ -64,7 +63,7 @@ class HttpGateway:
         Args:
             host: Address to listen on; empty is all of them.
             port: The port; zero takes any free one.
-            tls: What makes it HTTPS.
+            tls: Context of HTTPS; None is plain HTTP.
 
         Raises:
             ConfigurationError: If the address can't be listened on.
@@ -99,7 +98,7 @@ class HttpGateway:
         await self._listener.start_serving()
 
     async def stop(self, grace: float) -> None:
-        """Stop to listen, and end what's being answered after `grace` seconds. Idempotent.
+        """Stop listening, and end requests after `grace` seconds. Idempotent.
 
         Cancellation: safe — call again.
         """

@@ -1,9 +1,10 @@
-"""GET, HEAD and PUT of journals."""
+"""Routes of journals: GET, HEAD and PUT."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -31,26 +32,19 @@ from gazette_aio.serving.calls import CountedCall
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.gateway.target import RequestTarget
     from gazette_aio.broker.service.append import AppendMessage
 
 
-class Authorize(Protocol):
-    """Returns the claims of a request."""
-
-    def __call__(self, request: web.BaseRequest, capability: pb.Capability, /) -> pb.Claims:
-        """Return the claims, or raise an RpcError if it isn't authorized."""
-        ...
+Authorize = Callable[[web.BaseRequest, pb.Capability], pb.Claims]
+"""Returns the claims of a request, or raises an RpcError if it isn't authorized."""
 
 
 class JournalRoutes:
     """Answers requests for journals.
 
     Args:
-        core: The broker.
         authorize: Authorizes requests.
     """
 
@@ -92,8 +86,9 @@ class JournalRoutes:
             connection_of(request).endless()
         answer = _ReadAnswer(request, target.path)
         try:
-            with CountedCall(self._core.metrics, "Read", lambda: request.remote):
-                await _run(self._core, claims, message, answer)
+            counted = CountedCall(self._core.metrics, "Read", lambda: request.remote)
+            with counted, contextlib.suppress(_ReadEndedError):
+                await serve_read(self._core, claims, message, answer.send)
         except RpcError as error:
             if not answer.begun:
                 return _refusal(error)
@@ -126,7 +121,7 @@ class _ReadEndedError(Exception):
 
 
 class _ReadAnswer:
-    """The response to a GET or HEAD, as it's being made."""
+    """The response to a GET or HEAD, while it's being made."""
 
     def __init__(self, request: web.BaseRequest, path: str) -> None:
         self.relay = ReadRelay()
@@ -183,13 +178,6 @@ class _ReadAnswer:
         response.headers["Content-Type"] = content_type(content)
         await response.prepare(self._request)
         return response
-
-
-async def _run(
-    core: BrokerCore, claims: pb.Claims, message: pb.ReadRequest, answer: _ReadAnswer
-) -> None:
-    with contextlib.suppress(_ReadEndedError):
-        await serve_read(core, claims, message, answer.send)
 
 
 async def _append_messages(

@@ -1,4 +1,4 @@
-"""The JSON form of messages: requests, responses one to a line, and errors."""
+"""JSON form of messages: requests, responses one to a line, and errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SYNTAX: Final = {
 
 
 class JsonError(Exception):
-    """A document isn't JSON, or isn't the form of a message; the text is what the client's told."""
+    """A document isn't JSON, or isn't the form of a message. The text is for the client."""
 
 
 def parse_message(cls: type[M], document: bytes) -> M:
@@ -97,17 +97,12 @@ def parse_message(cls: type[M], document: bytes) -> M:
 
 
 def result_line(message: Message) -> bytes:
-    """Return the line of a response: all its fields, also those which have their default."""
+    """Return the line of a response: all its fields, also those of default values."""
     return _dump({"result": message_form(message)}) + b"\n"
 
 
 def stream_error(text: str, code: str) -> bytes:
-    """Return the document of a stream's error.
-
-    Args:
-        text: What the client is told.
-        code: Name of the gRPC code.
-    """
+    """Return the document of a stream's error, by the name of its gRPC code."""
     status = code_status(code)
     return _dump(
         {
@@ -123,12 +118,7 @@ def stream_error(text: str, code: str) -> bytes:
 
 
 def request_error(text: str, code: str) -> bytes:
-    """Return the document of a request's error, before it's an RPC.
-
-    Args:
-        text: What the client is told.
-        code: Name of the gRPC code.
-    """
+    """Return the document of a request which isn't an RPC, by the name of its gRPC code."""
     return _dump({"code": _CODES[code], "message": text, "details": []})
 
 

@@ -1,4 +1,4 @@
-"""List and Read in JSON, one message to a line."""
+"""Routes of the JSON form: List and Read, one message to a line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class JsonRoutes:
     """Answers requests for the JSON form of RPCs.
 
     Args:
-        core: The broker.
         allow_origins: Origins whose scripts may use it from a browser.
     """
 

@@ -1,4 +1,4 @@
-"""Queries of requests for journals, decoded strictly: what isn't known is an error."""
+"""Queries of requests for journals, decoded strictly: an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -18,21 +18,18 @@ _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
 
 class QueryError(Exception):
-    """A query is invalid; the text is what the client is told."""
+    """A query is invalid. The text is for the client."""
 
 
 class ReadQuery(NamedTuple):
-    """What the query of a read asks for."""
+    """Query of a read."""
 
     offset: int = 0
     block: bool = False
 
 
 def parse_read_query(query: str) -> ReadQuery:
-    """Parse `offset` and `block`, in any case. The last one of a key counts; empty is the default.
-
-    Args:
-        query: The query, without its question mark.
+    """Parse `offset` and `block`, in any case. The last value of a key counts, if it isn't empty.
 
     Raises:
         QueryError: If a key isn't known, or a value can't be converted.

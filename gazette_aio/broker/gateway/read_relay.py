@@ -1,11 +1,11 @@
-"""Turns the responses of a read into one HTTP response.
+"""Relay of a read: the responses of the broker as one HTTP response.
 
     OPENING --metadata, OK--> STREAMING --content--> STREAMING
        |                          |
        +--another status--> ENDED <--another status, or a jump of the offset
 
-A first response may be at another offset than was asked for: its headers tell so. A later jump
-can't be told any more, and ends the body.
+A first response may be at another offset than was asked for, which its headers say. After a later
+jump there's no header to say so, and the body ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers requests: to which of the gateway's parts they go, and what becomes of failures."""
+"""Routes of the gateway: which part of it answers a request, and how failures are answered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class GatewayRoutes:
     """Answers requests.
 
     Args:
-        core: The broker.
         allow_origins: Origins whose scripts may use the JSON form from a browser.
         allow_unauthenticated: Whether journals are served to clients without a token.
     """
@@ -59,7 +58,7 @@ class GatewayRoutes:
         """Answer a request.
 
         Raises:
-            ConnectionError: If the client is gone, or has to see that the answer isn't whole.
+            ConnectionError: If the client is gone, or the answer can't be completed.
 
         Cancellation: aborts — the connection has to be closed.
         """
@@ -82,7 +81,7 @@ class GatewayRoutes:
             self._tasks.discard(task)
 
     async def finish(self, grace: float) -> None:
-        """Wait for requests which are being answered, and cancel them after `grace` seconds.
+        """Wait for present requests, and cancel them after `grace` seconds.
 
         Cancellation: safe.
         """
@@ -117,7 +116,7 @@ class GatewayRoutes:
         return await self._journals.answer(request, RequestTarget(path, target.query))
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
-        """Return the counters, with the write heads of those journals which the client may list."""
+        """Return the counters, with the write heads of journals which the client may list."""
         stats = self._core.metrics.snapshot()
         try:
             claims = self._claims(request, pb.Capability.LIST)
@@ -128,12 +127,12 @@ class GatewayRoutes:
             stats["gazette_write_head"] = {
                 replica.name: replica.head.offset
                 for replica in self._core.replicas
-                if visible is None or visible(replica.item.labels)
+                if visible is None or visible(replica.life.item.labels)
             }
         body = metrics_text(stats).encode("utf-8", "replace")
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    def _claims(self, request: web.BaseRequest, capability: pb.Capability, /) -> pb.Claims:
+    def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:
         header = request.headers.get("Authorization") or None
         if header is None and self._allow_unauthenticated:
             return pb.Claims(capability=capability)

@@ -1,4 +1,4 @@
-"""Targets of HTTP requests: the path a request is for, and where it's sent if that isn't clean."""
+"""Targets of HTTP requests: the unescaped path, and the redirect of one which is not clean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'"
 
 
 class TargetError(Exception):
-    """A target can't be parsed; the text tells why."""
+    """A target can't be parsed. The text is the reason."""
 
 
 class RequestTarget(NamedTuple):
@@ -46,9 +46,9 @@ def parse_target(text: str) -> RequestTarget:
 
 
 def redirect(target: RequestTarget) -> str | None:
-    """Return the location which an unclean path is redirected to, None if the path is clean.
+    """Return the location to which an unclean path is redirected, None if the path is clean.
 
-    A slash at the end is kept: what it means is judged with the journal's name.
+    A slash at the end is kept, for the validation of the journal's name.
     """
     path = target.path
     if path[:1] != "/":
@@ -65,7 +65,7 @@ def redirect(target: RequestTarget) -> str | None:
 
 
 def redirect_page(location: str, reason: str) -> str:
-    """Return the page of a redirect, for those who read it."""
+    """Return the page of a redirect, for people."""
     return f'<a href="{location.translate(_HTML)}">{reason}</a>.\n\n'
 
 

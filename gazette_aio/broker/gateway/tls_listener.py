@@ -1,4 +1,4 @@
-"""Listens for connections over TLS."""
+"""Listener for connections over TLS."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _BACKLOG = 100
 
 
 class TlsListener:
-    """Accepts connections, and hands them over when TLS is agreed on.
+    """Accepts connections, and starts their protocol after the handshake.
 
-    A server of the event loop does so too, but doesn't know the connections which are about to
-    agree, and couldn't end them.
+    A server of the event loop doesn't know the connections which are in their handshake, and can't
+    end them.
 
     Args:
         sockets: Bound sockets, which are closed at the end.
         factory: Makes the protocol of a connection.
-        context: What's shown to clients, and asked of them.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class TlsListener:
             self._loop.add_reader(each, self._accept, each)
 
     def close(self) -> None:
-        """Stop to listen, and end connections which weren't handed over yet. Idempotent."""
+        """Stop listening, and end the connections in their handshake. Idempotent."""
         for pause in self._pauses.values():
             pause.cancel()
         for each in self.sockets:
@@ -76,7 +75,7 @@ class TlsListener:
         self._accepted.clear()
 
     async def wait_closed(self) -> None:
-        """Wait for the end of what `close` has ended.
+        """Wait for the end of the handshakes.
 
         Cancellation: safe.
         """

@@ -1,4 +1,4 @@
-"""What every part of a broker stands on: options, clock, scheduler, workers, files, log records.
+"""Base of all parts of a broker: options, clock, scheduler, workers, files, log records.
 
-Imports `aio` and `protocol`.
+Imports `serving`, `aio` and `protocol`.
 """

@@ -1,9 +1,8 @@
-"""The clock of a broker: Unix time, and timers, both of which tests can move.
+"""Clock of a broker: Unix time and timers, both of which tests can move.
 
-It's the one source of time for what a broker does by itself: pulses, flush intervals, refreshes of
-stores, retries of persisting, health checks, ends of tokens, and the delay of watches, of which
-there's none while it's frozen. Rates of appends are measured in real time, as are the grace of a
-stop and everything that a client does.
+It's the source of time of pulses, flush intervals, refreshes of stores, retries of persisting,
+health checks, ends of tokens, and of the delay of watches, which is zero while the clock is frozen.
+Rates of appends, the grace of a stop, and clients are measured in real time.
 """
 
 from __future__ import annotations
@@ -60,10 +59,9 @@ class ManualClock:
         return self._follow is None
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward; what becomes due by that is due now.
+        """Move the clock forward, which makes timers due.
 
-        Work which is due begins at the next turn of the event loop: `BrokerControl.settled` waits
-        for its end.
+        Due work begins at the next turn of the event loop; `BrokerControl.settled` waits for it.
 
         Raises:
             ValueError: If `seconds` is negative, or not finite.
@@ -78,7 +76,7 @@ class ManualClock:
         self._rearm()
 
     def freeze(self) -> None:
-        """Stop to follow another clock: only `advance` moves this one from now on."""
+        """Stop following another clock: from now on only `advance` moves this one."""
         if self._follow is not None:
             self._unix, self._elapsed = self(), self.monotonic()
             self._follow = None
@@ -91,16 +89,16 @@ class ManualClock:
         return self._elapsed if self._follow is None else _loop_time() + self._shift
 
     def loop_time(self, when: float) -> float:
-        """Return when a time of the timers comes, as a time of the loop, if nobody moves the clock.
+        """Return when a time of `monotonic` comes in the loop's time, unless the clock is moved.
 
-        It's infinite for a time which comes only by `advance`.
+        Infinite for a time which comes only by `advance`.
         """
         if self._follow is not None:
             return when - self._shift
         return _loop_time() if when <= self._elapsed else math.inf
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        """Call a function once a time of `monotonic` has come; cancel the timer in the end."""
+        """Call a function at a time of `monotonic`. Always cancel the timer in the end."""
         timer = Timer(self, when, callback)
         self._timers.add(timer)
         timer.arm()
@@ -131,7 +129,7 @@ class ManualClock:
 
 
 class Timer:
-    """A call which a clock owes."""
+    """A call at a time of a clock."""
 
     __slots__ = ("_callback", "_clock", "_handle", "_loop", "when")
 
@@ -143,7 +141,7 @@ class Timer:
         self._handle: asyncio.Handle | None = None
 
     def arm(self) -> None:
-        """Have the loop make the call when it's due by the clock as it runs now."""
+        """Schedule the call in the loop, by the clock as it runs now."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -168,7 +166,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A time of a clock up to which something may go on."""
+    """A time of a clock at which something has to end."""
 
     clock: ManualClock
     when: float
@@ -180,7 +178,7 @@ class Deadline:
 
     @property
     def loop_time(self) -> float:
-        """When it comes, as a time of the loop, if nobody moves the clock."""
+        """Time of the loop at which it comes, unless the clock is moved."""
         return self.clock.loop_time(self.when)
 
     async def wait(self, event: asyncio.Event) -> bool:

@@ -1,4 +1,4 @@
-"""The operations on files which durability rests on, behind one seam.
+"""File operations on which durability rests, behind one seam.
 
 Tests replace `FileOps` to fail operations, or to lose what wasn't synced. All methods block; those
 which may take long are called in worker threads.
@@ -13,6 +13,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
@@ -93,6 +94,16 @@ class FileOps:
         return os.fstat(descriptor).st_size
 
 
+@contextlib.contextmanager
+def opened(files: FileOps, path: Path, flags: int) -> Generator[int]:
+    """Yield the descriptor of a file, and close it in the end."""
+    descriptor = files.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        files.close(descriptor)
+
+
 def make_durable_directory(files: FileOps, path: Path, *, sync: bool) -> None:
     """Make a directory and its parents, if they're missing, and their names durable."""
     missing: list[Path] = []
@@ -115,14 +126,11 @@ def os_error_text(error: OSError, operation: str = "", path: str | Path = "") ->
 def write_durably(files: FileOps, path: Path, data: bytes, *, sync: bool) -> None:
     """Replace a file as a whole: readers and crashes find the old or the new content."""
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        try:
+        with opened(files, temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             files.pwrite(descriptor, data, 0)
             if sync:
                 files.datasync(descriptor)
-        finally:
-            files.close(descriptor)
         files.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -8,17 +8,15 @@ from gazette_aio.serving.calls import CallCounts
 class BrokerMetrics(CallCounts):
     """Counters, each a plain number."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.spool_commits = 0
-        self.spool_commit_bytes = 0
-        self.spool_rollbacks = 0
-        self.spool_rollback_bytes = 0
-        self.spool_completed = 0
-        self.spool_persisted = 0
-        self.store_put_bytes = 0
-        self.store_list_items = 0
-        self.store_health_checks = 0
+    spool_commits = 0
+    spool_commit_bytes = 0
+    spool_rollbacks = 0
+    spool_rollback_bytes = 0
+    spool_completed = 0
+    spool_persisted = 0
+    store_put_bytes = 0
+    store_list_items = 0
+    store_health_checks = 0
 
     def snapshot(self) -> dict[str, object]:
         """Return all counters as a dictionary of plain values."""

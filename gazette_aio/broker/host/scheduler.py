@@ -1,4 +1,4 @@
-"""Timers of all journals, in one heap with one task."""
+"""Scheduler of background work: the timers of all journals, in one heap with one task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_RUNNING = 16
 
 
 class _Lane:
-    """Work of one kind which is due: what runs, and what waits for it."""
+    """Due work of one lane."""
 
     __slots__ = ("running", "waiting")
 
@@ -32,12 +32,7 @@ class _Lane:
 
 
 class Scheduler:
-    """Runs work at times of the broker's clock; the task exists only while something is due.
-
-    Args:
-        background: Owner of the tasks.
-        clock: The clock.
-    """
+    """Runs work at times of the broker's clock; the task exists only while something is due."""
 
     def __init__(self, background: Background, clock: ManualClock) -> None:
         self._background = background
@@ -59,8 +54,8 @@ class Scheduler:
             seconds: How long after now.
             name: Name of its task.
             work: The work.
-            lane: What it may have to wait for, as the URL of a store which may be silent: little
-                work of one lane runs at the same time, and none waits for that of another.
+            lane: What the work may have to wait for, as the URL of a store. The work of a lane is
+                bounded, and doesn't wait for that of another lane.
         """
         when = self._clock.monotonic() + seconds
         heapq.heappush(self._heap, (when, next(self._count), name, work, lane))
@@ -107,7 +102,7 @@ class Scheduler:
             await asyncio.sleep(0)  # Very much may be due at once.
 
     def _start(self, key: str, lane: _Lane) -> None:
-        """Start what may run of a lane."""
+        """Start the work of a lane, up to its bound."""
         while lane.waiting and lane.running < MAX_RUNNING:
             name, work = lane.waiting.popleft()
             if (task := self._background.start(work(), name)) is None:

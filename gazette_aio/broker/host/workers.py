@@ -66,6 +66,17 @@ class Workers:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    """Give a future its result or error, unless it's done. Nobody has to retrieve the error."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+        future.exception()
+
+
 async def wait_until(event: asyncio.Event, until: Deadline | None) -> bool:
     """Wait for an event up to a time; return whether it came.
 

@@ -1,4 +1,4 @@
-"""Writes the content of one append to its spool: a little of it at once, more in a worker thread.
+"""Writer of one append's content: a little of it at once, more in a worker thread.
 
 The thread writes and hashes batches while the next chunks are received.
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from gazette_aio.broker.journal.spool import Spool
 
 INLINE_BYTES = 64 << 10
-"""Content of an append up to which it's written at once."""
+"""Most content of an append which is written at once."""
 LEAST_BYTES = 512 << 10
-"""Content which is worth a thread, as long as more is to come."""
+"""Least content which is written in a thread, as long as more is to come."""
 BATCH_BYTES = 1 << 20
 MAX_PENDING_BYTES = 4 << 20
 CHUNK_BYTES = 256
-"""Memory which a chunk takes besides its content; it counts in all the above but the batches."""
+"""Memory which a chunk takes besides its content. Counted in all sizes but that of batches."""
 _JOB_BATCHES = 2
-"""Batches after which the thread is left to others."""
+"""Most batches of one job: others wait for the thread."""
 
 
 class AppendWriter:
@@ -130,8 +130,8 @@ class AppendWriter:
     def _next_batch(self) -> tuple[bytes | memoryview, int]:
         """Take chunks which fit a batch, or a longer one; return it, and what it counted for.
 
-        They're joined, so that the thread competes for the interpreter a few times per batch rather
-        than per chunk; and always in the same memory, which the processor then has at hand.
+        Joined, they cost the thread a few switches of the interpreter per batch rather than per
+        chunk. They always take the same memory, which stays in the processor's caches.
         """
         chunks = self._chunks
         first = chunks.popleft()

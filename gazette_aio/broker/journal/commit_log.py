@@ -1,4 +1,4 @@
-"""Records of a journal's commit log, which tells how much of its content counts.
+"""Records of a journal's commit log, which says how much of its content counts.
 
 Each fragment of a journal has a content file and a log beside it. The log opens with BEGIN, and
 has a COMMIT for each append with the SHA-1 of its content, so that the two files may reach the disk

@@ -1,4 +1,4 @@
-"""The content file of a fragment, shared by its writer and its readers."""
+"""Content file of a fragment, shared by its writer and its readers."""
 
 from __future__ import annotations
 

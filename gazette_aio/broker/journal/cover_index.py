@@ -1,4 +1,4 @@
-"""The set of fragments which cover a journal, and how reads are answered from it.
+"""Cover set of a journal's fragments, and the query by which reads are answered.
 
 Members are kept in order of begin and end, both strictly ascending, and none lies inside another:
 of the members which cover an offset, the one found is that which reaches furthest.
@@ -23,22 +23,14 @@ _RUN_MEMBERS = 4096
 
 
 class Extent(Protocol):
-    """What a cover set needs to know about a fragment."""
+    """Extent of a fragment. Not changed while it's in a set."""
 
-    @property
-    def begin(self) -> int:
-        """First offset."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """Offset behind the last byte."""
-        ...
-
-    @property
-    def mod_time(self) -> int:
-        """Modification time in Unix seconds of a persisted fragment, zero of a local one."""
-        ...
+    begin: int
+    """First offset."""
+    end: int
+    """Offset behind the last byte."""
+    mod_time: int
+    """Modification time in Unix seconds of a persisted fragment, zero of a local one."""
 
 
 E = TypeVar("E", bound=Extent)
@@ -47,8 +39,8 @@ E = TypeVar("E", bound=Extent)
 class CoverSet(Generic[E]):
     """Ordered fragments of a journal, none of which lies inside another.
 
-    Numbers are kept in columns, and subclasses may keep members in a packed form: a set of very
-    many fragments is then made of few objects, which it takes no time to drop as a whole.
+    Numbers are kept in columns, and subclasses may pack members: a set of very many fragments is
+    then made of few objects, and dropping it takes no time.
     """
 
     __slots__ = ("_begins", "_ends", "_members", "_mod_times")
@@ -185,7 +177,7 @@ class Hit(NamedTuple, Generic[E]):
 
     member: E
     offset: int
-    """Offset to read at, which may be behind the one asked for."""
+    """Offset to read at, which may be greater than the one asked for."""
 
 
 def query(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 BANK_SECONDS = 10
 QUANTUM_MILLIS = 50
-"""How often a waiting append is to be looked at."""
+"""Interval at which a waiting append is looked at."""
 
 _NEVER_MILLIS = 10**10
 
@@ -78,7 +78,7 @@ class FlowControl:
         return self.spent > 0 or self.min_rate == 0
 
     def skip(self, now_millis: int) -> None:
-        """Account for time which the broker took, and which isn't held against the client."""
+        """Account for time which the broker took, and which the client isn't charged for."""
         elapsed = now_millis - self.journal.last_millis
         if elapsed > 0:
             self._credit(elapsed)
@@ -106,7 +106,7 @@ class FlowControl:
         return self.journal.last_millis + left + QUANTUM_MILLIS
 
     def hold_millis(self) -> int:
-        """Return for how long to hold the present chunk before the next tick."""
+        """Return how long to hold the present chunk before the next tick."""
         if self.charge == 0:
             return 0
         needed = -(-self.charge * 1000 // max(self.max_rate, 1))

@@ -39,7 +39,7 @@ class IndexEntry:
 
 
 class FragmentCover(CoverSet[IndexEntry]):
-    """Fragments of a journal; those which were listed are packed until somebody looks at them."""
+    """Fragments of a journal. Listed ones are packed until somebody looks at them."""
 
     __slots__ = ("_journal", "_stores")
 
@@ -77,7 +77,7 @@ class FragmentCover(CoverSet[IndexEntry]):
 
 
 def pack(fragment: pb.Fragment, store: int) -> bytes:
-    """Return what's to be kept of a listed fragment other than its extent."""
+    """Return the packed form of a listed fragment, which has all but its extent."""
     head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
     return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
 

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 class JournalLife:
-    """A journal for as long as this broker serves it. Its replica changes it, other parts look.
-
-    Args:
-        item: The journal.
-        directory: Directory of this life.
-    """
+    """A journal and its directory. Only the replica changes it; its parts look at it."""
 
     __slots__ = ("_closed", "_item", "directory", "name")
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.broker.journal.commit_log import EntryKind, Mark, encode_entry
 from gazette_aio.broker.journal.content_file import ContentFile
@@ -35,13 +36,7 @@ _MAX_POSTFIX_LENGTH = 512
 
 
 class Persister:
-    """Complete fragments of a journal, oldest first, on their way to its store.
-
-    Args:
-        runtime: Services of the broker.
-        life: The journal.
-        index: Its index, which learns of what's persisted.
-    """
+    """Complete fragments of a journal, oldest first, which are to be written to its store."""
 
     def __init__(self, runtime: Runtime, life: JournalLife, index: FragmentIndex) -> None:
         self._runtime = runtime
@@ -63,11 +58,11 @@ class Persister:
         return self._lock.locked()
 
     def add(self, fragment: LocalFragment) -> None:
-        """Take a complete fragment, newer than all others."""
+        """Add a complete fragment, newer than all others."""
         self._complete.append(fragment)
 
     def schedule(self, *, failures: int = 0) -> None:
-        """See to it that complete fragments are persisted before long."""
+        """Schedule the persisting of complete fragments, unless it is already."""
         if self._armed or not self._complete or not self._life.first_store:
             return
         self._armed = True
@@ -94,7 +89,7 @@ class Persister:
         self._runtime.scheduler.after(delay, name, work, lane=lane)
 
     def follow_store(self) -> None:
-        """Persist to another store of the spec: a pause after failures was for the other one."""
+        """Follow a change of the store: a pause after failures was for the former one."""
         self._armed = False
         self.schedule()
 
@@ -207,10 +202,7 @@ def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, local.fragment.end)))
     # A mark which couldn't be written in full would hide a record behind it.
     _, end = scan_records(files.read_file(local.log_path))
-    descriptor = files.open(local.log_path, os.O_RDWR)
-    try:
+    with opened(files, local.log_path, os.O_RDWR) as descriptor:
         files.pwrite(descriptor, record, end)
         if sync:
             files.datasync(descriptor)
-    finally:
-        files.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a journal holds after a restart, read back from its files.
+"""Recovery of a journal from its files, after a restart.
 
 Each log is believed up to its first record which isn't whole, and each of its commits only if the
 content file holds what it says. Both files are then cut there, so that what was never acknowledged
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import FoundRecord, scan_records
 from gazette_aio.broker.journal.commit_log import (
     Begin,
@@ -66,11 +67,7 @@ def recover_journal(
 ) -> RecoveredJournal:
     """Recover a journal from its directory, cutting off what was never acknowledged. Blocks.
 
-    Args:
-        files: File operations.
-        directory: Directory of the journal.
-        journal: Its name.
-        sync: Whether to make durable what's found, which may be in the page cache only.
+    With `sync`, recovered content is made durable: it may be in the page cache only.
 
     Raises:
         OSError: If the files can't be read, cut, or made durable.
@@ -182,8 +179,7 @@ def _recover_fragment(
     fragment = _persisted_fragment(entries)
     if fragment is not None:
         return fragment
-    content = files.open(content_path, os.O_RDWR | os.O_CREAT)
-    try:
+    with opened(files, content_path, os.O_RDWR | os.O_CREAT) as content:
         for record, entry in zip(records, entries, strict=True):
             sound = True
             match entry:
@@ -206,15 +202,10 @@ def _recover_fragment(
         _cut(files, content, fragment.end - begin, content_path)
         if sync:
             files.datasync(content)
-    finally:
-        files.close(content)
-    log = files.open(log_path, os.O_RDWR)
-    try:
+    with opened(files, log_path, os.O_RDWR) as log:
         _cut(files, log, log_end, log_path)
         if sync:
             files.datasync(log)
-    finally:
-        files.close(log)
     fragment.log_length = log_end
     if fragment.end > begin:
         fragment.digest = fragment.committed.digest()
@@ -231,7 +222,7 @@ def _decode(records: list[FoundRecord], path: Path) -> list[Entry]:
 
 
 def _persisted_fragment(entries: list[Entry]) -> RecoveredFragment | None:
-    """Return the fragment of a log which says that it's persisted: its content may be removed."""
+    """Return the fragment of a log with a PERSISTED record: its content may be removed."""
     if not entries or not isinstance(entries[0], Begin):
         return None
     fragment = _open_fragment(entries[0])

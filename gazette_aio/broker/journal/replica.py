@@ -25,14 +25,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """A served journal. Each part changes its own state only, and looks at what's before it.
+    """A served journal. Each part changes its own state, and looks at the parts before it.
 
     Args:
-        runtime: Services of the broker.
-        space: The key space.
-        item: The journal.
         directory: Directory of the journal's life.
-        is_listed: Whether it's known that its stores hold nothing.
+        is_listed: Whether the stores are known to hold nothing.
     """
 
     def __init__(
@@ -60,16 +57,6 @@ class Replica:
     def name(self) -> str:
         """Name of the journal."""
         return self.life.name
-
-    @property
-    def item(self) -> JournalItem:
-        """The journal as of now."""
-        return self.life.item
-
-    @property
-    def closed(self) -> bool:
-        """Whether the journal isn't served any more."""
-        return self.life.closed
 
     @property
     def is_settled(self) -> bool:
@@ -117,35 +104,35 @@ class Replica:
     # Fragments
 
     def arm_pulse(self) -> None:
-        """See to it that the fragment in progress is looked at within the pulse interval."""
+        """Schedule a pulse after the pulse interval, unless there's one or no content."""
         spool = self.head.spool
-        if self._pulse_armed or self.closed or spool.end == spool.begin:
+        if self._pulse_armed or self.life.closed or spool.end == spool.begin:
             return
         self._pulse_armed = True
 
         async def work() -> None:
             self._pulse_armed = False
-            if self.closed:
+            if self.life.closed:
                 return
             # An append which holds the journal did the same as it began, and may last very long.
             is_busy = self.head.is_busy
             if not is_busy:
                 await self.pulse()
-            if is_busy or self.item.spec.fragment.flush_interval.seconds > 0:
+            if is_busy or self.life.spec.fragment.flush_interval.seconds > 0:
                 self.arm_pulse()
 
         interval = self._runtime.options.pulse_interval
         self._runtime.scheduler.after(interval, f"pulse {self.name}", work)
 
     async def pulse(self) -> None:
-        """Do what an empty append does: complete the fragment if it's due.
+        """Complete the fragment in progress if it's due, as an append would.
 
         Cancellation: safe.
         """
         async with self.head.exclusive():
             spool = self.head.spool
-            spec = self.item.spec
-            if self.closed or spool.end == spool.begin:
+            spec = self.life.spec
+            if self.life.closed or spool.end == spool.begin:
                 return
             cover = self.index.cover
             if max(cover.end, spec.suspend.offset) > spool.end and may_write(spec.flags):
@@ -170,7 +157,7 @@ class Replica:
         Cancellation: safe.
         """
         async with self.head.exclusive():
-            if self.closed:
+            if self.life.closed:
                 return
             await self.head.synced()
             spool = self.head.spool

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.runtime import Runtime
 
 STOPPED = "resolver has stopped serving local replicas"
-"""What a request is told which would lead to a replica after the broker's end has begun."""
+"""Text of the error of requests for journals while the broker ends."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,13 +32,7 @@ _FLUSHES_AT_ONCE = 8
 
 
 class Replicas:
-    """Replicas by journal. A journal costs nothing here until it's first read or appended to.
-
-    Args:
-        runtime: Services of the broker.
-        space: The key space.
-        data: The broker's directory.
-    """
+    """Replicas by journal. A journal costs nothing here until it's first read or appended to."""
 
     def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
         self.max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
@@ -50,14 +44,14 @@ class Replicas:
         self._opening: dict[Replica, asyncio.Task[None]] = {}
         self._leaving: dict[Path, asyncio.Task[None]] = {}
         self._unopened: set[str] = set()
-        """Journals which aren't open, but may have content of before in their directories."""
+        """Journals which aren't open, but may have content in their directories."""
         self._recent: OrderedDict[Replica, None] = OrderedDict()
         self._unsynced: set[Replica] = set()
         self._interval_armed = False
         self._interval_lock = asyncio.Lock()
         self._ending = False
         self.stopped = False
-        """Whether no journal is served any more."""
+        """Whether journals aren't served any more."""
 
     def __repr__(self) -> str:
         return f"<Replicas open={len(self._replicas)}>"
@@ -81,7 +75,7 @@ class Replicas:
         Cancellation: safe.
         """
         replica = self._replicas.get(item.name)
-        if replica is None or replica.item.create_revision != item.create_revision:
+        if replica is None or replica.life.item.create_revision != item.create_revision:
             if self.stopped:
                 raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
@@ -125,16 +119,16 @@ class Replicas:
             raise
         finally:
             self._opening.pop(replica, None)
-        if replica.closed:
+        if replica.life.closed:
             return
         self._unopened.discard(replica.name)
         replica.persister.schedule()
         replica.arm_pulse()
 
     async def recover_later(self) -> None:
-        """Open those journals soon which may have content to persist from an earlier run.
+        """Schedule the opening of journals which may have content to persist from an earlier run.
 
-        Directories of journals which exist no more are removed.
+        Directories of deleted journals are removed.
 
         Cancellation: safe.
         """
@@ -234,7 +228,7 @@ class Replicas:
         before: asyncio.Task[None] | None,
         opening: asyncio.Task[None] | None,
     ) -> None:
-        """Wait until a replica which was dropped has let go of its files."""
+        """Wait until a dropped replica doesn't use its files any more."""
         waiting = [task for task in (before, opening) if task is not None]
         if waiting:
             await asyncio.wait(waiting)
@@ -252,8 +246,8 @@ class Replicas:
     # Periodic work
 
     def touched(self, replica: Replica) -> None:
-        """Note that a replica has files open, and close those of the ones used least recently."""
-        if replica.closed:
+        """Note that a replica has opened its files. Close those of the least recently used ones."""
+        if replica.life.closed:
             return
         self._recent[replica] = None
         self._recent.move_to_end(replica)
@@ -314,7 +308,7 @@ class Replicas:
             raise failure
 
     async def sync_rest(self) -> None:
-        """Make durable what was acknowledged and isn't yet, as the broker ends.
+        """Make acknowledged content durable, as the broker ends.
 
         Cancellation: safe.
         """
@@ -325,14 +319,14 @@ class Replicas:
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
                 # One which is closed is synced as it leaves, before its files are another one's.
-                if self.stopped or not replica.closed:
+                if self.stopped or not replica.life.closed:
                     await self._sync_one(replica)
 
     async def _sync_one(self, replica: Replica) -> None:
         if replica in self._unsynced:
             self._unsynced.discard(replica)
             await replica.head.sync_unacknowledged()
-            if replica.closed:
+            if replica.life.closed:
                 replica.head.close_files()
 
     # End

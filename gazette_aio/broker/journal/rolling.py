@@ -1,4 +1,4 @@
-"""When a journal begins its next fragment: as an append starts to stream, never within it."""
+"""Rule of rolling: a journal begins a fragment as an append starts to stream, never within it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SpoolExtent(NamedTuple):
 
 
 def flush_interval_index(unix_seconds: float, interval_seconds: int) -> int:
-    """Return which flush interval since the epoch (UTC) a time belongs to."""
+    """Return the number of the flush interval, since the epoch (UTC), of a time."""
     return int(unix_seconds) // interval_seconds
 
 

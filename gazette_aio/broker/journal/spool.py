@@ -1,4 +1,4 @@
-"""The fragment in progress of a journal: its content file, its commit log, and an uncommitted tail.
+"""Spool of a journal: the fragment in progress, its commit log, and an uncommitted tail.
 
     begin ------------------- end ----------- end + delta
       committed content         content of the append in progress
@@ -37,7 +37,6 @@ class Spool:
     """Fragment in progress.
 
     Args:
-        files: File operations.
         directory: Directory of the journal; made when the first content arrives.
         journal: Name of the journal.
         begin: First offset of the fragment.
@@ -192,7 +191,7 @@ class Spool:
         self._fragment_hash = self._committed.copy() if self.end > self.begin else self._append_hash
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Write content behind what the append has written so far; the files are open.
+        """Write further content of the append; the files are open.
 
         Raises:
             OSError: If it can't be written; the append must be rolled back.

@@ -33,11 +33,7 @@ class StoreListing:
     """Listings of the stores of one journal: on demand, and periodically while it's used.
 
     Args:
-        runtime: Services of the broker.
-        space: The key space.
-        life: The journal.
-        index: Its index, which adopts what the stores hold.
-        is_listed: Whether it's known that there's nothing to list.
+        is_listed: Whether the stores are known to hold nothing.
     """
 
     def __init__(
@@ -77,9 +73,9 @@ class StoreListing:
         return self._error
 
     async def use(self) -> None:
-        """Note that the journal is used. List its stores first if nobody has used it for long.
+        """Note that the journal is used. List its stores if nobody has used it for long.
 
-        Cancellation: safe — who comes next lists them.
+        Cancellation: safe — the next use lists them.
         """
         self._used = True
         if self._idle:
@@ -88,7 +84,7 @@ class StoreListing:
     async def begin(self) -> None:
         """List the stores now, and again whenever the refresh interval is over.
 
-        Cancellation: safe — who uses the journal next lists them.
+        Cancellation: safe — the next use lists them.
         """
         self._idle = False
         self._round += 1
@@ -102,11 +98,11 @@ class StoreListing:
                 self._arm()
 
     def follow_stores(self) -> None:
-        """Have who uses the journal next list its stores, which are others now."""
+        """Follow a change of the stores: the next use lists them."""
         self._idle = True
 
     def follow_interval(self) -> None:
-        """Wait for the refresh interval from now on, which is another one."""
+        """Follow a change of the refresh interval, which begins now."""
         self._round += 1
         if self._life.first_store and not self._idle:
             self._arm()
@@ -120,7 +116,7 @@ class StoreListing:
             await self._refresh()
 
     def _arm(self) -> None:
-        """See to it that the stores are listed again once their interval is over."""
+        """Schedule the next listing, after the refresh interval."""
         interval = self._life.spec.fragment.refresh_interval
         seconds = interval.seconds + interval.nanos / 1e9
         if self._idle:
@@ -174,7 +170,7 @@ class StoreListing:
 
 
 def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]:
-    """Return directories of other journals, relative to that of `journal`, which share a store."""
+    """Return the directories of nested journals in a store, relative to that of `journal`."""
     start = len(journal) + 1
     return frozenset(
         item.name[start:] for item in in_thread_slices(nested) if url in item.spec.fragment.stores

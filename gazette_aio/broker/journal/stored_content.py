@@ -11,18 +11,11 @@ if TYPE_CHECKING:
 
 _INPUT_BYTES = 256 << 10
 _SKIPPED_PIECES = 8
-"""Pieces of up to 1 MiB which are skipped at a time, so that whoever gives up isn't waited for."""
+"""Most pieces, of up to 1 MiB, which are skipped at a time: a reader may give up in between."""
 
 
 class StoredContent:
-    """Content of [begin, end) of a persisted fragment. All methods block.
-
-    Args:
-        store: Store of the fragment.
-        fragment: The fragment.
-        begin: First offset to read.
-        end: Offset behind the last byte to read.
-    """
+    """Content of [begin, end) of a persisted fragment. All methods block."""
 
     def __init__(self, store: FragmentStore, fragment: pb.Fragment, begin: int, end: int) -> None:
         self._store = store
@@ -48,7 +41,7 @@ class StoredContent:
         return self._skip > 0
 
     def skip(self) -> bool:
-        """Drop some of the content ahead of what's to be read; return whether there's more of it.
+        """Drop some of the content before `begin`; return whether there's more to drop.
 
         Raises:
             FragmentError, OSError: As `read`.
@@ -60,7 +53,7 @@ class StoredContent:
         return self._skip > 0
 
     def read(self, limit: int) -> bytes:
-        """Return up to `limit` bytes of content, none at its end, once all is skipped.
+        """Return up to `limit` bytes of content, none at its end. Skip first.
 
         Raises:
             FragmentError: If the file is damaged or short.

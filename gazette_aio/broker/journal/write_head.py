@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.workers import resolve
 from gazette_aio.broker.journal.commit_log import EntryKind
 from gazette_aio.broker.journal.flow_control import FlowBalance
 from gazette_aio.broker.journal.index import IndexEntry
@@ -31,14 +32,7 @@ class ReplicaFailedError(Exception):
 
 
 class WriteHead:
-    """Where a journal is appended to. Content which is durable is published to the index.
-
-    Args:
-        runtime: Services of the broker.
-        life: The journal.
-        index: Its index.
-        persister: Takes complete fragments.
-    """
+    """The end of a journal which appends extend. Durable content is published to the index."""
 
     def __init__(
         self, runtime: Runtime, life: JournalLife, index: FragmentIndex, persister: Persister
@@ -254,7 +248,7 @@ class WriteHead:
                 self._runtime.files.close(descriptor)
 
     def close_files(self) -> None:
-        """Close files which nobody writes to at present."""
+        """Close the files, unless somebody writes to them."""
         if not self.is_busy:
             self._spool.close()
 
@@ -270,7 +264,7 @@ class WriteHead:
                 except ReplicaFailedError as error:
                     failure = error
                 for request in requests:
-                    _resolve(request, failure)
+                    resolve(request, None, failure)
         finally:
             self._sync_task = None
             if self._life.closed:
@@ -278,7 +272,7 @@ class WriteHead:
             stopped = ReplicaFailedError(self._failure or "broker is stopping")
             requests, self._sync_requests = [*requests, *self._sync_requests], []
             for request in requests:
-                _resolve(request, stopped)
+                resolve(request, None, stopped)
 
     async def _sync_once(self) -> None:
         # Invariant: after a failure nothing is synced again, as that could succeed without having
@@ -315,13 +309,3 @@ def _discard(spool: Spool) -> None:
         spool.remove()
     except OSError as error:
         _logger.warning("unable to remove an empty fragment", exc_info=error)
-
-
-def _resolve(request: asyncio.Future[None], error: Exception | None) -> None:
-    if request.done():
-        return
-    if error is None:
-        request.set_result(None)
-    else:
-        request.set_exception(error)
-        request.exception()  # Retrieved: the one who asked may be gone.

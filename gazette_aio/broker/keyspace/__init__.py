@@ -1,4 +1,4 @@
-"""The key space: which journals exist, its durable log, and the data directory.
+"""Key space: which journals exist, their durable log, and the data directory.
 
-Imports `broker.host`, `aio` and `protocol`.
+Imports `broker.host`, `serving`, `aio` and `protocol`.
 """

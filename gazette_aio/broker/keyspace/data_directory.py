@@ -1,4 +1,4 @@
-"""The directory of a broker: its lock, its identity, and where things are in it."""
+"""Data directory of a broker: its lock, its identity, and its layout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """What headers say about the key space."""
+    """Identity of a key space, as headers have it."""
 
     cluster_id: int
     member_id: int
     raft_term: int
-    """Raised by each start."""
+    """Incremented by each start."""
     suffix: str
     """Suffix of the broker's process id, unless the options name one."""
 
@@ -37,7 +37,6 @@ class DataDirectory:
     """A locked directory. All methods block.
 
     Args:
-        files: File operations.
         path: The directory; made if it's missing.
         sync: Whether writes are made durable before they return.
     """

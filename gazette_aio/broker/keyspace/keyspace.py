@@ -1,4 +1,4 @@
-"""The key space: specs of all journals, their revisions, and the rules of transactions.
+"""Key space: specs of all journals, their revisions, and the rules of transactions.
 
 Revisions count transactions. A transaction is decided (`decide`) before it's made durable, and
 adopted (`commit`) afterwards; in between nobody may decide another one.

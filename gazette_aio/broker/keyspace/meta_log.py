@@ -1,4 +1,4 @@
-"""The durable form of the key space: a log of transactions, and snapshots which shorten it."""
+"""Log of the key space: its transactions, and the snapshots which shorten it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices
-from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
+from gazette_aio.broker.host.files import (
+    FileOps,
+    make_durable_directory,
+    opened,
+    write_durably,
+)
 from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 
@@ -111,7 +116,6 @@ class MetaLog:
     """Log of the key space in a directory. All methods block.
 
     Args:
-        files: File operations.
         directory: Directory of the log and its snapshots.
         sync: Whether writes are made durable before they return.
     """
@@ -158,7 +162,8 @@ class MetaLog:
             if self._sync:
                 # What was found may be in the page cache only, and is about to be shown.
                 for path in (*snapshots, *written):
-                    _sync_file(self._files, path)
+                    with opened(self._files, path, os.O_RDWR) as descriptor:
+                        self._files.datasync(descriptor)
                 self._files.sync_directory(self._directory)
         except BaseException:
             self.close()
@@ -244,16 +249,5 @@ class MetaLog:
         if not is_last or find_tagged_record(data, end, TAG) is not None:
             raise pb.StoreError(f"{path}: bad record at offset {end}")
         _logger.info("cut a torn transaction", extra={"path": str(path), "offset": end})
-        descriptor = self._files.open(path, os.O_RDWR)
-        try:
+        with opened(self._files, path, os.O_RDWR) as descriptor:
             self._files.truncate(descriptor, end)
-        finally:
-            self._files.close(descriptor)
-
-
-def _sync_file(files: FileOps, path: Path) -> None:
-    descriptor = files.open(path, os.O_RDWR)
-    try:
-        files.datasync(descriptor)
-    finally:
-        files.close(descriptor)

@@ -1,4 +1,4 @@
-"""The key space of a running broker: durable transactions, and who waits for them."""
+"""Key space of a running broker: durable transactions, and waits for revisions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ Adopt = Callable[[KeySpaceTransaction, list[JournalItem]], None]
 
 
 class KeySpaceStore:
-    """Applies transactions one after the other, each durable before it's seen.
+    """Applies transactions one after the other. Each is durable before it's visible.
 
     Args:
         space: The key space as loaded.
-        log: Its log.
         workers: Threads to write in.
         adopt: Called with each transaction, and the journals it deleted, once it's committed.
     """
@@ -93,7 +92,7 @@ class KeySpaceStore:
             until: Time at which to give up.
 
         Returns:
-            Whether it has; if not, the broker is stopping, or the time has come.
+            False if the broker is stopping, or the time has come.
 
         Cancellation: safe.
         """
@@ -108,13 +107,13 @@ class KeySpaceStore:
         """Wait until the key space has reached a revision, and for changes which follow closely.
 
         Args:
-            revision: The revision; if it's reached already, nothing is waited for.
+            revision: The revision. Returns at once if it's reached already.
             delay: Seconds in which further changes are merged with the first one.
-            clock: Clock of these seconds. On a frozen one nothing follows closely.
+            clock: Clock of these seconds. With a frozen one the delay is zero.
             until: Time at which to give up.
 
         Returns:
-            Whether it has; if not, the broker is stopping, or the time has come.
+            False if the broker is stopping, or the time has come.
 
         Cancellation: safe.
         """

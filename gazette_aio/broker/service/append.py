@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.resolver import Resolution
 
 AppendMessage = pb.AppendRequest | bytes | memoryview
-"""A message of a stream: any, or just the content of one which has nothing else."""
+"""A message of a stream, or the content of a message which has nothing else."""
 
 _Suspend = pb.AppendRequest.Suspend
 _RESUME = _Suspend.SUSPEND_RESUME
@@ -154,14 +154,14 @@ class _Append:
                 if (response := self._refusal(resolved)) is not None:
                     return response
             # Race: the journal may be deleted, suspended or created anew while this one waited.
-            if replica.closed or resolved.item is not replica.item:
+            if replica.life.closed or resolved.item is not replica.life.item:
                 return None
             replica.head.check()
             if self._request.suspend in _SUSPENDING:
                 await replica.head.synced()  # These look at the index, which has what's synced.
             decision = decide_append(
                 self._request,
-                replica.item.spec,
+                replica.life.spec,
                 _state(replica),
                 roll_pending=replica.head.roll_pending,
                 now_seconds=core.runtime.options.clock(),
@@ -177,7 +177,9 @@ class _Append:
                 case ChangeSuspension():
                     if decision.roll:
                         replica.head.request_roll()
-                    await core.space_store.suspend(replica.item, decision.level, decision.offset)
+                    await core.space_store.suspend(
+                        replica.life.item, decision.level, decision.offset
+                    )
                 case StreamAppend():
                     return await self._stream(replica, decision, resolved.header)
 
@@ -197,7 +199,7 @@ class _Append:
             raise
 
     async def _wait_for_stores(self, replica: Replica, give_up: float) -> pb.AppendResponse | None:
-        stores = replica.item.spec.fragment.stores
+        stores = replica.life.spec.fragment.stores
         if not stores:
             return None
         handle = self._core.runtime.stores.get(stores[0])
@@ -208,7 +210,7 @@ class _Append:
         if not problem and not replica.listing.is_listed:
             await replica.listing.refresh()
             problem = replica.listing.error
-        return self._unhealthy(replica.item, problem) if problem else None
+        return self._unhealthy(replica.life.item, problem) if problem else None
 
     def _unhealthy(self, item: JournalItem, problem: str) -> pb.AppendResponse:
         store = item.spec.fragment.stores[0]
@@ -222,7 +224,7 @@ class _Append:
         self, replica: Replica, decision: StreamAppend, header: pb.Header
     ) -> pb.AppendResponse:
         options = self._core.runtime.options
-        spec = replica.item.spec
+        spec = replica.life.spec
         offset = roll_offset(
             replica.head.spool.extent,
             spec.fragment,
@@ -314,7 +316,7 @@ class _Append:
             self._machine.receive_content(len(content))
         flow.chunk(len(content))
         while hold := flow.hold_millis():
-            if replica.closed:
+            if replica.life.closed:
                 flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
                 continue
             await asyncio.sleep(hold / 1000)

@@ -1,4 +1,4 @@
-"""What each message of an append stream means.
+"""State machine of an append stream: the meaning of each message.
 
     opening --first message--> streaming --content--> streaming
                                    |
@@ -19,7 +19,7 @@ UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
 
 
 class AppendStreamError(Exception):
-    """The client broke the rules of the stream; the text is what it's told."""
+    """The client broke the rules of the stream. The text is for the client."""
 
 
 class AppendState(enum.Enum):
@@ -104,7 +104,7 @@ class AppendMachine:
         self.state = AppendState.DONE
 
     def underflow(self) -> AppendStreamError:
-        """Return the error of a client which doesn't send fast enough."""
+        """Return the error for a client which sends too slowly."""
         return self._fail(f"append stream: {UNDERFLOW_TEXT}")
 
     def _fail(self, text: str) -> AppendStreamError:

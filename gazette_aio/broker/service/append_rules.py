@@ -1,4 +1,4 @@
-"""Preconditions of an append, decided while it holds its journal and before it may stream."""
+"""Preconditions of an append, decided while it holds its journal, before it streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT_FLUSH_SECONDS = 24 * 3600
 
 
 class JournalState(NamedTuple):
-    """What the preconditions look at."""
+    """State of a journal, as far as the preconditions look at it."""
 
     begin: int
     """First offset of the fragment in progress."""
@@ -77,7 +77,7 @@ def decide_append(
     roll_pending: bool,
     now_seconds: float,
 ) -> AppendDecision:
-    """Return what an append which holds its journal is to do next.
+    """Return the next step of an append which holds its journal.
 
     Args:
         request: First message of the stream.

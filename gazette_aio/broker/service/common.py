@@ -1,4 +1,4 @@
-"""What several kinds of requests do alike."""
+"""Steps which several kinds of requests share."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""Services as front ends call them: behind the rules of the broker's control.
-
-A request of a kind for which there are no rules is handed on as it is.
-"""
+"""Services as front ends call them, with the rules of the broker's control applied."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.control.rules import CutCounter, RuleCut, completed
+from gazette_aio.broker.control.rules import CutCounter, CutError, completed
 from gazette_aio.broker.service import append, apply, fragments, health, list, read, replicate  # noqa: A004
 from gazette_aio.broker.service.read import ContentChunk
-from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -47,7 +44,7 @@ def _controlled(
     serve: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
     interfere: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
 ) -> Callable[Concatenate[BrokerCore, P], Awaitable[T]]:
-    """Return a service behind the rules of its kind; without any, a request is passed on as is."""
+    """Return a service with the rules of its kind applied. Without any, it's called as it is."""
 
     def call(core: BrokerCore, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         chosen = interfere if kind in core.control.kinds else serve
@@ -60,48 +57,44 @@ async def _list(
     core: BrokerCore, claims: pb.Claims, request: pb.ListRequest, send: list.Send
 ) -> None:
     verdict = await core.control.admit("list", request)
-    stream = _CutStream(verdict.cut)
+    counter = CutCounter(verdict.cut)
 
     async def counted(response: pb.ListResponse) -> None:
         await send(response)
-        stream.sent(0)
+        counter.count(0)
+        counter.check()
 
-    async def run() -> None:
+    with contextlib.suppress(CutError):
+        counter.check()
         if verdict.responses is None:
             await list.serve_list(core, claims, request, counted)
         for response in _completed(core, "list", verdict.responses or ()):
             await counted(response)
-
-    await stream.run(run)
 
 
 async def _read(
     core: BrokerCore, claims: pb.Claims, request: pb.ReadRequest, send: read.Send
 ) -> None:
     verdict = await core.control.admit("read", request)
-    stream = _CutStream(verdict.cut)
+    counter = CutCounter(verdict.cut)
 
     async def counted(response: pb.ReadResponse | ContentChunk) -> None:
         length = 0
         if isinstance(response, ContentChunk):
-            content = response.content
-            length = stream.room(len(content))
-            if length < len(content):
-                response = ContentChunk(response.offset, content[:length])
+            length = counter.room(len(response.content))
+            response = ContentChunk(response.offset, response.content[:length])
         await send(response)
-        stream.sent(length)
+        counter.count(length)
+        counter.check()
 
-    async def run() -> None:
+    with contextlib.suppress(CutError):
+        counter.check()
         if verdict.responses is None:
             await read.serve_read(core, claims, request, counted)
         for response in _completed(core, "read", verdict.responses or ()):
             # Front ends take content in a form of its own.
-            is_content = bool(response.content)
-            await counted(
-                ContentChunk(response.offset, response.content) if is_content else response
-            )
-
-    await stream.run(run)
+            content = response.content
+            await counted(ContentChunk(response.offset, content) if content else response)
 
 
 async def _append(
@@ -123,10 +116,10 @@ async def _append(
     if verdict.responses is not None:
         await _drain(messages)
         return cast("pb.AppendResponse", _completed(core, "append", verdict.responses)[0])
-    response = await append.serve_append(core, claims, _CutMessages(first, messages, verdict.cut))
-    cut = verdict.cut
-    if cut is not None and cut.at == "after_commit" and response.status == pb.Status.OK:
-        raise _error(cut)
+    counter = CutCounter(verdict.cut)
+    response = await append.serve_append(core, claims, _CutMessages(first, messages, counter))
+    if response.status == pb.Status.OK:
+        counter.reach("after_commit")
     return response
 
 
@@ -136,74 +129,31 @@ async def _drain(messages: AsyncIterator[AppendMessage]) -> None:
         pass
 
 
-class _EndOfStreamError(Exception):
-    """The stream is to end as if it were complete."""
-
-
-class _CutStream:
-    """Messages which are sent, up to the cut of their stream if there's one."""
-
-    def __init__(self, cut: RuleCut | None) -> None:
-        self._cut = cut
-        self._counter = None if cut is None else CutCounter(cut)
-
-    def room(self, length: int) -> int:
-        return length if self._counter is None else self._counter.room(length)
-
-    def sent(self, length: int) -> None:
-        if self._counter is not None:
-            self._counter.count(length)
-            self._check()
-
-    async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
-        try:
-            self._check()
-            await serve()
-        except _EndOfStreamError:
-            pass
-
-    def _check(self) -> None:
-        if self._cut is not None and self._counter is not None and self._counter.is_due:
-            if self._cut.failure is None:
-                raise _EndOfStreamError
-            raise _error(self._cut)
-
-
 class _CutMessages:
     """Messages of an append whose first one was looked at, up to the cut of its stream."""
 
     def __init__(
-        self, first: AppendMessage, messages: AsyncIterator[AppendMessage], cut: RuleCut | None
+        self, first: AppendMessage, messages: AsyncIterator[AppendMessage], counter: CutCounter
     ) -> None:
         self._first: AppendMessage | None = first
         self._messages = messages
-        self._cut = cut
-        self._counter = None if cut is None else CutCounter(cut)
+        self._counter = counter
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> AppendMessage:
-        cut, counter = self._cut, self._counter
-        if cut is not None and counter is not None and counter.is_due:
-            raise _error(cut)
+        self._counter.check()
         message, self._first = self._first, None
         if message is None:
             try:
                 message = await anext(self._messages)
             except StopAsyncIteration:
-                if cut is not None and cut.at == "before_commit":
-                    raise _error(cut) from None
+                self._counter.reach("before_commit")
                 raise
-        if counter is not None:
-            content = message.content if isinstance(message, pb.AppendRequest) else message
-            counter.count(len(content))
+        content = message.content if isinstance(message, pb.AppendRequest) else message
+        self._counter.count(len(content))
         return message
-
-
-def _error(cut: RuleCut) -> RpcError:
-    assert cut.failure is not None
-    return RpcError(cut.failure.text, cut.failure.code)
 
 
 def _completed(core: BrokerCore, kind: RequestKind, responses: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Receives messages of a client, each by a deadline."""
+"""Receiver of a client's messages, each by a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LATE_SECONDS = 0.25
-"""How late a timer may fire before the fault is looked for in a busy loop, not the client."""
+"""Lateness of a timer from which a busy loop is at fault, and not the client."""
 
 
 class ReceiveGuard(Generic[T]):
@@ -30,7 +30,7 @@ class ReceiveGuard(Generic[T]):
         self._waiting = False
         self._expired = False
         self.was_late = False
-        """Whether the last message was waited for in a loop too busy to measure the client."""
+        """Whether the loop was too busy to measure the client during the last wait."""
 
     def __enter__(self) -> ReceiveGuard[T]:
         return self

@@ -1,4 +1,7 @@
-"""Fragment stores, and whether they're healthy."""
+"""Fragment stores: local directories and buckets, their health, and the threads of their work.
+
+Imports `broker.host`, `aio` and `protocol`.
+"""
 
 from __future__ import annotations
 

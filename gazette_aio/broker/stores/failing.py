@@ -1,15 +1,15 @@
-"""A store which fails, in place of one that works."""
+"""Fragment store which fails, in place of one that works."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 class FailingFragmentStore:
-    """A store all of whose operations fail.
+    """A store all of whose operations fail, but for signing.
 
     Args:
         url: URL by which specs name the store.
@@ -17,51 +17,16 @@ class FailingFragmentStore:
     """
 
     def __init__(self, url: str, error: Callable[[], Exception]) -> None:
-        self._url = url
+        self.url = url
         self._error = error
 
     def __repr__(self) -> str:
-        return f"<FailingFragmentStore {self._url}>"
+        return f"<FailingFragmentStore {self.url}>"
 
-    @property
-    def url(self) -> str:
-        """URL by which specs name the store."""
-        return self._url
-
-    def put(
-        self,
-        path: str,  # noqa: ARG002
-        pieces: Iterable[bytes],  # noqa: ARG002
-        *,
-        gzipped: bool = False,  # noqa: ARG002
-    ) -> None:
-        """Fail."""
+    def _fail(self, *_args: object, **_options: object) -> Any:
         raise self._error()
 
-    def make_durable(self, path: str) -> None:  # noqa: ARG002
-        """Fail."""
-        raise self._error()
-
-    def stat(self, path: str) -> NoReturn:  # noqa: ARG002
-        """Fail."""
-        raise self._error()
-
-    def open(self, path: str) -> NoReturn:  # noqa: ARG002
-        """Fail."""
-        raise self._error()
-
-    def list(
-        self,
-        prefix: str,  # noqa: ARG002
-        *,
-        skip: frozenset[str] = frozenset(),  # noqa: ARG002
-    ) -> NoReturn:
-        """Fail."""
-        raise self._error()
-
-    def remove(self, path: str) -> None:  # noqa: ARG002
-        """Fail."""
-        raise self._error()
+    put = make_durable = stat = open = list = remove = _fail
 
     def sign_get(self, path: str, seconds: float = 0.0) -> str:  # noqa: ARG002
         """Return no URL: clients which had one would fetch files past the broker."""

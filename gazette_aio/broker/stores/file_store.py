@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.files import FileOps, os_error_text
+from gazette_aio.broker.host.files import FileOps, opened, os_error_text
 from gazette_aio.broker.stores.fragment_store import Listed
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class FileFragmentStore:
     """A directory below the file root of the broker.
 
     Args:
-        files: File operations.
         root: File root of the broker.
         url: URL of the store.
         sync: Whether files are made durable before they appear.
@@ -43,7 +42,7 @@ class FileFragmentStore:
 
     def __init__(self, files: FileOps, root: Path, url: str, *, sync: bool) -> None:
         parsed = pb.parse_fragment_store(url)
-        self._url = url
+        self.url = url
         self._files = files
         self._sync = sync
         self._parsed = parsed
@@ -56,11 +55,6 @@ class FileFragmentStore:
 
     def __repr__(self) -> str:
         return f"<FileFragmentStore {self._parsed.path}>"
-
-    @property
-    def url(self) -> str:
-        """URL by which specs name the store."""
-        return self._url
 
     def put(
         self,
@@ -83,16 +77,14 @@ class FileFragmentStore:
             self._files.make_directory(target.parent)
         temporary = target.with_name(f".partial-{target.name[:180]}{secrets.token_hex(5)}")
         try:
-            descriptor = self._files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with opened(self._files, temporary, flags) as descriptor:
                 position = 0
                 for piece in pieces:
                     self._files.pwrite(descriptor, piece, position)
                     position += len(piece)
                 if self._sync:
                     self._files.datasync(descriptor)
-            finally:
-                self._files.close(descriptor)
             self._files.rename(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -106,11 +98,8 @@ class FileFragmentStore:
         if not self._sync:
             return
         target = self._local(path)
-        descriptor = self._files.open(target, os.O_RDONLY)
-        try:
+        with opened(self._files, target, os.O_RDONLY) as descriptor:
             self._files.datasync(descriptor)
-        finally:
-            self._files.close(descriptor)
         self._sync_names(target)
 
     def stat(self, path: str) -> int | None:

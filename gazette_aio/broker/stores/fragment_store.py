@@ -1,4 +1,4 @@
-"""What the broker asks of a fragment store."""
+"""Interface of a fragment store, and of its files."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ class FragmentStore(Protocol):
     the text which clients are shown, or OSError.
     """
 
-    @property
-    def url(self) -> str:
-        """URL by which specs name the store."""
-        ...
+    url: str
+    """URL by which specs name the store. Not changed."""
 
     def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
         """Write a file as a whole: it's there in full, or not at all.
@@ -56,7 +54,7 @@ class FragmentStore(Protocol):
         Args:
             path: Path of the file.
             pieces: Its content.
-            gzipped: Whether those who fetch the file past the broker are to decompress it.
+            gzipped: Whether clients which fetch the file from the store have to decompress it.
         """
         ...
 
@@ -89,5 +87,5 @@ class FragmentStore(Protocol):
         ...
 
     def sign_get(self, path: str, seconds: float = 60.0) -> str:
-        """Return a URL which clients can fetch the file by for some time; empty if there's none."""
+        """Return a URL by which clients can fetch the file for some time; empty if there's none."""
         ...

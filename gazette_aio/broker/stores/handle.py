@@ -44,16 +44,14 @@ class _Check(NamedTuple):
 
 
 class StoreHandle:
-    """Store of a URL, or the reason why there's none, with its health and its threads.
+    """A store of some URL, or the reason why there's none, with its health and its threads.
 
-    A check of health is made when somebody asks, and the last one is due for renewal.
+    The health is checked on demand, once the last check is due for renewal.
 
     Args:
-        store: The store.
-        problem: Why there's none.
+        problem: Reason why there's no store.
         workers: Threads for operations on the store.
         checkers: Threads for checks of its health.
-        metrics: Counters.
         clock: Clock of checks.
         is_remote: Whether operations on the store go over a network.
     """
@@ -92,7 +90,7 @@ class StoreHandle:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another store is taken in place of the URL's own."""
+        """Whether another store stands in for that of the URL."""
         return self.store is not self._own[0]
 
     def require(self) -> FragmentStore:
@@ -121,7 +119,7 @@ class StoreHandle:
         return await self.workers.run(function, self.require(), *args, **kwargs)
 
     async def check(self) -> str:
-        """Return why the store is unhealthy, or an empty text; makes a check if one is due.
+        """Return why the store is unhealthy, or an empty text. Checks it if a check is due.
 
         Cancellation: safe.
         """
@@ -132,7 +130,7 @@ class StoreHandle:
         return self._problem
 
     def replace(self, store: FragmentStore | None) -> None:
-        """Take another store in place of the URL's own; None is the latter again."""
+        """Let another store stand in for that of the URL; None undoes it."""
         self.store, self._problem = self._own if store is None else (store, "")
         self._due = 0.0
         self._failures = 0

@@ -1,4 +1,4 @@
-"""How the URL of an object store maps to a client of `obstore`.
+"""Clients of object stores: how a URL maps to a client of `obstore`.
 
 Credentials are those of the process's environment, which `obstore` looks for itself. None of them
 is kept here.
@@ -80,7 +80,7 @@ def check_installed(scheme: str) -> None:
 
 
 def container_prefix(parsed: pb.FragmentStoreURL) -> str:
-    """Return what keys of `FragmentStoreURL.object_key` begin with that names the container."""
+    """Return the prefix of keys of `FragmentStoreURL.object_key` which names the container."""
     if parsed.scheme != "azure-ad":
         return ""
     account, container, *_ = parsed.path[1:].split("/")
@@ -132,10 +132,10 @@ def put_attributes(parsed: pb.FragmentStoreURL, *, gzipped: bool) -> dict[str, s
 
 
 def error_text(error: Exception) -> str:
-    """Return the text of an error of a client, without what nobody is to know.
+    """Return the text of an error of a client, without secrets.
 
-    That's queries of URLs, which may hold signatures, bodies of responses but for their code and
-    message, and credentials of the environment.
+    Dropped are queries of URLs, which may hold signatures, bodies of responses but for their code
+    and message, and credentials of the environment.
     """
     text = str(error).strip() or type(error).__name__
     head = text.partition("\n")[0]
@@ -171,6 +171,6 @@ def _s3_config(parsed: pb.FragmentStoreURL) -> Any:
 
 
 def _azure_environment() -> dict[str, str]:
-    """Return what's in variables by the names which Gazette's broker knows."""
+    """Return the values of the variables which Gazette's broker knows."""
     names = {"AZURE_ACCOUNT_NAME": "account_name", "AZURE_ACCOUNT_KEY": "account_key"}
     return {names[name]: os.environ[name] for name in names if os.environ.get(name)}

@@ -40,7 +40,7 @@ class ObjectFragmentStore:
     """
 
     def __init__(self, url: str, open_client: Callable[[pb.FragmentStoreURL], Client]) -> None:
-        self._url = url
+        self.url = url
         self._parsed = pb.parse_fragment_store(url)
         object_config.check_arguments(self._parsed)
         self._container = object_config.container_prefix(self._parsed)
@@ -52,11 +52,6 @@ class ObjectFragmentStore:
     def __repr__(self) -> str:
         parsed = self._parsed
         return f"<ObjectFragmentStore {parsed.scheme}://{parsed.host}{parsed.path}>"
-
-    @property
-    def url(self) -> str:
-        """URL by which specs name the store."""
-        return self._url
 
     def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
         """Write an object as a whole, in parts if it's long."""
@@ -150,7 +145,7 @@ class ObjectFragmentStore:
             obstore.delete(client, key)
 
     def sign_get(self, path: str, seconds: float = 60.0) -> str:
-        """Return a URL which clients can fetch the object by; empty if the store has none."""
+        """Return a URL by which clients can fetch the object; empty if the store has none."""
         import obstore  # noqa: PLC0415
         from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
 
@@ -205,7 +200,7 @@ class _ObjectFile:
 
     @property
     def gzipped(self) -> bool:
-        """Whether it's marked to be decompressed by those who fetch it, and hasn't been."""
+        """Whether its content encoding is gzip, which reading leaves as it is."""
         if self._size is None:
             self._fill()
         return self._gzipped

@@ -1,7 +1,7 @@
-"""Listings of S3 buckets past `obstore`, which refuses those that have a key it can't parse.
+"""Listings of S3 buckets without `obstore`, which refuses a bucket with a key that it can't parse.
 
-Such a key has an empty part, as `a//b`, or one of dots, or a control character. Others may write
-what they like into a bucket, and none of it may hide the fragments there.
+Such a key has an empty part, as `a//b`, or one of dots, or a control character. Anybody may have
+written it, and it must not hide the fragments of the bucket.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def list_keys(client: S3Store, directory: str) -> Iterator[tuple[str, int]]:
 
 
 def parse_page(document: bytes) -> tuple[list[tuple[str, int]], str]:
-    """Return keys and times of a page, and the token of the next one, empty behind the last.
+    """Return keys and times of a page, and the token of the next page, empty if it's the last.
 
     Raises:
         StoreError: If it isn't a page.

@@ -1,4 +1,4 @@
-"""The stores of a broker, by their URLs."""
+"""Registry of fragment stores, by their URLs."""
 
 from __future__ import annotations
 
@@ -34,17 +34,15 @@ _UNUSED_SECONDS = 2 * 3600.0
 class StoreRegistry:
     """Stores by URL.
 
-    Those which journals use are kept until nobody has used them for long. Of all others, which
-    clients may name at will, only the ones which were asked for last are.
+    Stores of journals are kept until they haven't been used for long. Of others, which clients may
+    name at will, only the latest are.
 
     Args:
-        files: File operations.
         root: File root of `file://` stores.
         file_only: Whether stores of all schemes are kept below the root.
         sync: Whether persisted files are made durable.
         io: Threads for checks of local stores.
         bulk: Threads for operations on local stores.
-        metrics: Counters.
         clock: Clock of health checks.
         open_client: Returns clients of object stores; None is `obstore`'s of their scheme.
     """
@@ -98,7 +96,7 @@ class StoreRegistry:
         return handle
 
     def visit(self, url: str) -> StoreHandle:
-        """Return the store of a valid URL, which may be one that no journal uses."""
+        """Return the store of a valid URL, which no journal may use."""
         if (handle := self._stores.get(url)) is not None:
             return handle
         if (handle := self._visited.get(url)) is None:
@@ -114,7 +112,7 @@ class StoreRegistry:
         return handle
 
     def _sweep(self) -> None:
-        """Drop stores which haven't been used for long; they'd be opened again."""
+        """Drop stores which haven't been used for long. They're opened again on demand."""
         until = self._clock.monotonic() - _UNUSED_SECONDS
         for url, handle in list(self._stores.items()):
             if self._used_at[url] < until and not handle.is_busy and not handle.is_replaced:
@@ -128,7 +126,11 @@ class StoreRegistry:
         try:
             scheme = pb.parse_fragment_store(url).scheme
             is_remote = scheme != "file" and not self._file_only
-            store = self._open_remote(url, scheme) if is_remote else self._open_local(url)
+            if is_remote:
+                object_config.check_installed(scheme)
+                store = ObjectFragmentStore(url, self._open_client or object_config.open_client)
+            else:
+                store = FileFragmentStore(self._files, self._root, url, sync=self._sync)
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
         return StoreHandle(
@@ -142,7 +144,7 @@ class StoreRegistry:
         )
 
     def begin_close(self) -> None:
-        """Fail all work on remote stores, and have it give up between two slices."""
+        """Fail all calls of remote stores, and let them give up between two slices."""
         self._remote.begin_close()
         self._visits.begin_close()
 
@@ -150,10 +152,3 @@ class StoreRegistry:
         """End the threads of remote stores."""
         self._remote.close()
         self._visits.close()
-
-    def _open_local(self, url: str) -> FragmentStore:
-        return FileFragmentStore(self._files, self._root, url, sync=self._sync)
-
-    def _open_remote(self, url: str, scheme: str) -> FragmentStore:
-        object_config.check_installed(scheme)
-        return ObjectFragmentStore(url, self._open_client or object_config.open_client)

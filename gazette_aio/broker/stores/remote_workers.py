@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.workers import Workers
+from gazette_aio.broker.host.workers import Workers, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +22,9 @@ STOPPING = "broker is stopping"
 
 
 class RemoteWorkers(Workers):
-    """Threads which nobody waits for once their outcome isn't wanted any more.
+    """Threads whose callers may give up on a call, which then goes on for nobody.
 
-    A store which is silent thus delays neither whoever gives up on it, nor the end of the broker,
-    nor that of the process. What runs must bear that it goes on behind the caller's back.
+    A silent store thus delays neither its callers, nor the end of the broker or of the process.
 
     Args:
         threads: Most threads to run.
@@ -68,13 +67,13 @@ class RemoteWorkers(Workers):
         return await self.submit(function, *args, **kwargs)
 
     def begin_close(self) -> None:
-        """Fail all calls, and have those which go on give up between two slices."""
+        """Fail all calls, and let those which go on give up between two slices."""
         self.stopping.set()
         for call in list(self._pending):
-            call.resolve(None, pb.StoreError(STOPPING))
+            resolve(call.future, None, pb.StoreError(STOPPING))
 
     def close(self) -> None:
-        """End the threads, once they're through with what they do. Doesn't wait for that."""
+        """End the threads after their present calls, without waiting for these."""
         self.stopping.set()
         if not self._closed:
             self._closed = True
@@ -101,16 +100,7 @@ class _Call:
             error = raised
         # The loop may have ended meanwhile, with all who could want the result.
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.resolve, result, error)
-
-    def resolve(self, result: object, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(result)
-        else:
-            self.future.set_exception(error)
-            self.future.exception()  # Retrieved: the one who waited may be gone.
+            self.loop.call_soon_threadsafe(resolve, self.future, result, error)
 
 
 def _serve(calls: queue.SimpleQueue[_Call | None], idle: threading.Semaphore) -> None:

@@ -1,4 +1,4 @@
-"""Services for tools: health checks and reflection, which brokers usually don't have."""
+"""Services for tools: health checks and reflection, which Gazette's servers don't have."""
 
 from __future__ import annotations
 

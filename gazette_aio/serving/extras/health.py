@@ -1,4 +1,4 @@
-"""The service `grpc.health.v1.Health`."""
+"""Health service, `grpc.health.v1.Health`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Health:
-    """Tells that services are served, until they aren't any more. Needs no token.
+    """Reports services as served until the end. Needs no token.
 
     Args:
         services: Their names; the server as a whole, whose name is empty, is one of them.
@@ -44,7 +44,7 @@ class Health:
         )
 
     def end(self) -> None:
-        """Tell those who watch that it's over. Idempotent."""
+        """Report services as not served any more. Idempotent."""
         self._ended.set()
 
     async def _check(self, data: bytes, context: Context) -> bytes:

@@ -1,7 +1,7 @@
-"""The service `grpc.reflection.v1.ServerReflection`, also by its older name in `v1alpha`.
+"""Reflection service, `grpc.reflection.v1.ServerReflection`, and its older form of `v1alpha`.
 
-It tells what's public anyway: the descriptors of the services which are served, and of nothing else
-that the process has loaded.
+It has the descriptors of the served services, which are public anyway, and nothing else that the
+process has loaded.
 """
 
 from __future__ import annotations
