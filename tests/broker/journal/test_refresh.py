@@ -274,8 +274,9 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
     store = HeldStore(tmp_path / "root", "list")
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
         broker.control.clock.freeze()
-        await caller.create(*specs)
+        # Before there are journals of it, which might list it at once.
         broker.core.runtime.stores.get("file:///").replace(store)
+        await caller.create(*specs)
         flushing = asyncio.ensure_future(broker.core.replicas.flush_all())
         assert await asyncio.to_thread(store.reached.wait, 30)
         # The last one waits for its turn.
