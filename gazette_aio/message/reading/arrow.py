@@ -37,11 +37,11 @@ def records_of(
     max_pending_bytes: int,
     explain: Callable[[FramingError], FramingError],
 ) -> RecordsByJournal:
-    """Return the engine of record batches of an iterator's arguments.
+    """Return the engine of record batches for an iterator's arguments.
 
     Raises:
-        ConfigurationError: If documents of the adapter can't have columns of the schema, or sizes
-            are out of range.
+        ConfigurationError: If the schema doesn't fit documents of the adapter, or sizes are out of
+            range.
     """
     if max_pending_bytes < 0:
         text = f"max_pending_bytes is {max_pending_bytes} (expected 0 or more)"
@@ -63,14 +63,14 @@ def records_of(
 
 
 class ArrowBatches(Owner):
-    """Async iterator of record batches. Made by `arrow()` of an iterator, which it belongs to.
+    """Async iterator of record batches, made by `arrow()` of a message iterator.
 
-    Each batch is of one journal. Content is split, sequenced and decoded a batch at a time, in a
-    thread, while more of it arrives.
+    Each batch is of one journal. A thread splits, sequences and decodes content batch by batch,
+    while more content arrives.
 
     Args:
         driver: Delivers batches.
-        records: Makes them.
+        records: Makes batches.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class ArrowBatches(Owner):
 
     @property
     def skipped(self) -> int:
-        """Number of messages and frames which were left out as they can't be decoded."""
+        """Number of messages and frames that were skipped because they can't be decoded."""
         return self._records.skipped
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages which are retained as they may commit, over all journals."""
+        """Bytes of pending messages that are retained, over all journals."""
         return self._records.pending_bytes
 
     def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
-        """Return a checkpoint of what was delivered. See `ReadCommittedIter.checkpoint()`.
+        """Return a checkpoint of the delivered messages. See `ReadCommittedIter.checkpoint()`.
 
         Raises:
-            ConfigurationError: Uncommitted messages are read, of which there's none.
+            ConfigurationError: Uncommitted messages are read, which have no checkpoint.
         """
         return self._records.checkpoint(prune_horizon)
 
@@ -103,14 +103,14 @@ class ArrowBatches(Owner):
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        """Return the next batch, which isn't empty.
+        """Return the next non-empty batch.
 
         Cancellation: safe.
 
         Raises:
-            FramingError: Content of a journal can't be split, decoded or read. Iteration may go on
-                behind it.
-            ReplayError: Content of a transaction can't be read again. Iteration tries once more.
+            FramingError: Content of a journal can't be split, decoded or read. Iteration may
+                continue after it.
+            ReplayError: Content of a transaction can't be read again. The next call retries.
         """
         return await self._driver.next()
 

@@ -1,4 +1,4 @@
-"""Lists of envelopes, and what they have in common as columns."""
+"""Lists of envelopes, with their UUIDs as columns."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ T = TypeVar("T")
 
 
 class EnvelopeBatch(list[Envelope[T]]):
-    """Envelopes of one journal, in the order they're delivered."""
+    """Envelopes of one journal, in delivery order."""
 
     __slots__ = ()
 
     @property
     def messages(self) -> list[T]:
-        """The messages alone: a new list."""
+        """New list of the messages alone."""
         return [envelope.message for envelope in self]
 
     @property
     def columns(self) -> UuidColumns:
-        """Producers, clocks, flags and offsets as numpy arrays, which are made by each call.
+        """Producers, clocks, flags and offsets as numpy arrays. Each call makes new arrays.
 
         Raises:
             ConfigurationError: If numpy isn't installed.

@@ -1,4 +1,4 @@
-"""A limited amount of something, which tasks get in the order they ask for it."""
+"""Budget of a limited amount that tasks acquire in FIFO order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 
 
 class FIFOBudget:
-    """An amount which is held by those who asked first.
+    """Limited amount that tasks acquire in the order in which they ask.
 
     Args:
-        limit: The amount which may be held together. Whoever is alone may hold more.
+        limit: Largest amount held in total. A sole holder may exceed it.
     """
 
     __slots__ = ("_limit", "_waiting", "held")
@@ -19,15 +19,15 @@ class FIFOBudget:
         self._limit = limit
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self.held = 0
-        """The amount which is held at present."""
+        """Amount held at present."""
 
     @property
     def is_contended(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any task waits."""
         return bool(self._waiting)
 
     async def acquire(self, amount: int) -> None:
-        """Wait for one's turn, and hold `amount` from then on.
+        """Wait in line, then hold `amount`.
 
         Cancellation: safe — nothing is held.
         """
@@ -40,20 +40,20 @@ class FIFOBudget:
         try:
             await turn
         except asyncio.CancelledError:
-            # Race: it may have become one's turn just before, or have been passed over.
+            # Race: the turn may have been granted just before, or passed over by `_grant()`.
             if not turn.cancelled():
                 self.release(amount)
             elif entry in self._waiting:
                 self._waiting.remove(entry)
-                self._grant()  # What the next one asks for may fit.
+                self._grant()  # The next waiter's amount may fit.
             raise
 
     def hold(self, amount: int) -> None:
-        """Hold `amount` without asking, and so perhaps beyond the limit."""
+        """Hold `amount` without waiting, perhaps beyond the limit."""
         self.held += amount
 
     def release(self, amount: int) -> None:
-        """Hold `amount` no longer."""
+        """Release `amount`."""
         self.held -= amount
         self._grant()
 
@@ -63,7 +63,7 @@ class FIFOBudget:
     def _grant(self) -> None:
         while self._waiting and self._fits(self._waiting[0][1]):
             turn, amount = self._waiting.popleft()
-            # Race: one which is being cancelled holds nothing.
+            # Race: a cancelled waiter holds nothing.
             if not turn.done():
                 self.held += amount
                 turn.set_result(None)

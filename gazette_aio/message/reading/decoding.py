@@ -22,12 +22,12 @@ _UNDECODABLE = 64
 
 
 class EnvelopeDecoder(Generic[T]):
-    """Decodes messages of envelopes, and leaves out those which aren't wanted.
+    """Decoder of the messages of envelopes, which leaves out unwanted messages.
 
     Args:
         adapter: Decodes a message.
         skip_acks: Whether acknowledgements are left out.
-        start_clock: Messages with older clocks are left out, unless they have none.
+        start_clock: Messages with smaller nonzero clocks are left out.
     """
 
     def __init__(self, adapter: Adapter[T], *, skip_acks: bool, start_clock: int) -> None:
@@ -37,16 +37,16 @@ class EnvelopeDecoder(Generic[T]):
         self._is_ahead = not isinstance(adapter, FrameUUIDAdapter)  # By whoever built envelopes.
         self._place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
         self._behind_uuid = 0 if self._place is None else self._place.uuid_end
-        # What's behind the UUID of acknowledgements which can't be decoded.
+        # Bytes after the UUID of acknowledgements that can't be decoded.
         self._undecodable: set[bytes] = set()
 
     def decode(
         self, envelopes: Sequence[Envelope[Any]], begin: int, end: int, ready: deque[Envelope[T]]
     ) -> tuple[int, Exception] | None:
-        """Decode messages of `envelopes[begin:end]`, and add those which are wanted to `ready`.
+        """Decode messages of `envelopes[begin:end]`, and add the wanted messages to `ready`.
 
         Returns:
-            Index and error of the first message which can't be decoded, before which it ended; or
+            Index and error of the first message that can't be decoded, where decoding stops; or
             None.
         """
         run, start, skip_acks = envelopes[begin:end], self._start_clock, self._skip_acks
@@ -66,7 +66,7 @@ class EnvelopeDecoder(Generic[T]):
                 else:
                     envelope.message = decode(envelope.message)
                     add(envelope)
-        except Exception as error:  # noqa: BLE001 - handed on, with where it happened.
+        except Exception as error:  # noqa: BLE001 - returned with its index.
             bad = next(index for index in range(begin, end) if envelopes[index] is envelope)
             return bad, error
         return None
@@ -74,14 +74,14 @@ class EnvelopeDecoder(Generic[T]):
     def _decode_ack(self, frame: bytes) -> Any:
         place = self._place
         is_placed = place is not None and frame.startswith(place.prefix)
-        # Hot: acknowledgements differ by their UUID only, and exceptions are slow.
+        # Hot: acknowledgements differ only by their UUID, and exceptions are slow.
         rest = frame[self._behind_uuid :]
         if is_placed and rest in self._undecodable:
             return None
         try:
             return self._adapter.decode(frame)
         except Exception as error:  # noqa: BLE001
-            # Types with required members can't be made of an acknowledgement.
+            # Types with required members can't be decoded from an acknowledgement.
             _logger.debug("acknowledgement isn't a message: %s", error)
             if is_placed and len(self._undecodable) < _UNDECODABLE:
                 self._undecodable.add(rest)

@@ -1,4 +1,4 @@
-"""Driver of a flow: what an iterator of messages reads, awaits, and gives to a thread."""
+"""Driver of a message flow: its reads, waits, and work in a thread."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 Out = TypeVar("Out", bound="Sized")
 
 INLINE_BYTES = 8 << 10
-"""Content which is worked on without a thread: that takes about as long as to reach one."""
+"""Size of content that is worked on without a thread: a switch of threads takes about as long."""
 
 TURN: Final = 512
-"""Messages which are delivered before the event loop has a turn."""
+"""Messages delivered before the event loop has a turn."""
 
 
 class FlowDriver(Owner, Generic[C, Out]):
-    """Does what a flow says, and hands out what it delivers.
+    """Executes the steps of a flow, and returns its outputs.
 
     Args:
         name: Name of the form of iteration.
-        source: What to read.
+        source: Journals to read.
         engine: Makes outputs.
-        buffer_bytes: Limit of content which is read ahead.
-        read_ahead: Whether to read a single journal ahead, too.
-        allow_replay_gaps: Whether content which is read again may be missing.
+        buffer_bytes: Limit of content that is read ahead.
+        read_ahead: Whether to also read ahead of a single journal.
+        allow_replay_gaps: Whether content of a replay may be missing.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class FlowDriver(Owner, Generic[C, Out]):
     ) -> None:
         self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
         self.is_used = False
-        """Whether outputs were asked for."""
+        """Whether outputs were requested."""
         self.unpaused = 0
-        """Messages which were delivered since the event loop had a turn."""
+        """Messages delivered since the event loop had a turn."""
         self._name = name
         self._source = source
         self._engine = engine
-        # Invariant: tasks don't keep this from being found leaked.
+        # Invariant: tasks hold no reference to the driver, so that a leaked driver is detected.
         self._inputs: Inputs[C] = Inputs(
             source,
             engine.begin,
@@ -84,7 +84,7 @@ class FlowDriver(Owner, Generic[C, Out]):
         )
         self._closed = False
         self._reader: RetryReader | None = None  # Of a replay.
-        self._retired = Closing()  # Readers of replays which ended.
+        self._retired = Closing()  # Readers of ended replays.
         self._threads: ThreadPoolExecutor | None = None
         self._work: asyncio.Future[None] | None = None
 
@@ -94,15 +94,14 @@ class FlowDriver(Owner, Generic[C, Out]):
         Cancellation: safe.
 
         Raises:
-            StopAsyncIteration: At the end of content, or once it's closed.
-            FramingError: Content of a journal can't be split, decoded or read. The next call goes
-                on behind it.
-            ReplayError: Content of a transaction can't be read again. The next call tries once
-                more.
+            StopAsyncIteration: At the end of content, or after closing.
+            FramingError: Content of a journal can't be split, decoded or read. The next call
+                continues after it.
+            ReplayError: Content of a transaction can't be read again. The next call retries.
         """
         self.is_used = True
         if self.unpaused >= TURN:
-            # A loop over messages which are all at hand lets others have turns, too.
+            # A loop over messages that are all at hand lets other tasks have turns, too.
             await self._pause()
         while not self._closed:
             if self._retired:
@@ -148,14 +147,13 @@ class FlowDriver(Owner, Generic[C, Out]):
         self._work = loop.run_in_executor(self._threads, self.flow.work)
 
     async def _finish_work(self) -> None:
-        # Race: what the thread does isn't undone if waiting for it is cancelled. The next call
-        # finds it.
+        # Race: cancelling this wait doesn't undo the thread's work. The next call finds the work.
         if self._work is not None:
             await asyncio.wait((self._work,))
             self._work = None
 
     def _work_ahead(self) -> None:
-        """Let the thread go on with content at hand, while outputs are made use of."""
+        """Let the thread work on content at hand while the caller uses outputs."""
         engine, current = self._engine, self.flow.current
         if (
             current is not None
@@ -167,7 +165,7 @@ class FlowDriver(Owner, Generic[C, Out]):
                 self._begin_work()
 
     def _receive_more(self, source: JournalInput[C]) -> None:
-        """Receive what directly follows of a journal, as much as is worked on at once."""
+        """Receive content at hand that directly follows, up to the size of one step."""
         room = self._engine.room(source.content)
         if room is not None:
             for arrival in self._inputs.more(source, room):
@@ -202,14 +200,14 @@ class FlowDriver(Owner, Generic[C, Out]):
             flow.fail_replay(error)
 
     def _give_up_replay(self, error: ReplayError) -> None:
-        """End a replay which failed, and go without its commit if its journal was deleted."""
+        """End a failed replay, and drop its commit if its journal was deleted."""
         self._retire()
         current, cause = self.flow.current, error.__cause__
         assert current is not None
         is_gone = cause is not None and isinstance(cause.__cause__, JournalNotFoundError)
         if isinstance(self._source, SelectedSource) and (current.is_void or is_gone):
             self.flow.abandon()
-            self._inputs.abandon(current)  # One of its name may begin.
+            self._inputs.abandon(current)  # A new journal of the same name may begin.
 
     def _retire(self) -> None:
         if self._reader is not None:
@@ -217,7 +215,7 @@ class FlowDriver(Owner, Generic[C, Out]):
             self._reader = None
 
     async def aclose(self) -> None:
-        """End reading, of a reader which was handed in, too. Idempotent.
+        """End reading, and close a given reader, too. Idempotent.
 
         Cancellation: safe — call again.
         """

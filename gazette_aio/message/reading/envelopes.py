@@ -1,4 +1,4 @@
-"""Engine of envelopes: messages of journals in the order they commit, or as they are."""
+"""Engine of envelopes: messages of journals in commit order, or in journal order."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 TURN: Final = 512
-"""Messages which are decoded and delivered before the event loop has a turn."""
+"""Messages that are decoded and delivered before the event loop has a turn."""
 
 
 class EnvelopeReplay:
-    """Content which is read again, as its transaction outgrew the ring of a sequencer.
+    """Replay of a transaction that outgrew the ring of a sequencer.
 
     Args:
         sequencer: Requires the replay.
@@ -44,10 +44,10 @@ class EnvelopeReplay:
         self._splitter: JournalSplitter | None = None
         self._ended = False
         self.finished = False
-        """Whether messages which the ring retains are next."""
+        """Whether the ring's retained messages are next."""
 
     def open(self) -> ReplayRange | None:
-        """Begin, and return the range to read; or None if that has begun."""
+        """Begin, and return the range to read; or None if the replay has begun."""
         if self._splitter is not None:
             return None
         wanted = self._sequencer.replay_range()
@@ -56,7 +56,7 @@ class EnvelopeReplay:
         return wanted
 
     def feed(self, chunk: bytes, begin: int) -> None:
-        """Take content, which may be behind a gap."""
+        """Take content, perhaps after a gap."""
         assert self._splitter is not None
         self._splitter.feed(chunk, begin)
 
@@ -65,16 +65,16 @@ class EnvelopeReplay:
         self._ended = True
 
     def abort(self) -> None:
-        """Forget what was fed. The next `open()` is behind what was delivered. Idempotent."""
+        """Drop the content fed. The next `open()` begins after what was delivered. Idempotent."""
         if self._splitter is not None:
             self._sequencer.abort_replay()
             self._splitter, self._ended = None, False
 
     def take(self) -> Sequence[Envelope[Any]] | None:
-        """Return messages of the commit, maybe none; or None if that takes content.
+        """Return messages of the commit, maybe none; or None if more content is needed.
 
         Raises:
-            ReplayError: A message isn't of the range.
+            ReplayError: A message isn't in the range.
         """
         run = self._next_run()
         if run:
@@ -90,20 +90,20 @@ class EnvelopeReplay:
             try:
                 return self._splitter.next_run()
             except FramingError:
-                # It was raised when the frame was first read, and passed over then.
+                # The error was raised when the frame was first read, and reading continued.
                 continue
         return ()
 
 
 class EnvelopeEngine(Generic[T]):
-    """Makes envelopes of the content of journals. They're ready in `ready`.
+    """Makes envelopes of the content of journals, and queues them in `ready`.
 
     Args:
         adapter: Decodes messages.
-        sequencer: Says which messages commit; or None for all of them, as they are.
-        options: What to make of them.
-        transactions: Whether several transactions are taken at once.
-        explain: Returns an error as it's to be raised.
+        sequencer: Decides which messages commit; None to deliver all of them in journal order.
+        options: Options of reading.
+        transactions: Whether to dequeue several transactions at once.
+        explain: Returns the error to raise for an error.
     """
 
     replay_bytes = 1
@@ -118,11 +118,11 @@ class EnvelopeEngine(Generic[T]):
         explain: Callable[[FramingError], FramingError],
     ) -> None:
         self.ready: deque[Envelope[T]] = deque()
-        """What was taken, decoded, and not delivered yet."""
+        """Decoded envelopes that aren't delivered yet."""
         self.explain = explain
-        """Returns an error as it's to be raised."""
+        """Returns the error to raise for an error."""
         self.skipped = 0
-        """Number of frames which were left out as they can't be decoded."""
+        """Number of frames that were skipped because they can't be decoded."""
         self.adapter = adapter
         """Decodes messages."""
         self._sequencer = sequencer
@@ -139,34 +139,34 @@ class EnvelopeEngine(Generic[T]):
         self._taken: Sequence[Envelope[Any]] | None = None  # Committed, decoded up to an index.
         self._decoded = self._settled = 0
         self._replay: EnvelopeReplay | None = None
-        self._stopped: FramingError | None = None  # Comes behind what's ready.
+        self._stopped: FramingError | None = None  # Raised after `ready` is delivered.
 
     def offsets(self) -> Mapping[str, int]:
-        """Return the offsets which are known of journals."""
+        """Return the known offsets by journal."""
         return {} if self._sequencer is None else self._sequencer.offsets
 
     def begin(self, journal: str, framing: Framing, offset: int) -> JournalSplitter:
-        """Begin to take content of a journal."""
+        """Begin the content of a journal."""
         self._framings[journal] = framing
         decoder = framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
         builder = EnvelopeBuilder(journal, self.adapter, strict=self._strict_uuid)
         return JournalSplitter(decoder, builder)
 
     def leave(self, content: JournalSplitter) -> None:
-        """Do nothing: all that's known of journals is retained."""
+        """Do nothing: the state of journals is retained."""
 
     def forget(self, journal: str) -> None:
-        """Forget what's known of a journal, and what of it isn't delivered."""
+        """Forget the state of a journal, and its undelivered messages."""
         if self._sequencer is not None:
             self._sequencer.forget(journal)
         self._run, self._queued = (), 0
         self._taken = self._replay = None
 
     def take(self, content: JournalSplitter) -> deque[Envelope[T]] | None:  # noqa: ARG002
-        """Return what's ready, or None if nothing is.
+        """Return the envelopes that are ready, or None if there are none.
 
         Raises:
-            FramingError: It comes next.
+            FramingError: The next output is this error.
         """
         if self.ready:
             return self.ready
@@ -178,13 +178,13 @@ class EnvelopeEngine(Generic[T]):
         return None
 
     def step(self, content: JournalSplitter) -> bool:
-        """Make envelopes ready, about as many as a turn of the event loop may take.
+        """Make envelopes ready, about as many as one turn of the event loop permits.
 
         Returns:
-            False if that takes content, or a replay.
+            False if more content or a replay is needed.
 
         Raises:
-            ReplayError: Content which is read again isn't what it was.
+            ReplayError: The content of the replay has changed.
         """
         sequencer, ready = self._sequencer, self.ready
         pause_at = self.skipped + RUN_LIMIT
@@ -216,10 +216,10 @@ class EnvelopeEngine(Generic[T]):
         return 0
 
     def room(self, content: JournalSplitter) -> None:
-        """Return None: nothing is done ahead."""
+        """Return None: no step runs ahead."""
 
     def replay(self, content: JournalSplitter) -> EnvelopeReplay | None:
-        """Return the replay which is next, or under way."""
+        """Return the replay that is next, or in progress."""
         sequencer = self._sequencer
         if self._replay is None and sequencer is not None and sequencer.emitting:
             journal = content.journal
@@ -230,7 +230,7 @@ class EnvelopeEngine(Generic[T]):
         return self._replay
 
     def settle(self) -> None:
-        """Declare processed what was delivered, of messages which commit together."""
+        """Declare the delivered messages of a commit processed."""
         taken, sequencer = self._taken, self._sequencer
         if taken is not None and sequencer is not None:
             self._settled = self._delivered(taken)
@@ -239,14 +239,14 @@ class EnvelopeEngine(Generic[T]):
                 self._taken = None
 
     def drop(self) -> None:
-        """Drop what's ready, as if it hadn't been decoded yet."""
+        """Drop `ready`, as if its envelopes weren't decoded yet."""
         if self._taken is not None:
             self._decoded = self._delivered(self._taken)
         self.ready.clear()
         self._stopped = None
 
     def _delivered(self, taken: Sequence[Envelope[Any]]) -> int:
-        """Return how many of the messages taken were delivered, or left out."""
+        """Return how many of the taken messages were delivered or left out."""
         if not self.ready:
             return self._decoded
         following = self.ready[0]
@@ -254,7 +254,7 @@ class EnvelopeEngine(Generic[T]):
         return next(index for index in at if taken[index] is following)
 
     def _take_commit(self, sequencer: Sequencer) -> bool:
-        """Take messages which commit, maybe none; return False if that takes replayed content."""
+        """Take committed messages, maybe none; return False if replayed content is needed."""
         self._decoded = self._settled = 0
         replay = self._replay
         if replay is None:
@@ -281,7 +281,7 @@ class EnvelopeEngine(Generic[T]):
         return bool(self._run)
 
     def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
-        """Make committed messages ready, up to the first which can't be decoded."""
+        """Make committed messages ready, up to the first that can't be decoded."""
         begin = self._decoded
         end = min(begin + TURN, len(taken))
         while (bad := self._decoder.decode(taken, begin, end, self.ready)) is not None:

@@ -1,16 +1,16 @@
-"""Decisions of an iterator of messages: what it delivers, and what it needs before it can.
+"""Decisions of an iterator of messages: its outputs, and what each output requires.
 
-                    ┌─────────────┐ ──► Deliver       outputs, which are ready
-    receive() ────► │             │ ──► NeedContent   the next arrival, of any journal
-    feed_replay() ► │ MessageFlow │ ──► NeedReplay    content of a range, which is read again
-    work() ───────► │             │ ──► Work          a step which takes its time
-                    └──────┬──────┘ ──► Stop          an error to raise, after which it goes on
+                    ┌─────────────┐ ──► Deliver       outputs that are ready
+    receive() ────► │             │ ──► NeedContent   the next arrival of any journal
+    feed_replay() ► │ MessageFlow │ ──► NeedReplay    content of a range to read again
+    work() ───────► │             │ ──► Work          a step that takes time
+                    └──────┬──────┘ ──► Stop          an error to raise before continuing
                            ▼
                         Engine       content in, envelopes or record batches out
 
-A flow has no clock, no task and no reader: its driver asks for the `next()` step, does what that
-says, and asks again. Content at hand is of one journal. An arrival of another one is asked for once
-that content is done, and all of its outputs were delivered.
+A flow has no clock, no task and no reader: its driver asks for the `next()` step, executes the
+step, and asks again. Content at hand is of one journal. The flow asks for another journal's
+arrival only after all of that content is processed and its outputs are delivered.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Out_co = TypeVar("Out_co", bound="Sized", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Deliver(Generic[Out_co]):
-    """Outputs are ready. They are delivered once the next step is asked for."""
+    """Outputs are ready. They count as delivered when the next step is requested."""
 
     output: Out_co
 
 
 @dataclass(frozen=True, slots=True)
 class NeedContent:
-    """All content at hand is done: `receive()` the next arrival."""
+    """All content at hand is processed: `receive()` the next arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedReplay:
-    """A commit takes content which must be read again, from `begin` to `end`, or the rest of it."""
+    """A commit needs content to be read again: from `begin` to `end`, or the rest of that range."""
 
     begin: int
     end: int
@@ -58,14 +58,14 @@ class NeedReplay:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Call `work()`, which touches `size_bytes` of content, and let others have their turn."""
+    """Call `work()`, which touches `size_bytes` of content, and let other tasks have a turn."""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Raise `error`. The step after it goes on behind what's wrong."""
+    """Raise `error`. The next step continues after the error."""
 
     error: Exception
 
@@ -74,90 +74,90 @@ Step = Deliver[Out_co] | NeedContent | NeedReplay | Work | Stop
 
 
 class ReplayContent(Protocol):
-    """Content which is read again, as its transaction outgrew what's retained."""
+    """Content of a transaction that outgrew the retained messages, and is read again."""
 
     def open(self) -> ReplayRange | None:
-        """Begin, and return the range to read; or None if that has begun."""
+        """Begin, and return the range to read; or None if the replay has begun."""
 
     def feed(self, chunk: bytes, begin: int) -> None:
-        """Take content, which may be behind a gap."""
+        """Take content, perhaps after a gap."""
 
     def end(self) -> None:
         """Declare the end of content, even if it isn't the end of the range.
 
-        A partial frame there is garbage before an acknowledgement, and was passed over when it was
-        first read.
+        A partial frame at the end is garbage before an acknowledgement, and was skipped when first
+        read.
         """
 
     def abort(self) -> None:
-        """Forget what was fed. The next `open()` is behind what was delivered. Idempotent."""
+        """Drop the content fed. The next `open()` begins after what was delivered. Idempotent."""
 
 
 class Engine(Protocol[C, Out_co]):
-    """Makes outputs of the content of journals: envelopes, or record batches."""
+    """Makes outputs, envelopes or record batches, of the content of journals."""
 
     replay_bytes: int
-    """Content of a replay which is worked on at once, roughly."""
+    """Approximate content of a replay that one step works on."""
     explain: Callable[[FramingError], FramingError]
-    """Returns an error as it's to be raised."""
+    """Returns the error to raise for an error."""
 
     @property
     def skipped(self) -> int:
-        """Number of messages and frames which were left out as they can't be decoded."""
+        """Number of messages and frames that were skipped because they can't be decoded."""
         ...
 
     def offsets(self) -> Mapping[str, int]:
-        """Return the offsets which are known of journals."""
+        """Return the known offsets by journal."""
         ...
 
     def begin(self, journal: str, framing: Framing, offset: int, /) -> C:
-        """Begin to take content of a journal, of which what was known before is kept."""
+        """Begin the content of a journal, and keep its known state."""
         ...
 
     def leave(self, content: C, /) -> None:
-        """Retain nothing of a journal which isn't read any more, but what's known of it."""
+        """Release content of a journal that isn't read any more, but keep its state."""
 
     def forget(self, journal: str, /) -> None:
-        """Forget what's known of a journal, and what of it isn't delivered."""
+        """Forget the state of a journal, and its undelivered messages."""
 
     def take(self, content: C, /) -> Out_co | None:
-        """Return the next outputs, or None if none are ready. Raise the FramingError of others."""
+        """Return the next outputs, or None if none are ready. Raise a FramingError in its turn."""
 
     def step(self, content: C, /) -> bool:
-        """Make the next outputs, if any; return False if that takes content, or a replay.
+        """Make the next outputs, if any; return False if more content or a replay is needed.
 
         Raises:
-            ReplayError: Content which is read again isn't what it was.
+            ReplayError: The content of the replay has changed.
         """
         ...
 
     def bytes_of_step(self, content: C, /) -> int:
-        """Return how many bytes a step may touch, roughly; or 0 if it never takes long."""
+        """Return about how many bytes a step may touch; 0 if no step takes long."""
         ...
 
     def room(self, content: C, /) -> int | None:
-        """Return how many more bytes a step could do with; None while it can't be done ahead."""
+        """Return how many more bytes a step could use; None if no step may run ahead now."""
 
     def replay(self, content: C, /) -> ReplayContent | None:
-        """Return the replay which is next, or under way."""
+        """Return the replay that is next, or in progress."""
 
 
 class MessageFlow(Generic[C, Out_co]):
-    """Decides what an iterator does next.
+    """Decides the next step of an iterator.
 
     Args:
         engine: Makes outputs.
-        allow_replay_gaps: Whether content which is read again may be missing.
+        allow_replay_gaps: Whether content of a replay may be missing.
     """
 
     def __init__(self, engine: Engine[C, Out_co], *, allow_replay_gaps: bool) -> None:
         self.allow_replay_gaps = allow_replay_gaps
-        """Whether content which is read again may be missing."""
+        """Whether content of a replay may be missing."""
         self.current: JournalInput[C] | None = None
-        """The journal whose content is at hand."""
+        """Journal whose content is at hand."""
         self._engine = engine
-        self._is_done = False  # All of that content.
-        self._range = NeedReplay(0, 0)  # Which is read again, and up to where it was.
+        self._is_done = False  # All content at hand is processed.
+        self._range = NeedReplay(0, 0)  # Range of the replay, which was read up to `_through`.
         self._through = 0
         self._failed: Exception | None = None
 
@@ -192,19 +192,19 @@ class MessageFlow(Generic[C, Out_co]):
         return Stop(failed)
 
     def work(self) -> None:
-        """Do a step. It may run in a thread, while nothing else is done but checkpoints."""
+        """Do a step. It may run in a thread; meanwhile only checkpoints may be made."""
         if self.current is not None:
             try:
                 self._is_done = not self._engine.step(self.current.content)
             except ReplayError as error:
                 self.fail_replay(error)
-            except Exception as error:  # noqa: BLE001 - raised by whoever asks for the next step.
+            except Exception as error:  # noqa: BLE001 - raised by the next step.
                 self._failed = error
 
     # Content of journals.
 
     def receive(self, arrival: Arrival[C]) -> None:
-        """Take the next arrival: of any journal if one is needed, or else of the current one."""
+        """Take the next arrival: of any journal after NeedContent, else of the current journal."""
         source, content, error = arrival.source, arrival.source.content, arrival.error
         match arrival.kind:
             case ArrivalKind.ERROR:
@@ -214,7 +214,7 @@ class MessageFlow(Generic[C, Out_co]):
                 failed.__cause__ = error
                 self._failed = failed
             case ArrivalKind.RESET:
-                # What began to be read was made of what was known of its predecessor.
+                # The content began with the state of the deleted journal.
                 self._engine.forget(source.journal)
                 source.content = self._engine.begin(source.journal, source.framing, source.offset)
             case ArrivalKind.LEFT:
@@ -246,26 +246,26 @@ class MessageFlow(Generic[C, Out_co]):
     # Content which is read again.
 
     def feed_replay(self, chunk: bytes, begin: int) -> None:
-        """Take content of the replay which is under way, from offset `begin` on."""
+        """Take content of the current replay, from offset `begin` on."""
         self._replay().feed(chunk, begin)
         self._through = begin + len(chunk)
         self._is_done = False
 
     def end_replay(self, offset: int) -> None:
-        """Declare that the replay was read up to `offset`, from which on there's nothing."""
+        """Declare that the reader of the replay ended at `offset`."""
         through, end = self._through, self._range.end
         if offset < end:
-            # Race: who closes a reader needn't be who reads.
+            # Race: another task than the reading one may close a reader.
             self.fail_replay(ReplayError(f"replay reader: closed at {offset}, ahead of {end}"))
         elif through < end and not self.allow_replay_gaps:
-            # Wire: a hole isn't told of if all the rest of the content lies in it.
+            # Wire: a broker doesn't report a hole if all the rest of the range lies in the hole.
             self.fail_replay(ReplayError(f"replay reader: no content from {through} to {end}"))
         else:
             self._replay().end()
             self._is_done = False
 
     def fail_replay(self, error: GazetteError) -> None:
-        """Stop with an error of the replay, which is begun again behind what was delivered."""
+        """Stop with an error of the replay, which begins again after what was delivered."""
         self._replay().abort()
         if not isinstance(error, ReplayError):
             cause, error = error, ReplayError(f"replay reader: {error}")
