@@ -1,4 +1,4 @@
-"""Inputs of an iterator: the journals of its source, which are read and take turns."""
+"""Inputs of an iterator: the journals of its source, which take turns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Framing
 
 _SLICE_JOURNALS = 16
-"""Journals which begin or end to be read without a pause."""
+"""Journals that are started or stopped without a pause."""
 
 T = TypeVar("T")
 
@@ -54,19 +54,18 @@ async def _for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
 
 
 class Inputs(Generic[C]):
-    """Reads the journals of a source, from the first call for an arrival on.
+    """Reads the journals of a source, from the first request for an arrival on.
 
-    Journals which have something at hand take turns, a chunk each. Selected journals join and leave
-    as the selection changes. A journal which leaves is read until nothing more comes at once. If it
-    joins again, it's read from there, unless it was deleted and created anew.
+    Journals with content at hand take turns, a chunk each. Selected journals join and leave as the
+    selection changes. A journal that leaves is read until no more content is at hand. If it joins
+    again, reading resumes there, unless the journal was deleted and created anew.
 
     Args:
-        source: What to read.
+        source: Journals to read.
         begin_content: Begins the content of journals.
-        offsets: Returns the offsets which journals are to be read from, as of a checkpoint. Called
-            once.
-        buffer_bytes: Limit of the chunks which are read ahead, over all journals.
-        read_ahead: Whether to read a single journal ahead, too, rather than as it's asked for.
+        offsets: Returns the offsets of a checkpoint to read journals from. Called once.
+        buffer_bytes: Limit of the chunks that are read ahead, over all journals.
+        read_ahead: Whether to also read ahead of a single journal, rather than on request.
     """
 
     def __init__(
@@ -87,17 +86,17 @@ class Inputs(Generic[C]):
         )
         self._begun = False
         self._closed = False
-        self._offsets: dict[str, int] = {}  # From which on to read journals which join.
-        self._revisions: dict[str, int] = {}  # Of the creation of journals which ever joined.
-        self._recreated: set[str] = set()  # Whose former state isn't known to be void yet.
+        self._offsets: dict[str, int] = {}  # Offsets to read joining journals from.
+        self._revisions: dict[str, int] = {}  # Creation revisions of journals that ever joined.
+        self._recreated: set[str] = set()  # Journals whose old state wasn't dropped yet.
         self._single: JournalInput[C] | None = None  # Read in place.
         self._single_ended = False
         self._pumps: dict[str, JournalPump[C]] = {}
         self._stopped: set[JournalPump[C]] = set()
-        self._successors: dict[str, pb.JournalSpec] = {}  # Join once who had their name has left.
-        self._void = Closing()  # Readers of replays which are to end.
+        self._successors: dict[str, pb.JournalSpec] = {}  # Join after their namesakes have left.
+        self._void = Closing()  # Readers of replays of deleted journals.
         self._ready: deque[JournalPump[C]] = deque()
-        self._errors: deque[Exception] = deque()  # Of the source, rather than of a journal.
+        self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
         self._failed: JournalPump[C] | None = None
         self._progress = Signal()
         self._following = OwnedTask()
@@ -116,16 +115,16 @@ class Inputs(Generic[C]):
     async def next_arrival(self) -> Arrival[C]:
         """Return the next arrival, of the journal whose turn it is.
 
-        All messages of earlier arrivals must have been delivered. A journal which failed is read
-        again from the next call on.
+        All messages of earlier arrivals must have been delivered. The next call retries a journal
+        that failed.
 
         Cancellation: safe.
 
         Raises:
-            StopAsyncIteration: Nothing is read any more.
-            UnrecognizedContentTypeError: There's no framing of a journal's content type. If it was
-                selected, others are read.
-            GazetteError: Journals can't be listed; the next call tries again.
+            StopAsyncIteration: No journal is read any more.
+            UnrecognizedContentTypeError: A journal's content type has no framing. If the journal
+                was selected, others are still read.
+            GazetteError: Journals can't be listed; the next call retries.
         """
         while not self._closed:
             if self._failed is not None:
@@ -137,7 +136,7 @@ class Inputs(Generic[C]):
                 try:
                     await self._begin()
                 except Exception:
-                    # Race: who closes this needn't be who waits for journals to be listed.
+                    # Race: another task than the waiting one may close the inputs.
                     if not self._closed:
                         raise
             elif self._single is not None:
@@ -154,11 +153,11 @@ class Inputs(Generic[C]):
         raise StopAsyncIteration
 
     def more(self, source: JournalInput[C], limit_bytes: int) -> list[Arrival[C]]:
-        """Return chunks at hand which directly follow the arrival that was last handed out.
+        """Return chunks at hand that directly follow the last arrival returned.
 
         Args:
             source: Journal of the last arrival.
-            limit_bytes: No further chunk is added once they're as large together.
+            limit_bytes: Size of the chunks from which on no chunk is added.
         """
         chunks: list[Arrival[C]] = []
         pump = self._pumps.get(source.journal)
@@ -170,11 +169,11 @@ class Inputs(Generic[C]):
         return chunks
 
     def are_others_ready(self, source: JournalInput[C]) -> bool:
-        """Whether there's something at hand of a journal other than `source`."""
+        """Whether an arrival of a journal other than `source` is at hand."""
         return any(pump.source is not source for pump in islice(self._ready, 2))
 
     def abandon(self, source: JournalInput[C]) -> None:
-        """Stop reading a journal which was deleted, and drop what was read ahead of it."""
+        """Stop reading a deleted journal, and drop content that was read ahead."""
         self._offsets.pop(source.journal, None)
         pump = self._pumps.pop(source.journal, None)
         if pump is not None:
@@ -212,12 +211,12 @@ class Inputs(Generic[C]):
             named = zip(source.names, framings, strict=True)
             await _for_each(named, lambda each: self._add(*each))
         self._begun = True
-        # Invariant: tasks don't keep whoever iterates from being found leaked.
+        # Invariant: tasks hold no reference to the iterator, so that a leaked one is detected.
         self._checkpointed = None
 
     def _add(self, name: str, framing: Framing, *, reset: bool = False) -> None:
-        # Race: who closes this needn't be who waits for journals to be listed, and who waits may
-        # have been cancelled amid those which are added.
+        # Race: another task than the waiting one may close the inputs, and the waiting one may have
+        # been cancelled while it added journals.
         if self._closed or name in self._pumps:
             return
         origin = self._source
@@ -244,9 +243,9 @@ class Inputs(Generic[C]):
             return await source.next_arrival()
         except StopAsyncIteration:
             if self._closed:
-                raise  # It isn't the end of what the reader was asked for.
+                raise  # The reader hasn't reached the end of its request.
             arrival = Arrival(source, ArrivalKind.END)
-        except Exception as error:  # noqa: BLE001 - raised by the iterator, with where it happened.
+        except Exception as error:  # noqa: BLE001 - raised by the iterator, with its journal.
             if self._closed:
                 raise StopAsyncIteration from None
             if not (isinstance(error, OffsetNotYetAvailableError) and source.owned):
@@ -266,7 +265,7 @@ class Inputs(Generic[C]):
             del self._pumps[name]
             if pump.running:
                 self._stop(pump)
-            if pump.source.offset:  # Else it still is to be read from its start.
+            if pump.source.offset:  # Otherwise the journal is still read from its start.
                 self._offsets[name] = pump.source.offset
             self._join_successor(name)
         return arrival
@@ -307,7 +306,7 @@ class Inputs(Generic[C]):
             await self._leave_list()
 
     async def _leave_list(self) -> None:
-        # Race: it stays noted until it's closed, should that be cancelled.
+        # Race: the list stays known until it's closed, in case closing is cancelled.
         if self._entered is not None:
             await self._entered.aclose()
             self._entered = None
@@ -322,7 +321,7 @@ class Inputs(Generic[C]):
             self._errors.append(error)
             self._begun = False
         else:
-            # Whoever closed the list wants no more of these journals.
+            # A list closed by its owner ends reading of its journals.
             await _for_each([*self._pumps], self._leave)
         finally:
             self._progress.set()
@@ -335,7 +334,7 @@ class Inputs(Generic[C]):
             gone.difference_update(journal.spec.name for journal in changes.added)
         await _for_each(gone, self._leave)
         await _for_each(changes.added, self._join)
-        # Race: one may wait for content which the journal of that name won't have for long.
+        # Race: a replay may wait for content that a recreated journal won't have soon.
         await self._void.aclose()
         for change in changes.changed:
             pump = self._pumps.get(change.after.spec.name)
@@ -354,7 +353,7 @@ class Inputs(Generic[C]):
         spec, revision = journal.spec, journal.create_revision
         name = spec.name
         known = self._revisions.get(name, 0)
-        # Wire: brokers of some ages don't tell it.
+        # Wire: some versions of brokers don't report it.
         recreated = 0 not in {known, revision} and known != revision
         self._revisions[name] = revision or known
         if recreated:
@@ -363,7 +362,7 @@ class Inputs(Generic[C]):
         if pump is None:
             self._join_now(spec)
         elif self._source.block:
-            # Race: it may be about to leave, and then joins again behind what was read of it.
+            # Race: the journal may be about to leave, and then rejoins after the content read.
             self._successors[name] = spec
             if recreated:
                 pump.source.is_void = True

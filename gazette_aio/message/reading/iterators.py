@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RING_BYTES = 64 << 20
-"""Limit of what the ring of an iterator's own sequencer retains."""
+"""Limit of the bytes that the ring of an iterator's own sequencer retains."""
 
 
 class MessageIterator(Owner, Generic[T]):
     """Base of iterators of messages.
 
     Messages are split, sequenced and decoded in runs of a chunk of content, and delivered from a
-    queue without touching the event loop. Only an empty queue suspends.
+    queue without involving the event loop. Only an empty queue suspends.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class MessageIterator(Owner, Generic[T]):
         Cancellation: safe.
 
         Raises:
-            FramingError: Content of a journal can't be read, split or decoded. Iteration may go on
-                behind it.
-            ReplayError: Content of a transaction can't be read again. Iteration tries once more.
+            FramingError: Content of a journal can't be read, split or decoded. Iteration may
+                continue after it.
+            ReplayError: Content of a transaction can't be read again. The next call retries.
         """
         ready = self._ready
         if not ready:
@@ -102,10 +102,10 @@ class MessageIterator(Owner, Generic[T]):
         await self._driver.next()
 
     def batches(self) -> Batches[T]:
-        """Return an async iterator of the same messages, as lists of what's ready at once.
+        """Return an async iterator of the same messages, as lists of those ready at once.
 
         Each list has at least one message and at most about a thousand, all of one journal. Both
-        ways of iteration may be used in turn.
+        forms of iteration may alternate.
         """
         return Batches(self)
 
@@ -116,8 +116,8 @@ class MessageIterator(Owner, Generic[T]):
 
         Raises:
             StopAsyncIteration: At the end of content.
-            FramingError: As of iteration.
-            ReplayError: As of iteration.
+            FramingError: As for iteration.
+            ReplayError: As for iteration.
         """
         ready, driver = self._ready, self._driver
         if not ready:
@@ -142,25 +142,25 @@ class MessageIterator(Owner, Generic[T]):
         """Return an async iterator of the same messages, as Arrow record batches.
 
         Each batch is of one journal. Its columns are `_journal`, `_begin`, `_end`, `_timestamp` (of
-        the clock), `_clock`, `_producer` and `_flags`; and then `_value`, the bytes of the message,
-        or the columns of its document.
+        the clock), `_clock`, `_producer` and `_flags`, followed by `_value`, the bytes of the
+        message, or by the columns of its document.
 
-        The first call of a process imports pyarrow, unless that's done: some 100 ms.
+        The first call of a process imports pyarrow, which takes some 100 ms.
 
-        It's the only form of iteration from then on. `checkpoint()`, `skipped` and `aclose()` of
-        this iterator are those of the batches.
+        No other form of iteration may follow. `checkpoint()`, `skipped` and `aclose()` of this
+        iterator then are those of the batches.
 
         Args:
-            schema: Columns of documents. See the guide for what their types take.
-            acks: Whether acknowledgements are rows, too. Columns of documents are null in them.
-            batch_bytes: Content which is split, sequenced and decoded at once. A batch is larger
-                if it commits messages of transactions which began before.
-            max_pending_bytes: Limit of the messages which are retained as they may commit. A
-                transaction which outgrows it is read again once it commits.
+            schema: Columns of documents. See the guide for the types that each column accepts.
+            acks: Whether acknowledgements are rows, too. Their columns of documents are null.
+            batch_bytes: Content that is split, sequenced and decoded at once. A batch is larger
+                if it commits messages of transactions that began earlier.
+            max_pending_bytes: Limit of the pending messages that are retained. A transaction that
+                outgrows it is read again when it commits.
 
         Raises:
-            ConfigurationError: If pyarrow isn't installed, or documents of the adapter can't have
-                columns of the schema.
+            ConfigurationError: If pyarrow isn't installed, or the schema doesn't fit documents of
+                the adapter.
             RuntimeError: If messages were read in another form.
         """
         if self._records is not None or self._driver.is_used:
@@ -184,15 +184,15 @@ class MessageIterator(Owner, Generic[T]):
         return ArrowBatches(self._driver, records)
 
     def _known(self) -> SequencerCheckpoint | None:
-        """Return what batches go on from; or None if messages needn't be committed."""
+        """Return the state from which batches resume; None if uncommitted messages are read."""
         return None
 
     async def aclose(self) -> None:
-        """End reading, of a reader which was handed in, too. Idempotent.
+        """End reading, and close a given reader, too. Idempotent.
 
         Cancellation: safe — call again.
         """
-        # Invariant: a checkpoint is as of what was delivered, also if it's asked for later.
+        # Invariant: even a later checkpoint covers only the delivered messages.
         self._envelopes.drop()
         await self._driver.aclose()
 
@@ -201,7 +201,7 @@ class MessageIterator(Owner, Generic[T]):
 
 
 class Batches(Generic[T]):
-    """Async iterator of lists of messages. Made by `batches()`."""
+    """Async iterator of lists of messages, made by `batches()`."""
 
     def __init__(self, iterator: MessageIterator[T]) -> None:
         self._iterator = iterator
@@ -214,12 +214,12 @@ class Batches(Generic[T]):
 
 
 class ReadUncommittedIter(MessageIterator[T]):
-    """Iterates over all messages of journals, as they are in them.
+    """Async iterator of all messages of journals, in journal order.
 
     Duplicates, pending and rolled back messages, and acknowledgements are all delivered.
 
     Args:
-        source: Journals to read, as of a ReadCommittedIter.
+        source: Journals to read, as for ReadCommittedIter.
         adapter: Decodes messages.
         options: See `ReadOptions`.
 
@@ -235,40 +235,41 @@ class ReadUncommittedIter(MessageIterator[T]):
 
 
 class ReadCommittedIter(MessageIterator[T]):
-    """Iterates over the committed messages of journals, each once, in the order they commit.
+    """Async iterator of the committed messages of journals, each once, in commit order.
 
-    Acknowledgements, which end transactions, are delivered as well, unless `skip_acks` is set. The
-    message of an acknowledgement is None if it can't be decoded as others are. Messages are decoded
-    once they're committed: a bad message which never commits doesn't raise.
+    Acknowledgements, which end transactions, are delivered too, unless `skip_acks` is set. The
+    message of an acknowledgement is None if the adapter can't decode it. Messages are decoded after
+    they commit: a bad message that never commits doesn't raise.
 
-    A transaction larger than the sequencer's ring is read again once it commits.
+    A transaction larger than the sequencer's ring is read again when it commits.
 
-    Several journals are read at once, and take turns, a chunk of content each. Order is kept within
-    a journal, not among journals. At most 16 journals which lag behind their write heads are read
-    at a time, for some MiB each while others wait, or up to the end of a compressed fragment.
+    Several journals are read concurrently, and take turns, a chunk of content each. Order is kept
+    within a journal, not among journals. At most 16 journals that lag behind their write heads are
+    read concurrently. If others wait, each is read for some MiB, or to the end of a compressed
+    fragment.
 
-    The journals of a selector may change while they're read. A journal which joins is read from its
-    offset in the checkpoint, else from `start`. A journal which leaves is read until nothing more
-    comes at once, or up to its write head. Its state stays in checkpoints, and reading goes on from
-    there if it joins again. A journal which was deleted and created anew is read from its begin, if
-    that's seen while iterating. Iteration ends once the list which is read is closed, and all of
-    its journals have left.
+    The journals of a selector may change during iteration. A journal that joins is read from its
+    offset in the checkpoint, else from `start`. A journal that leaves is read until no more content
+    is at hand, or up to its write head. Its state stays in checkpoints, and reading resumes there
+    if it joins again. A journal that was deleted and created anew is read from its beginning, if
+    the iteration observes the change. Iteration ends after the list is closed and all of its
+    journals have left.
 
-    Journals of a selector which aren't found, or are suspended, are waited for, or left out unless
-    `block` is set. A journal without read permission raises once, and is waited for until its
-    specification is applied anew. One of a content type without a framing raises once.
+    With `block`, journals of a selector that aren't found, or are suspended, are waited for;
+    otherwise they're left out. A journal without read permission raises once, and is waited for
+    until its specification is applied again. A content type without a framing raises once.
 
     Args:
-        source: A reader, which stays at its own offset and is closed along with the iterator; the
-            name of a journal, or several names; a selector of journals; or a WatchedList or
-            PolledList, which may be shared with others, or is entered and closed here.
+        source: A reader, which keeps its own offset and is closed with the iterator; the name of a
+            journal, or several names; a selector of journals; or a WatchedList or PolledList. An
+            entered list may be shared; any other list is entered and closed by the iterator.
         adapter: Decodes messages.
         sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Between two
             messages, a given sequencer is at the transaction being delivered, which is slower.
-            Journals start at its offsets, but for a reader.
-        checkpoint: State to go on from. Journals start at its offsets, but for a reader.
-        allow_replay_gaps: Go on if content of a transaction is no longer there when it's read
-            again, and so leave out its messages.
+            Journals start at its offsets, except for a reader.
+        checkpoint: State to resume from. Journals start at its offsets, except for a reader.
+        allow_replay_gaps: Continue if content of a transaction is gone when it's read again. Its
+            messages are left out.
         options: See `ReadOptions`.
 
     Raises:
@@ -288,13 +289,13 @@ class ReadCommittedIter(MessageIterator[T]):
         if sequencer is not None and checkpoint is not None:
             raise ConfigurationError("a sequencer has its own checkpoint")
         if sequencer is not None and sequencer.emitting:
-            # What it delivered already is known to the iterator which took it, and nobody else.
+            # Only the iterator that began the commit knows which of its messages it delivered.
             raise ConfigurationError("the sequencer is within a commit: go on from its checkpoint")
         self._is_own = sequencer is None
         self.sequencer = sequencer or Sequencer.from_checkpoint(
             checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
         )
-        """Says which messages commit."""
+        """Decides which messages commit."""
         envelopes = EnvelopeEngine(
             adapter,
             self.sequencer,
@@ -311,10 +312,10 @@ class ReadCommittedIter(MessageIterator[T]):
                 raise ConfigurationError(f"reader of {reader.journal} {text}")
 
     def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
-        """Return a checkpoint of what was delivered.
+        """Return a checkpoint of the delivered messages.
 
-        An iterator which goes on from it repeats nothing and leaves nothing out. It may be called
-        whenever no call for the next message is under way.
+        An iterator that resumes from it repeats and omits no message. Don't call this while a call
+        for the next message is in progress.
 
         Args:
             prune_horizon: Forget producers whose largest clock is older by this than the newest

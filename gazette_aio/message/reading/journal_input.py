@@ -1,4 +1,4 @@
-"""Journal which is being read: its reader, its content, and what arrives of it."""
+"""Journal that is being read: its reader, its content, and its arrivals."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class JournalContent(Protocol):
-    """Content of one journal, which an engine makes messages of."""
+    """Content of one journal, from which an engine makes messages."""
 
     @property
     def offset(self) -> int:
-        """Offset of the first message which isn't done."""
+        """Offset of the first message that isn't processed."""
         ...
 
     def feed(self, chunk: bytes, begin: int) -> int:
-        """Take content from `begin` on, and return how many bytes before a gap were discarded."""
+        """Take content from `begin` on, and return the number of bytes discarded before a gap."""
         ...
 
     def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes which were discarded."""
+        """Continue at `offset`, and return the number of bytes discarded."""
         ...
 
     def end(self) -> None:
@@ -38,22 +38,22 @@ class JournalContent(Protocol):
 
 C = TypeVar("C", bound=JournalContent)
 BeginContent = Callable[[str, Framing, int], C]
-"""Begins the content of a journal: of its name, its framing, and the offset it's read from."""
+"""Begins the content of a journal, given its name, its framing, and the offset to read from."""
 
 
 class ArrivalKind(Enum):
     """Kinds of arrivals."""
 
     CHUNK = "chunk"
-    """The content `chunk`, from offset `begin` on."""
+    """Content `chunk`, from offset `begin` on."""
     JUMP = "jump"
-    """Content goes on at offset `begin`, as there's none before."""
+    """Content continues at offset `begin`, after a hole."""
     END = "end"
-    """The end of what a reader was asked for."""
+    """The end of the reader's request."""
     LEFT = "left"
-    """Nothing more is read: the write head was reached, or the journal left the selection."""
+    """Reading has ended: at the write head, or because the journal left the selection."""
     RESET = "reset"
-    """The journal was deleted and created anew: what's known of it isn't true any more."""
+    """The journal was deleted and created anew: its known state is void."""
     ERROR = "error"
     """Reading failed with `error`."""
 
@@ -70,14 +70,14 @@ class Arrival(Generic[C]):
 
 
 class JournalInput(Generic[C]):
-    """One journal being read: its reader, and its content.
+    """One journal that is being read: its reader and its content.
 
     Args:
         client: Client to read with.
-        request: What to read.
+        request: Request to read.
         framing: Framing of the journal.
-        begin_content: Begins its content.
-        reader: The reader, if there is one already, which isn't closed between errors.
+        begin_content: Begins the content of the journal.
+        reader: A given reader, if any, which isn't closed after errors.
     """
 
     __slots__ = (
@@ -109,21 +109,21 @@ class JournalInput(Generic[C]):
         self.owned = reader is None
         """Whether the reader was made here."""
         self.is_void = False
-        """Whether the journal was deleted and created anew, and so can't be read again."""
+        """Whether the journal was deleted and created anew, so that replays are impossible."""
         self.replaying: RetryReader | None = None
-        """Reader of a replay, which is closed once `is_void` is set, and not to be read then."""
+        """Reader of a replay. It's closed when `is_void` is set, and must not be read after."""
         self.content: C = begin_content(self.journal, framing, request.offset)
 
     @property
     def offset(self) -> int:
-        """Offset of the next message; -1 for the write head, if that's not known yet."""
+        """Offset of the next message; -1 for the write head, until it's known."""
         offset = self.content.offset
         if offset < 0 and self.reader is not None and not self.owned:
             return self.reader.offset
         return offset if offset >= 0 else self._request.offset
 
     def open_reader(self, *, block: bool) -> RetryReader:
-        """Return the reader, which is made unless there is one, to block or not."""
+        """Return the reader, which is made if there is none, and make it block or not."""
         reader = self.reader
         if reader is None:
             request = pb.ReadRequest()
@@ -135,12 +135,12 @@ class JournalInput(Generic[C]):
         return reader
 
     async def next_arrival(self) -> Arrival[C]:
-        """Wait for content of the reader, which is open, or for a jump.
+        """Wait for content of the open reader, or for a jump.
 
         Cancellation: safe.
 
         Raises:
-            StopAsyncIteration: It's the end of what the reader was asked for.
+            StopAsyncIteration: The reader reached the end of its request.
             Exception: Reading failed.
         """
         reader = self.reader
@@ -152,7 +152,7 @@ class JournalInput(Generic[C]):
         return Arrival(self, ArrivalKind.CHUNK, chunk, reader.offset - len(chunk))
 
     async def close_reader(self) -> None:
-        """Close the reader. One made later goes on where this one was. Idempotent.
+        """Close the reader. A later one resumes at its offset. Idempotent.
 
         Cancellation: safe — call again.
         """

@@ -1,4 +1,4 @@
-"""Options of reading messages, in any form."""
+"""Options of reading messages, in every form of iteration."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ Start = Mapping[str, int] | datetime | None
 
 
 class ReadOptions(TypedDict, total=False):
-    """Options of `ReadCommittedIter` and `ReadUncommittedIter`. None of them is required."""
+    """Options of `ReadCommittedIter` and `ReadUncommittedIter`. All are optional."""
 
     client: JournalClient | None
     """Client to read journals by name or selector."""
     block: bool
-    """Wait for new messages, and for journals which join.
+    """Wait for new messages, and for journals that join.
 
-    By default, iteration ends once all journals were read up to their write heads; those of a
-    selector as it was listed at first.
+    By default, iteration ends when all journals were read up to their write heads. A selector is
+    then listed only once.
     """
     start: Start
-    """Where journals start which the checkpoint has no offset of; by default, at their begin.
+    """Where to start journals without an offset in the checkpoint; by default, at their beginning.
 
-    Either offsets by journal; or an aware datetime, which leaves out older fragments, and messages
+    Either offsets by journal, or an aware datetime, which leaves out older fragments, and messages
     with older clocks.
     """
     on_error: Literal["raise", "skip"]
-    """Whether a frame which can't be decoded raises a FramingError, after which iteration may go
-    on; or is skipped, and counted as `skipped`. By default, it raises."""
+    """Whether a frame that can't be decoded raises a FramingError, the default, after which
+    iteration may continue; or is skipped, and counted by `skipped`."""
     skip_acks: bool
-    """Leave out acknowledgements. By default, they're delivered: they end transactions."""
+    """Leave out acknowledgements, which end transactions. By default, they're delivered."""
     strict_uuid: bool
-    """Refuse UUIDs which aren't of version 1. By default, they're accepted."""
+    """Refuse UUIDs that aren't of version 1. By default, they're accepted."""
     max_frame_bytes: int
     """Limit of the length of one message; 1 GiB by default."""
     buffer_bytes: int
-    """Limit of content which is read ahead, over all of several journals; 4 MiB by default."""
+    """Limit of content that is read ahead, over all journals; 4 MiB by default."""
     direct: bool | None
-    """Fetch files of fragments from their stores, rather than through a broker (the default)."""
+    """Fetch fragment files from their stores, rather than through a broker (the default)."""
 
 
 def check_options(options: ReadOptions) -> None:
-    """Check names of options, and values which nothing else checks.
+    """Check the names of options, and values without a later check.
 
     Raises:
-        TypeError: There's no such option.
-        ConfigurationError: A value is none of those which there are.
+        TypeError: An option is unknown.
+        ConfigurationError: A value isn't allowed.
     """
     for name in options:
         if name not in ReadOptions.__annotations__:

@@ -1,16 +1,16 @@
 """Pump of one of several journals: a task which reads ahead.
 
     ┌─────────► waits for a slot ◄──────────────┐
-    │                 │                         │ others wait, and it had its turn
+    │                 │                         │ its turn is over, and others wait
     │                 ▼                         │
     │         catches up, holding ──────────────┘
     │           the slot
-    │                 │ write head, or nothing comes
-    │ behind again    ▼
-    └───────────── tails, holding none
+    │                 │ write head, or a pause of content
+    │ lags again      ▼
+    └───────────── tails, without a slot
 
-A journal which is behind its write head is read while it holds one of a limited number of slots,
-so that only as many RPCs bring content at once; one which is tailed costs next to nothing.
+A journal that lags behind its write head is read while it holds one of a limited number of slots.
+So only as many RPCs bring content concurrently. A journal that is tailed costs next to nothing.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 CATCH_UP_JOURNALS = 16
-"""Journals behind their write heads which are read at once."""
+"""Most lagging journals that are read concurrently."""
 
-_CHUNK_BYTES = 128 << 10  # What brokers send at once.
+_CHUNK_BYTES = 128 << 10  # Content of one response of a broker.
 TURN_BYTES = 4 << 20
-"""Content after which a journal hands its slot to those who wait for one."""
+"""Content after which a journal passes its slot to a waiting one."""
 TURN_SECONDS = 4.0
-"""Waiting for content, after which it hands it on as well."""
+"""Time of waiting for content after which a journal passes its slot, too."""
 STALLED_SECONDS = 1.0
-"""Time without content after which a journal holds no slot any more."""
+"""Time without content after which a journal releases its slot."""
 LEAVING_SECONDS = 0.5
-"""Time of tailing, or without content, until a journal that leaves isn't read."""
+"""Time of tailing, or without content, after which a leaving journal isn't read any more."""
 PARKED_SECONDS = 30.0
-"""Time until a journal which can't be read is tried again."""
+"""Time after which a journal that can't be read is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class PumpRoom:
-    """What pumps share.
+    """Resources shared by pumps.
 
     Args:
-        slots: Slots of journals which catch up.
-        held: Bytes of chunks which wait to be handed out.
-        ready: Called when a pump has something to hand out.
+        slots: Slots of journals that catch up.
+        held: Bytes of chunks that wait to be taken.
+        ready: Called when a pump has an arrival.
     """
 
     slots: FIFOBudget
@@ -79,14 +79,14 @@ class _Next(Enum):
 
 
 class JournalPump(Generic[C]):
-    """Reads one journal ahead, within what there's room for.
+    """Reads one journal ahead, within the shared budget.
 
     Args:
-        source: What to read.
-        room: What it shares with others.
+        source: Journal to read.
+        room: Resources shared with other pumps.
         block: Whether to wait for new content at the write head.
-        selected: Whether the journal was selected by its labels. If it can't be read it's left
-            alone then, rather than being an error.
+        selected: Whether a selector matched the journal. If so, a journal that can't be read is
+            waited for or left out, rather than an error.
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class JournalPump(Generic[C]):
     ) -> None:
         self.source = source
         self.arrivals: deque[Arrival[C]] = deque()
-        """What wasn't handed out yet."""
+        """Arrivals that weren't taken yet."""
         self.leaving = False
-        """Whether reading is to end once nothing more comes at once."""
+        """Whether to end reading when no more content is at hand."""
         self.is_queued = False
-        """Whether it's among those which take turns in handing out."""
+        """Whether the pump is in line to have an arrival taken."""
         self.has_left = False
-        """Whether the last arrival which there will be is known."""
+        """Whether the final arrival is known."""
         self._is_stopped = False
         self._room = room
         self._block = block
         self._selected = selected
-        self._is_behind = True  # The write head, as far as is known.
-        self._refused = False  # Whether the broker said that the journal isn't to be read.
+        self._is_behind = True  # Whether the journal lags behind its write head, if known.
+        self._refused = False  # Whether the broker refused to read the journal.
         self._task = OwnedTask()
-        self._scope: asyncio.Timeout | None = None  # Of the wait for content.
+        self._scope: asyncio.Timeout | None = None  # Time-out of the wait for content.
         self._leaves_at = 0.0
         self._listed = asyncio.Event()
 
@@ -118,12 +118,12 @@ class JournalPump(Generic[C]):
         return self._task.running
 
     def start(self) -> None:
-        """Begin to read, or go on behind an error."""
+        """Begin to read, or continue after an error."""
         if not self.running and not self._is_stopped:
             self._task.start(self._run(), f"gazette-read-{self.source.journal}")
 
     def leave(self) -> None:
-        """Read no more than what comes at once."""
+        """Read only content that is at hand."""
         if not self.leaving:
             self.leaving = True
             self._leaves_at = asyncio.get_running_loop().time() + LEAVING_SECONDS
@@ -131,16 +131,16 @@ class JournalPump(Generic[C]):
             self._limit_wait(self._leaves_at)
 
     def stay(self) -> None:
-        """Read on, though it was to end."""
+        """Continue to read a journal that was leaving."""
         self.leaving = False
         self._limit_wait(asyncio.get_running_loop().time() + STALLED_SECONDS)
 
     def listed_anew(self) -> None:
-        """Note that the journal was applied: what couldn't be read perhaps can be."""
+        """Note that the journal was applied: it may have become readable."""
         self._listed.set()
 
     def put(self, kind: ArrivalKind, error: Exception | None = None) -> None:
-        """Hand out something other than content, or a jump."""
+        """Add an arrival other than content or a jump."""
         self.has_left = kind in {ArrivalKind.LEFT, ArrivalKind.END}
         self._add(Arrival(self.source, kind, error=error))
 
@@ -150,21 +150,21 @@ class JournalPump(Generic[C]):
         self._room.ready(self)
 
     def take(self) -> Arrival[C]:
-        """Return the next arrival, of which there must be one."""
+        """Return the next arrival, which must exist."""
         arrival = self.arrivals.popleft()
         if arrival.chunk:
             self._room.held.release(len(arrival.chunk))
         return arrival
 
     def take_chunk(self) -> Arrival[C] | None:
-        """Return the next arrival if it's content, and so directly follows what was taken last."""
-        # Invariant: what follows a jump is behind an arrival of that kind.
+        """Return the next arrival if it's content, which then directly follows the last arrival."""
+        # Invariant: content after a jump follows an arrival of that kind.
         if self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
             return self.take()
         return None
 
     def stop(self) -> None:
-        """End reading at once, of what isn't to be read any more, and never start again."""
+        """End reading at once and for good."""
         self._is_stopped = True
         self.cancel()
         if not self.has_left:
@@ -183,7 +183,7 @@ class JournalPump(Generic[C]):
         await self.source.close_reader()
 
     def _limit_wait(self, when: float) -> None:
-        # Race: it may have expired, but not yet have been left.
+        # Race: the time-out may have expired, but not been exited yet.
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(when)
 
@@ -192,7 +192,7 @@ class JournalPump(Generic[C]):
             await self._read()
         except StopAsyncIteration:
             self.put(ArrivalKind.END)
-        except Exception as error:  # noqa: BLE001 - raised by the iterator, with where it happened.
+        except Exception as error:  # noqa: BLE001 - raised by the iterator, with its journal.
             self.put(ArrivalKind.ERROR, error)
         else:
             self.put(ArrivalKind.LEFT)
@@ -215,7 +215,7 @@ class JournalPump(Generic[C]):
             await source.close_reader()
 
     async def _guarded(self, read: Callable[[], Awaitable[_Next]]) -> _Next:
-        """Read, and decide what's next if the journal can't be."""
+        """Read, and decide how to continue if the journal can't be read."""
         self._listed.clear()
         try:
             step = await read()
@@ -256,7 +256,7 @@ class JournalPump(Generic[C]):
                 waited += loop.time() - began
                 is_over = size >= TURN_BYTES or waited >= TURN_SECONDS
                 if is_over and room.slots.is_contended and _may_pause(reader):
-                    # Its RPC has content on the way, which is to be bounded as well.
+                    # The RPC has more content on the way, which must be bounded as well.
                     await self.source.close_reader()
                     return _Next.CATCH_UP
         except TimeoutError:
@@ -269,21 +269,21 @@ class JournalPump(Generic[C]):
         source, held = self.source, self._room.held
         reader = source.open_reader(block=self._block)
         while True:
-            # What was received of it stays with the RPC until it's its turn.
+            # Content that the RPC received stays there until this journal's turn.
             await held.acquire(_CHUNK_BYTES)
             held.release(_CHUNK_BYTES)
             try:
-                # It isn't read for ever if content keeps coming.
+                # Reading ends in time even if content keeps coming.
                 await self._read_chunk(self._leaves_at if self.leaving else None)
             except TimeoutError:
                 if self.leaving:
                     return _Next.LEAVE
                 continue
             if self._is_behind and source.owned:
-                # Content had stalled, and comes again.
+                # Content comes again after a pause.
                 self._is_behind = reader.response.write_head > reader.offset
                 if self._is_behind:
-                    # Its RPC isn't to bring more while it waits for a slot.
+                    # The RPC must not bring more while the journal waits for a slot.
                     await source.close_reader()
                     return _Next.CATCH_UP
 
@@ -291,10 +291,10 @@ class JournalPump(Generic[C]):
         """Read the next content and return its size.
 
         Args:
-            until: Time of the event loop until which to wait for it, if not for ever.
+            until: Event loop time to wait until, or None to wait without limit.
 
         Raises:
-            TimeoutError: None came in time.
+            TimeoutError: No content arrived in time.
         """
         try:
             async with asyncio.timeout_at(until) as self._scope:
@@ -305,7 +305,7 @@ class JournalPump(Generic[C]):
         return len(arrival.chunk)
 
     async def _park(self) -> _Next:
-        """Wait until the journal is applied anew, or for long."""
+        """Wait until the journal is applied again, or for a long time."""
         await self.source.close_reader()
         if not self._block or self.leaving:
             return _Next.LEAVE
@@ -322,7 +322,7 @@ class JournalPump(Generic[C]):
 
 
 def _may_pause(reader: RetryReader) -> bool:
-    """Whether another RPC costs little to go on with, which takes a compressed file its start."""
+    """Whether another RPC may resume at little cost. In a compressed file it rereads the start."""
     fragment = reader.response.fragment
     return (
         not fragment.backing_store

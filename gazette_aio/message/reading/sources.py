@@ -1,4 +1,4 @@
-"""Sources of messages: one reader, journals by their names, or those which a selector matches."""
+"""Sources of messages: a reader, journals by name, or journals that a selector matches."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     SourceArgument: TypeAlias = RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList
 
 _LIST_NAMES = 256
-"""Journals which are listed at once by their names. Brokers compare each with all they have."""
+"""Journals listed by name in one request. Brokers compare each name with all of their journals."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSource:
-    """A reader which was handed in, and stays at its own offset."""
+    """A given reader, which keeps its own offset."""
 
     reader: RetryReader
     block: ClassVar[bool] = False
-    """Whether to wait at the write head: that's up to the reader."""
+    """Whether to wait at the write head: the reader decides this."""
 
     @property
     def client(self) -> ReadingClient:
@@ -49,7 +49,7 @@ class ReaderSource:
 
     @property
     def names(self) -> tuple[str]:
-        """The journal."""
+        """Name of the journal."""
         return (str(self.reader.journal),)
 
     def request(self, name: str, known: int | None) -> pb.ReadRequest:  # noqa: ARG002
@@ -62,7 +62,7 @@ class ReaderSource:
 
 @dataclass(frozen=True, slots=True)
 class JournalSource:
-    """Journals which are read by readers of our own."""
+    """Journals with readers made by the iterator."""
 
     client: JournalClient
     block: bool
@@ -70,11 +70,11 @@ class JournalSource:
     direct: bool | None
 
     def request(self, name: str, known: int | None) -> pb.ReadRequest:
-        """Return the request to read a journal, from the offset which is known or else the start.
+        """Return the request to read a journal, from the known offset or else the start.
 
         Args:
             name: The journal.
-            known: Offset up to which it was read, if it was.
+            known: Offset up to which the journal was read, if any.
         """
         start = self.start
         offset = known
@@ -89,7 +89,7 @@ class JournalSource:
 
 @dataclass(frozen=True, slots=True)
 class NamedSource(JournalSource):
-    """Journals to read by their names."""
+    """Journals to read, by name."""
 
     names: tuple[str, ...]
 
@@ -99,7 +99,7 @@ class NamedSource(JournalSource):
 
 @dataclass(frozen=True, slots=True)
 class SelectedSource(JournalSource):
-    """The journals which a selector matches, or which are in a list that's kept up to date."""
+    """Journals that a selector matches, or of a list that's kept up to date."""
 
     selection: pb.LabelSelector | WatchedList
 
@@ -113,10 +113,10 @@ Source = ReaderSource | NamedSource | SelectedSource
 
 
 def open_source(source: SourceArgument, options: ReadOptions) -> Source:
-    """Return the source of an iterator's arguments.
+    """Return the source for an iterator's arguments.
 
     Raises:
-        ConfigurationError: If they contradict each other, or there's nothing to read.
+        ConfigurationError: If arguments contradict each other, or name no journal.
         ValidationError: If a selector is invalid.
     """
     client, start, direct = options.get("client"), options.get("start"), options.get("direct")
@@ -151,10 +151,10 @@ def _is_list(source: Any) -> TypeIs[WatchedList]:
 
 
 def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
-    """Return the framing of a journal, by its content type.
+    """Return the framing of a journal's content type.
 
     Raises:
-        UnrecognizedContentTypeError: If there's none.
+        UnrecognizedContentTypeError: If the content type has no framing.
     """
     try:
         return framing_by_content_type(content_type_of(spec))
@@ -164,13 +164,13 @@ def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
 
 
 async def fetch_framings(client: ReadingClient, names: Sequence[str]) -> list[Framing]:
-    """Return the framing of each journal, by its content type.
+    """Return the framing of each journal's content type.
 
     Cancellation: safe.
 
     Raises:
         ReadError: If a journal doesn't exist.
-        UnrecognizedContentTypeError: If there's no framing of a journal's content type.
+        UnrecognizedContentTypeError: If a journal's content type has no framing.
         GazetteError: If journals can't be listed.
     """
     framings: list[Framing] = []
