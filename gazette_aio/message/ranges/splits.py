@@ -1,6 +1,6 @@
-"""The plan by which each split of a range delivers the committed messages of its own bytes.
+"""Plan by which each split of a range delivers the committed messages of its own bytes.
 
-See `gazette_aio.message.ranges.committed` for how it comes about.
+See `gazette_aio.message.ranges.committed` for how the plan is made.
 """
 
 from __future__ import annotations
@@ -33,55 +33,55 @@ class Tail(NamedTuple):
     """Messages of a producer which are pending at the end of a split."""
 
     begin: int
-    """Offset of the first one, or a lower bound of it; or -1 if there's none."""
+    """Offset of the first such message, or a lower bound; -1 if there is none."""
     commit: int
     """Clock up to which they commit, or DROPPED."""
 
 
 class ProducerPlan(NamedTuple):
-    """What a split has to know of one of its producers."""
+    """State of a producer at the begin of a split, and the fate of its pending messages."""
 
     bounds: ProducerBounds
     """State when the split begins."""
     head: int
-    """Clock up to which the split's first acknowledgement commits; or DROPPED, if there's none, or
-    a message outside of transactions discards what's pending before it."""
+    """Clock up to which the split's first acknowledgement commits; or DROPPED, if there is none, or
+    a message outside of transactions discards the messages pending before it."""
     tail: Tail
 
 
 class SplitPlan(NamedTuple):
-    """By which a split decides on the messages of its own bytes: see `CommittedSplit`.
+    """Plan by which a split decides on the messages of its own bytes: see `CommittedSplit`.
 
     As a pickle, it takes some 70 bytes per producer.
     """
 
     begin: int
-    """Offset of the first message; or -1 if there's none."""
+    """Offset of the first message; -1 if there is none."""
     end: int
-    """Offset behind the last message; or -1."""
+    """Offset after the last message; or -1."""
     producers: dict[int, ProducerPlan]
-    """What it has to know of its producers, which are big-endian numbers."""
+    """Plans of producers, by ID as a big-endian number."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """How consecutive splits deliver the committed messages of the range they make up."""
+    """Plan by which consecutive splits deliver the committed messages of their range."""
 
     splits: list[SplitPlan]
-    """Of each split, in the order given."""
+    """Plan of each split, in the order given."""
     entering: list[ReplaySpan]
-    """Messages before the range which it commits. None, if the range begins without a state."""
+    """Messages before the range that it commits; none if the range begins without a state."""
     state: RangeState
-    """State at the end of the range. What's pending there is delivered if what's ahead commits it.
+    """State at the end of the range. Messages pending there are delivered if `ahead` commits them.
 
-    Offsets of first pending messages may be lower bounds (see `columnar.transfer`). A commit behind
-    the range then reads again, and leaves out, some duplicates before them.
+    Offsets of first pending messages may be lower bounds (see `ranges.transfer`). A commit after
+    the range then reads again, and leaves out, some duplicates before these messages.
     """
 
     def is_decided(self, ahead: RangeSummary) -> bool:
-        """Return whether what's directly behind the range decides on all that's pending at its end.
+        """Return whether the content directly after the range decides on all its pending messages.
 
-        If so, then more of what's behind would decide nothing else.
+        If so, further content changes no decision.
         """
         pending = {p: b for p, b in self.state.producers.items() if b.begin != -1}
         return len(_verdicts(ahead, pending)) == len(pending)
@@ -90,20 +90,20 @@ class RangePlan:
 def plan_splits(
     state: RangeState, summaries: Sequence[RangeSummary], ahead: RangeSummary | None = None
 ) -> RangePlan:
-    """Return how splits deliver the committed messages of a range.
+    """Return the plan by which splits deliver the committed messages of a range.
 
     Args:
         state: State at the begin of the first split.
         summaries: Summaries of consecutive splits.
-        ahead: Summary of what's directly behind the last one, or of the begin of that. What it
-            commits of the range is delivered as well.
+        ahead: Summary of the content directly after the last split, or of the begin of that
+            content. Messages of the range that it commits are delivered as well.
 
     Raises:
         ValidationError: If the summaries aren't in the order of their offsets.
     """
     states = dict(state.producers)
     plans: list[dict[int, ProducerPlan]] = [{} for _ in summaries]
-    # By producer, the splits whose tails are undecided. -1 stands for what was before the first.
+    # By producer, the splits whose tails are undecided. -1 stands for content before the first.
     undecided = {producer: [-1] for producer, bounds in states.items() if bounds.begin != -1}
     entering: list[ReplaySpan] = []
     floor = offset = state.offset
@@ -121,7 +121,7 @@ def plan_splits(
     for at, summary in enumerate(summaries):
         if summary.end == -1:
             continue
-        # A torn record may go on into the next split, which doesn't begin with its rest.
+        # A torn record may extend into the next split, which begins after the record.
         if summary.begin < floor:
             raise ValidationError(f"split begins at {summary.begin}, before {floor}")
         floor, offset = summary.begin, max(offset, summary.end)
@@ -151,7 +151,7 @@ def plan_splits(
 
 
 def _verdicts(ahead: RangeSummary, pending: dict[int, ProducerBounds]) -> list[tuple[int, int]]:
-    """Return the producers with pending messages on which what's ahead decides, and how."""
+    """Return the producers whose pending messages are decided by `ahead`, and the verdicts."""
     found = [
         (producer, verdict(bounds, ahead.transfers[producer]))
         for producer, bounds in pending.items()
@@ -165,11 +165,11 @@ class _Chunk:
     mask: NDArray[np.bool_]
     """Whether each row is delivered."""
     undecided: int = 0
-    """Number of producers with messages which aren't decided."""
+    """Number of producers with undecided messages."""
 
 
 class _Pending(NamedTuple):
-    """Messages of one producer which are pending when their chunk ends."""
+    """Messages of one producer that are pending when their chunk ends."""
 
     chunk: _Chunk
     rows: Indices
@@ -182,15 +182,15 @@ class _Pending(NamedTuple):
 class CommittedSplit:
     """Decides which messages of a split are delivered, in the order of the journal.
 
-    It's given the UUIDs of the split's messages, chunk by chunk, and says which rows of a chunk are
-    delivered once all of them are decided. A reader either retains its chunks until then; or drops
-    them, keeps the masks (a byte per message), and reads the split's content once more.
+    `decide()` takes the UUIDs of the split's messages, chunk by chunk, and returns the mask of a
+    chunk's delivered rows after all of them are decided. A reader either retains its chunks until
+    then, or drops them, keeps the masks (a byte per message), and reads the split again.
 
-    Theory of operation. Messages which are pending when their chunk ends are decided at once if the
-    plan tells their fate: before the first acknowledgement of their producer within the split, and
-    behind its last one. Others are decided by what a later chunk closes. So what's undecided is
-    of transactions which both begin and end within the split, other than a producer's first one: it
-    takes some 25 bytes per message.
+    Theory of operation. Messages that are pending when their chunk ends are decided at once if the
+    plan has their fate: before the first acknowledgement of their producer within the split, and
+    after its last one. A later chunk decides the others. So undecided messages are of transactions
+    that begin and end within the split, except a producer's first one. They take some 25 bytes per
+    message.
 
     Args:
         plan: Plan of the split.
@@ -198,10 +198,10 @@ class CommittedSplit:
 
     def __init__(self, plan: SplitPlan) -> None:
         self._plan = plan
-        self._offset = -1  # Behind the last message given.
+        self._offset = -1  # After the last message given.
         self._plans = plan.producers
         self._bounds: dict[int, Bounds] = {p: of.bounds for p, of in plan.producers.items()}
-        # What's committed by the split's first acknowledgement of each producer, until it's seen.
+        # Verdict of the split's first acknowledgement of each producer, until it's read.
         self._heads = {
             producer: plan.head for producer, plan in plan.producers.items() if plan.head
         }
@@ -210,7 +210,7 @@ class CommittedSplit:
 
     @property
     def undecided(self) -> int:
-        """Number of chunks, of those given last, of which no mask was returned yet."""
+        """Number of the latest chunks without a returned mask."""
         return len(self._chunks)
 
     def __repr__(self) -> str:
@@ -220,14 +220,13 @@ class CommittedSplit:
         )
 
     def decide(self, columns: UuidColumns) -> list[NDArray[np.bool_]]:
-        """Take the next chunk, and return masks of the next chunks which are decided by now.
+        """Take the next chunk, and return masks of the next chunks that are now decided.
 
         Returns:
-            Of each chunk, in the order they were given, whether each row is delivered.
-            Acknowledgements aren't.
+            Per chunk, in the order given, whether each row is delivered. Acknowledgements aren't.
 
         Raises:
-            SequencerStateError: If the messages aren't those which the plan was made of.
+            SequencerStateError: If the messages aren't those of the plan.
         """
         self._check(columns)
         decision = decide(columns, self._bounds, set())
@@ -261,7 +260,7 @@ class CommittedSplit:
         """Declare the end of the split.
 
         Raises:
-            SequencerStateError: If the messages weren't those which the plan was made of.
+            SequencerStateError: If the messages weren't those of the plan.
         """
         if self._chunks or self._offset != self._plan.end:
             raise self._wrong_content()
@@ -283,7 +282,7 @@ class CommittedSplit:
         )
 
     def _defer(self, chunk: _Chunk, columns: UuidColumns, rows: Indices) -> None:
-        """Decide messages which are pending when their chunk ends, or remember them."""
+        """Decide messages that are pending when their chunk ends, or remember them."""
         rows = rows[by_producer(columns.producer[rows])]
         producers = columns.producer[rows]
         changes = np.flatnonzero(producers[1:] != producers[:-1]) + 1

@@ -1,4 +1,4 @@
-"""States of a journal's producers at an offset, and how messages move them on."""
+"""States of a journal's producers at an offset, and how messages advance them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RangeState:
     """States of the producers of one journal at an offset: a pure function of the bytes before.
 
     Args:
-        offset: The offset, behind the last message which counts.
+        offset: Offset after the last message that counts.
         producers: State of each producer, by its ID as a big-endian number.
     """
 
@@ -38,17 +38,17 @@ class RangeState:
 
     @classmethod
     def from_producers(cls, offset: int, producers: Iterable[ProducerState]) -> Self:
-        """Return the state of a checkpoint's offset and producers, of one journal.
+        """Return the state for the offset and producers of a checkpoint, of one journal.
 
-        Checkpoints which Gazette's consumers store don't have the largest pending clocks. Messages
-        which repeat pending ones may then be delivered twice.
+        Checkpoints stored by Gazette's consumers lack the largest pending clocks. Messages that
+        repeat pending ones may then be delivered twice.
 
         Raises:
             ValidationError: If a clock or offset is out of bounds.
         """
         found: dict[int, ProducerBounds] = {}
         for state in producers:
-            # At the offset or behind it is a message which was being delivered, and is read again.
+            # A message at or after the offset was being delivered, and is read again.
             bounds = (state._replace(begin=-1) if state.begin >= offset else state).bounds
             if not (0 <= bounds.min <= bounds.max <= MASK_64 and bounds.begin >= -1):
                 raise ValidationError(f"state of producer {state.producer.hex()} is out of bounds")
@@ -58,17 +58,17 @@ class RangeState:
         return cls(offset, found)
 
     def to_producers(self, journal: str) -> list[ProducerState]:
-        """Return the states of producers as a Sequencer takes them."""
+        """Return the states of producers for a Sequencer."""
         return [
             ProducerState.of(journal, ProducerID(producer.to_bytes(6)), bounds)
             for producer, bounds in sorted(self.producers.items())
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON: equal states give equal texts.
+        """Return this state as JSON: equal states give equal texts.
 
-        It's `{"offset": N, "producers": {ID: [last_ack] or [last_ack, begin, max]}}`, where IDs and
-        clocks are hexadecimal: about 35 bytes of each producer, or 70 if it has pending messages.
+        It's `{"offset": N, "producers": {ID: [last_ack] or [last_ack, begin, max]}}` with
+        hexadecimal IDs and clocks: about 35 bytes per producer, or 70 with pending messages.
         """
         producers: dict[str, list[Any]] = {}
         for producer, (low, high, begin) in sorted(self.producers.items()):
@@ -78,10 +78,10 @@ class RangeState:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Return what `to_json()` returned.
+        """Return the state of which `to_json()` returned `value`.
 
         Raises:
-            ValidationError: If it isn't such JSON.
+            ValidationError: If the value isn't such JSON.
         """
         try:
             top = cast("dict[str, Any]", value)
@@ -100,7 +100,7 @@ def parse_producer(name: str) -> int:
     """Return the producer whose twelve hexadecimal digits are `name`.
 
     Raises:
-        ValueError: If it isn't of that form.
+        ValueError: If the name isn't of that form.
     """
     producer = int(name, 16) if len(name) == _PRODUCER_DIGITS else -1
     if producer < 0 or f"{producer:012x}" != name:
@@ -135,11 +135,11 @@ def _parse_clock(text: str) -> int:
 
 
 def advance(state: RangeState, columns: UuidColumns) -> RangeState:
-    """Return the state behind further messages.
+    """Return the state after further messages.
 
     Args:
-        state: State where they begin.
-        columns: UUIDs of the messages which follow, in order. Their payload isn't needed.
+        state: State before the messages.
+        columns: UUIDs of the messages, in order. Their payload isn't needed.
     """
     if not columns.rows:
         return state
@@ -149,14 +149,14 @@ def advance(state: RangeState, columns: UuidColumns) -> RangeState:
 
 
 def prune(state: RangeState, horizon: timedelta | int) -> RangeState:
-    """Return the state without producers which are done, and were last heard of long ago.
+    """Return the state without producers that are done, and have been silent for long.
 
-    A message of a producer which was forgotten is taken for its first one: if it repeats one that
-    was delivered, it's delivered again. Producers with pending messages are never forgotten.
+    A message of a forgotten producer is taken for its first one: a duplicate of a delivered message
+    is delivered again. Producers with pending messages are never forgotten.
 
     Args:
         state: The state.
-        horizon: Forget producers whose last acknowledgement is older by this than the newest one:
+        horizon: Forget producers whose last acknowledgement is older than the newest one by this:
             nanoseconds, or a timedelta. Zero forgets none.
     """
     horizon_ns = as_nanoseconds(horizon)

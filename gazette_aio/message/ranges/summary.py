@@ -1,4 +1,4 @@
-"""Summaries of ranges: what each does to the states of its producers, whatever they are."""
+"""Summaries of ranges: the effect of a range on any state of its producers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RangeSummary:
-    """What a range of a journal does to the state of each producer, whatever that was.
+    """Effect of a range of a journal on any state of each producer.
 
     It's a pure function of the range's bytes: as fragments don't change, it can be kept for ever.
 
     Args:
-        begin: Offset of the first message; or -1 if there's none.
-        end: Offset behind the last message; or -1.
-        transfers: By producer, as a big-endian number.
+        begin: Offset of the first message; -1 if there is none.
+        end: Offset after the last message; or -1.
+        transfers: Transfer of each producer, by ID as a big-endian number.
     """
 
     begin: int = -1
@@ -51,10 +51,10 @@ class RangeSummary:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Return what `to_json()` returned.
+        """Return the summary of which `to_json()` returned `value`.
 
         Raises:
-            ValidationError: If it isn't such JSON.
+            ValidationError: If the value isn't such JSON.
         """
         try:
             top = cast("dict[str, Any]", value)
@@ -73,11 +73,11 @@ class RangeSummary:
 
 
 def _parse_transfer(entry: list[Any], begin: int, end: int) -> Transfer:
-    """Return the transfer of a range `[begin, end)` which `entry` is.
+    """Return the transfer of a range `[begin, end)` that `entry` encodes.
 
     Raises:
-        TypeError: If it isn't of that form.
-        ValueError: If it isn't of that form, or tells of what can't be.
+        TypeError: If the entry isn't of that form.
+        ValueError: If the entry isn't of that form, or its values are impossible.
     """
     first, outside, ack, last_entry, run_entry = entry
     last = None if last_entry is None else ProducerBounds(*last_entry)
@@ -106,7 +106,7 @@ def _parse_transfer(entry: list[Any], begin: int, end: int) -> Transfer:
 
 
 def summarize(columns: UuidColumns, before: RangeSummary | None = None) -> RangeSummary:
-    """Return the summary of messages, or of a range which goes on with them.
+    """Return the summary of messages, or of a range that continues with them.
 
     Args:
         columns: UUIDs of the messages, in order. Their payload isn't needed.
@@ -134,20 +134,20 @@ def summarize(columns: UuidColumns, before: RangeSummary | None = None) -> Range
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """Messages of a chunk which have a clock, by producer, and in order of each."""
+    """Messages of a chunk that have a clock, grouped by producer, each group in order."""
 
     clocks: NDArray[np.uint64]
     kinds: NDArray[np.uint16]
     """OUTSIDE, CONTINUE or ACK. Unknown flags are OUTSIDE."""
     begins: NDArray[np.int64]
     starts: Indices
-    """Where the messages of each producer start in those above."""
+    """Index of each producer's first message in the columns above."""
     stops: Indices
-    """Where they end."""
+    """Index after each producer's last message."""
     increasing: NDArray[np.bool_]
     """Whether the clocks of each producer increase strictly."""
     producers: list[int]
-    """Each producer."""
+    """Producer of each group."""
 
     def rows_of(self, group: int) -> Iterator[tuple[int, int, int]]:
         """Return clock, kind and begin of the messages of one producer."""
@@ -178,7 +178,7 @@ def _group(columns: UuidColumns) -> _Grouped:
 
 
 def _transfers(grouped: _Grouped) -> list[Transfer]:
-    """Return what the chunk does to each of its producers."""
+    """Return the effect of the chunk on each of its producers."""
     kinds, clocks, begins = grouped.kinds, grouped.clocks, grouped.begins
     starts, stops = grouped.starts, grouped.stops
     rows = clocks.size
@@ -194,7 +194,7 @@ def _transfers(grouped: _Grouped) -> list[Transfer]:
     last_run = np.maximum.reduceat(np.where(is_run, at, -1), starts)
 
     def clocks_at(positions: Indices, *, known: NDArray[np.bool_]) -> list[int]:
-        """Return the clocks at positions, and zero where none is known."""
+        """Return the clocks at positions, or zero where none is known."""
         picked = clocks[np.where(known, positions, 0)]
         picked[~known] = 0
         found: list[int] = picked.tolist()

@@ -1,24 +1,23 @@
-"""The rule as a function: from the state of a producer before a range to that behind it.
+"""The rule as a function: from a producer's state before a range to its state after the range.
 
-Theory of operation. What messages do to the bounds of their producer (see `sequencing.rules`) has
-two properties which let ranges be summarized on their own, in parallel, and exactly, for any order
-of clocks:
+Theory of operation. The effect of messages on the bounds of their producer (see `sequencing.rules`)
+has two properties that let ranges be summarized independently, in parallel, and exactly, for any
+order of clocks:
 
 - An acknowledgement leaves the state (its clock, its clock, nothing pending), whether it commits
-  or rolls back. So the state behind the first acknowledgement of a range depends on the range
-  alone. As pending clocks are above `min`, both outcomes also are one verdict on what was pending
-  before: "commit clocks up to mine".
+  or rolls back. So the state after the first acknowledgement of a range depends on the range
+  alone. As pending clocks are above `min`, both outcomes also are one verdict on the messages
+  pending before: "commit clocks up to mine".
 - Before the first acknowledgement, `min` only changes by messages outside of transactions, to
-  clocks above it. So the last one which counts is the first one which has the largest clock, and
-  it counts if that is above `min`. The state behind it depends on the range alone.
+  clocks above it. So the last one that counts is the first one with the largest clock, and it
+  counts if that clock is above `min`. The state after it depends on the range alone.
 
-What remains is a range without either. It adds its pending clocks to those there are: to know
-their largest clock, and the first message, is enough. There's one question which that can't always
-answer, and the answer is then a lower bound: where nothing was pending, and the range begins with
-duplicates, which message is the first one above them. It matters to no verdict, only to from where
-on a later commit is read again.
+A range with neither remains. It adds its pending clocks to the earlier ones: their largest clock
+and the first message suffice. One question then may have only a lower bound as its answer: if
+nothing was pending, and the range begins with duplicates, which message is the first one above
+them? The answer affects no verdict, only the offset from which a later commit is read again.
 
-A zero clock takes no part in any of this: such messages always commit by themselves.
+Zero clocks have no effect: such messages always commit by themselves.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DROPPED = 0
-"""Verdict of pending messages which never commit. Others are the clock up to which they do."""
+"""Verdict of pending messages that never commit. Others are the clock up to which they commit."""
 
 
 class Run(NamedTuple):
-    """Messages of transactions, of a range which has no acknowledgement."""
+    """Messages of transactions, of a range without an acknowledgement."""
 
     clock: int
-    """Clock of the first one."""
+    """Clock of the first message."""
     begin: int
-    """Offset of the first one."""
+    """Offset of the first message."""
     max: int
     """Largest clock."""
 
 
 class Transfer(NamedTuple):
-    """What a range does to the state of one producer."""
+    """Effect of a range on the state of one producer."""
 
     first: int
     """Clock of the first message."""
@@ -61,12 +60,12 @@ class Transfer(NamedTuple):
 
 
 def begun(bounds: ProducerBounds | None, transfer: Transfer) -> ProducerBounds:
-    """Return the state when a range begins, also of a producer which wasn't seen before it."""
+    """Return the state at the begin of a range, also of a producer that wasn't seen before it."""
     return unseen(transfer.first) if bounds is None else bounds
 
 
 def verdict(bounds: ProducerBounds, transfer: Transfer) -> int | None:
-    """Return what becomes of messages which are pending when a range begins.
+    """Return the fate of messages that are pending when a range begins.
 
     Returns:
         The clock up to which they commit, or DROPPED, or None if they're still pending at its end.
@@ -79,12 +78,12 @@ def verdict(bounds: ProducerBounds, transfer: Transfer) -> int | None:
 def apply(bounds: ProducerBounds, transfer: Transfer) -> tuple[ProducerBounds, bool]:
     """Return the state at the end of a range, and whether its `begin` is exact.
 
-    Otherwise `begin` is a lower bound. The exact one is that of the range's first message of a
+    Otherwise `begin` is a lower bound. The exact offset is that of the range's first message of a
     transaction with a clock above `min`.
 
     Args:
         bounds: State when the range begins.
-        transfer: What the range does.
+        transfer: Effect of the range.
     """
     if transfer.ack or transfer.outside > bounds.min:
         assert transfer.last is not None, "an acknowledgement or message outside leaves a state"
@@ -98,7 +97,7 @@ def apply(bounds: ProducerBounds, transfer: Transfer) -> tuple[ProducerBounds, b
 
 
 def chain(former: Transfer, latter: Transfer) -> tuple[Transfer, bool]:
-    """Return what two consecutive ranges do, and whether the `begin` of its end is exact."""
+    """Return the effect of two consecutive ranges, and whether the `begin` of its end is exact."""
     last, exact = latter.last, True
     if former.last is not None:
         last, exact = apply(former.last, latter)
@@ -114,13 +113,13 @@ def chain(former: Transfer, latter: Transfer) -> tuple[Transfer, bool]:
 
 
 def transfer_of(rows: Iterable[tuple[int, int, int]]) -> Transfer:
-    """Return what messages of one producer do, in any order of clocks.
+    """Return the effect of messages of one producer, in any order of clocks.
 
     Args:
         rows: Clock, kind (OUTSIDE, CONTINUE or ACK) and begin of each message. At least one.
     """
     first = outside = ack = 0
-    low = high = 0  # The state behind what leaves one, once `has_last`.
+    low = high = 0  # The state after a message that determines it, once `has_last`.
     begin = -1
     has_last = False
     run_clock = run_begin = run_max = 0
