@@ -1,4 +1,4 @@
-"""Sequencing: which messages are committed, in which order, and what has to be read again.
+"""Sequencing: which messages commit, in which order, and which must be read again.
 
 Imports `message.envelopes` and `protocol`.
 """

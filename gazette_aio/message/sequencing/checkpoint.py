@@ -1,4 +1,4 @@
-"""Checkpoints of a Sequencer: where to go on reading, and what is known of each producer."""
+"""Checkpoints of a Sequencer: offsets to resume from, and states of producers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ProducerState(NamedTuple):
-    """What a Sequencer knows of one producer of one journal."""
+    """State of one producer of one journal."""
 
     journal: str
-    """Name of the journal, with its `;meta` suffix if it's read by one."""
+    """Name of the journal, with its `;meta` suffix if it's read by such a name."""
     producer: ProducerID
     """Six bytes."""
     last_ack: int
@@ -31,7 +31,7 @@ class ProducerState(NamedTuple):
 
     @property
     def bounds(self) -> ProducerBounds:
-        """The state as the rule has it; a `max` which isn't known is `min`."""
+        """The state as bounds; an unknown `max` is `min`."""
         low, begin = self.last_ack, self.begin
         return ProducerBounds(low, low if begin == -1 else max(low, self.max_clock or 0), begin)
 
@@ -44,23 +44,23 @@ class ProducerState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequencerCheckpoint:
-    """Offsets and producer states of one moment, with which a Sequencer goes on exactly there.
+    """Offsets and producer states of one moment, from which a Sequencer resumes exactly.
 
     Args:
-        offsets: By journal, the offset through which content was read.
-        producers: States of producers, in no particular order.
+        offsets: Offset through which content was read, by journal.
+        producers: States of producers, in any order.
     """
 
     offsets: dict[str, int] = field(default_factory=dict[str, int])
     producers: tuple[ProducerState, ...] = ()
 
     def to_proto(self, ack_intents: Mapping[str, bytes] | None = None) -> Checkpoint:
-        """Return this checkpoint as Gazette's consumers store it.
+        """Return this checkpoint in the form that Gazette's consumers store.
 
-        That form doesn't hold the largest pending clocks.
+        That form lacks the largest pending clocks.
 
         Args:
-            ack_intents: Acknowledgements to be written after the checkpoint is stored, by journal.
+            ack_intents: Acknowledgements to write after the checkpoint is stored, by journal.
         """
         proto = Checkpoint()
         for journal, offset in self.offsets.items():
@@ -75,7 +75,7 @@ class SequencerCheckpoint:
 
     @classmethod
     def from_proto(cls, proto: Checkpoint) -> SequencerCheckpoint:
-        """Return the offsets and states which `proto` holds.
+        """Return the checkpoint with the offsets and states of `proto`.
 
         Producer IDs of other lengths are cut or filled with zeros to six bytes.
         """

@@ -1,11 +1,11 @@
-"""The order in which messages of a journal commit, decided a batch of columns at a time.
+"""Sequencer that decides the commit order of messages a batch of columns at a time.
 
-A ColumnarSequencer commits what a Sequencer of unbounded ring commits, in the same order, and has
-the same checkpoints. It's given the columns of rows and answers with indices: its caller holds what
-the rows hold, for those of the batch and for the pending ones which are carried to the next batch.
+A ColumnarSequencer commits the same messages as a Sequencer of unbounded ring, in the same order,
+and has the same checkpoints. It takes the columns of rows and returns indices. Its caller holds the
+payloads of the batch's rows, and of the pending rows that are carried to the next batch.
 
-Spans which take too many bytes are evicted as a whole, the largest first. The producer's state is
-*missing* rows then, as it is when restored with an open span: its acknowledgement needs a replay.
+Spans that take too many bytes are evicted as a whole, the largest first. The producer then *misses*
+rows, as after a restore with an open span: its acknowledgement needs a replay.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _REMARKS = (
 
 @dataclass(slots=True)
 class _Before:
-    """The last plan, and what was known before it of the producers which it touches."""
+    """The last plan, and the former state of the producers that it touches."""
 
     plan: CommitPlan
     carried: int
-    """Number of rows of the plan's table which were carried."""
+    """Number of rows of the plan's table that were carried."""
     offset: int
     touched: dict[int, Bounds]
-    """Bounds which producers are known with after the plan."""
+    """Bounds of producers after the plan."""
     bounds: dict[int, Bounds]
     missing: set[int]
 
@@ -60,10 +60,10 @@ class ColumnarSequencer:
 
     Args:
         journal: Name of the journal.
-        offset: Offset read through.
+        offset: Offset through which content was read.
         producers: States of the journal's producers, as of a checkpoint.
-        max_pending_bytes: Limit of the bytes of pending rows which are carried between batches, if
-            there's one.
+        max_pending_bytes: Limit of the bytes of pending rows that are carried between batches, if
+            any.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class ColumnarSequencer:
         self._offset = offset
         self._max_pending_bytes = max_pending_bytes
         self._bounds: dict[int, Bounds] = {}
-        # Producers with open spans of which rows weren't retained: nothing is carried of them.
+        # Producers with open spans that weren't fully retained: none of their rows are carried.
         self._missing: set[int] = set()
-        # Producers whose spans began since the last checkpoint, and weren't finished.
+        # Producers whose spans began since the last checkpoint, and haven't ended.
         self._pending: set[int] = set()
-        # Producers which are forgotten, but have rows in the carry.
+        # Forgotten producers with rows in the carry.
         self._forgotten: list[int] = []
         self._carry = GrowingColumns()
         self._carry_bytes = 0
@@ -95,22 +95,22 @@ class ColumnarSequencer:
 
     @property
     def offset(self) -> int:
-        """Offset behind the last row which was processed."""
+        """Offset after the last processed row."""
         return self._offset
 
     @property
     def has_pending(self) -> bool:
-        """Whether a span began since the last checkpoint, and wasn't finished."""
+        """Whether a span began since the last checkpoint, and hasn't ended."""
         return bool(self._pending)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the rows which are carried to the next batch."""
+        """Bytes of the rows that are carried to the next batch."""
         return self._carry_bytes
 
     @property
     def pending_rows(self) -> int:
-        """Number of the rows which are carried to the next batch."""
+        """Number of the rows that are carried to the next batch."""
         return self._carry.columns.rows
 
     def __repr__(self) -> str:
@@ -121,17 +121,17 @@ class ColumnarSequencer:
         )
 
     def producer_state(self, producer: bytes) -> ProducerState | None:
-        """Return what is known of a producer, or None."""
+        """Return the state of a producer, or None if it's unknown."""
         number = int.from_bytes(producer)
         bounds = self._bounds.get(number)
         return None if bounds is None else self._states({number: bounds})[0]
 
     def process(self, batch: UuidColumns) -> CommitPlan:
-        """Process the rows of the journal which follow, up to the first commit by a replay.
+        """Process the next rows of the journal, up to the first commit by a replay.
 
         Returns:
-            What commits, and what's to be carried. The rest of the batch, if any, is to be
-            processed next.
+            The rows that commit, and the rows to carry. Process the rest of the batch, if any,
+            next.
         """
         carried, offset = self._carry.columns.rows, self._offset
         decision = decide(batch, self._bounds, self._missing)
@@ -166,7 +166,7 @@ class ColumnarSequencer:
             delivery = ascending(by, batch.rows)
             committed, by = committed[delivery], by[delivery]
             if committed.size:
-                # An acknowledgement isn't delivered behind a row of its own clock.
+                # An acknowledgement isn't delivered after a row of its own clock.
                 equal = carry.clock[committed] == batch.clock[by]
                 if equal.any():
                     delivered = ~np.isin(rows, by[equal] + held)
@@ -199,7 +199,7 @@ class ColumnarSequencer:
         """Evict pending rows until they take at most `max_bytes`: whole spans, the largest first.
 
         Returns:
-            Which of the rows carried are left, ascending; or None if all are.
+            Indices of the carried rows that are left, ascending; or None if all are left.
         """
         if self._carry_bytes <= max_bytes:
             return None
@@ -225,17 +225,17 @@ class ColumnarSequencer:
         delivered: int | None = None,
         replayed: tuple[int, int] | None = None,
     ) -> tuple[int, list[ProducerState]]:
-        """Return the offset read through, and states of producers, as of a row that was delivered.
+        """Return the offset read through, and states of producers, as of a delivered row.
 
-        Nothing is pending thereafter, of what was processed up to there.
+        Afterwards, `has_pending` ignores spans that were processed up to there.
 
         Args:
             prune_horizon_ns: Forget producers whose largest clock is older by this than the newest
                 acknowledgement, in nanoseconds. Zero keeps all.
-            delivered: How many of the last plan's rows were delivered. By default all of the plan
-                was processed, its replay as well.
-            replayed: Clock and begin of the last row delivered of the plan's replay, if any was;
-                all rows of the plan were.
+            delivered: How many of the last plan's rows were delivered. By default the whole plan
+                was processed, including its replay.
+            replayed: Clock and begin of the last delivered row of the plan's replay, if any. All
+                rows of the plan were delivered then.
         """
         before = self._before
         if delivered is None or before is None:
@@ -268,7 +268,7 @@ class ColumnarSequencer:
         ]
 
     def _stale(self, bounds: dict[int, Bounds], horizon_ns: int) -> list[int]:
-        """Return producers which are stale."""
+        """Return the stale producers."""
         newest = max((low for low, _, _ in bounds.values()), default=0)
         bound = stale_below(newest, horizon_ns)
         return [producer for producer, (_, high, _) in bounds.items() if high < bound]
@@ -282,7 +282,7 @@ class ColumnarSequencer:
 
 
 def _close(carry: UuidColumns, closings: list[Closings]) -> tuple[Indices, Indices, Indices]:
-    """Return carried rows which stay, those which commit, and the batch's rows they commit by."""
+    """Return carried rows that stay, those that commit, and the batch's rows that commit them."""
     producer = np.concatenate([c.producer for c in closings])
     order = np.argsort(producer)
     producer = producer[order]
@@ -299,9 +299,9 @@ def _close(carry: UuidColumns, closings: list[Closings]) -> tuple[Indices, Indic
 def _as_of(
     before: _Before, delivered: int, replayed: tuple[int, int] | None
 ) -> tuple[int, dict[int, Bounds], int | None]:
-    """Return the offset, bounds of producers, and the producer of which only a part was delivered.
+    """Return the offset, bounds of producers, and the producer of a partly delivered commit.
 
-    It's as of when some rows of the last plan were delivered, and nothing was done thereafter.
+    They're as of the moment after the delivered rows of the last plan.
     """
     plan = before.plan
     batch = plan.table.slice(before.carried)

@@ -20,7 +20,7 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UuidColumns(NamedTuple):
-    """UUIDs of messages of one journal, and where the messages are, in the order they were read."""
+    """UUIDs and offsets of messages of one journal, in the order they were read."""
 
     producer: NDArray[np.uint64]
     """Producer IDs: 48 bits, as big-endian numbers."""
@@ -31,7 +31,7 @@ class UuidColumns(NamedTuple):
     begin: NDArray[np.int64]
     """Offset of the first byte of each frame."""
     end: NDArray[np.int64]
-    """Offset behind the last byte of each frame, framing included."""
+    """Offset after the last byte of each frame, framing included."""
 
     @property
     def rows(self) -> int:
@@ -52,7 +52,7 @@ class UuidColumns(NamedTuple):
         return UuidColumns(producer[at], clock[at], flags[at], begin[at], end[at])
 
     def concat(self, other: UuidColumns) -> UuidColumns:
-        """Return these messages, and those of `other` behind them."""
+        """Return these messages, followed by those of `other`."""
         return UuidColumns(
             np.concatenate((self.producer, other.producer)),
             np.concatenate((self.clock, other.clock)),
@@ -79,19 +79,19 @@ class UuidColumns(NamedTuple):
 
 
 class GrowingColumns:
-    """Columns which rows are appended to, mostly in place."""
+    """Columns to which rows are appended, mostly in place."""
 
     def __init__(self) -> None:
         self.columns = UuidColumns.empty()
-        """The rows. What was once returned isn't changed by more of them."""
+        """The rows. Appending doesn't change columns that were returned earlier."""
         self._room: UuidColumns | None = None
 
     def replace(self, columns: UuidColumns) -> None:
-        """Hold other rows instead."""
+        """Replace all rows."""
         self.columns, self._room = columns, None
 
     def append(self, more: UuidColumns) -> UuidColumns:
-        """Append rows, and return all."""
+        """Append rows, and return all rows."""
         held, total = self.columns.rows, self.columns.rows + more.rows
         if not held:
             self.replace(more)
@@ -115,17 +115,17 @@ class GrowingColumns:
 
 
 def _extended(column: NDArray[_Scalar], rows: int) -> NDArray[_Scalar]:
-    # The system provides no memory for rows which aren't written to.
+    # The system provides no memory for rows that aren't written.
     extended = np.empty(rows, column.dtype)
     extended[: len(column)] = column
     return extended
 
 
 def by_producer(producer: NDArray[np.uint64]) -> Indices:
-    """Return rows grouped by producer, and in order within each group."""
+    """Return rows grouped by producer, in order within each group."""
     if not producer.size or (producer == producer[0]).all():
         return np.arange(producer.size)
-    # Sorting 16 bits is several times faster, and groups all but producers of equal hashes.
+    # Sorting 16 bits is several times faster, and groups producers unless hashes are equal.
     hashes = producer * _HASH
     high = (hashes >> np.uint64(48)).astype(np.uint16)
     order = np.argsort(high, kind="stable")
@@ -140,11 +140,11 @@ def by_producer(producer: NDArray[np.uint64]) -> Indices:
 
 
 def _is_grouped(hashes: NDArray[np.unsignedinteger[Any]], producer: NDArray[np.uint64]) -> bool:
-    """Return whether producers of equal hashes, which are together, are the same."""
+    """Return whether adjacent producers of equal hashes are the same."""
     return not ((hashes[1:] == hashes[:-1]) & (producer[1:] != producer[:-1])).any()
 
 
 def ascending(rows: Indices, stop: int) -> Indices:
-    """Return the stable order of `rows`, which are all below `stop`."""
+    """Return the stable order of `rows`, all of which are below `stop`."""
     keys = rows.astype(np.uint16) if stop <= 1 << 16 else rows
     return np.argsort(keys, kind="stable")

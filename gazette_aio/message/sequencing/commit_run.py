@@ -1,4 +1,4 @@
-"""Runs of messages whose commits are found at once, and dequeued together."""
+"""Runs of messages whose commits are determined at once, and dequeued together."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CommitRun:
-    """Consecutive messages of one journal, and what becomes of them."""
+    """Consecutive messages of one journal, and their commits."""
 
     envelopes: Sequence[Envelope[Any]]
-    """Messages, of which the run is a part."""
+    """Messages that include the run."""
     start: int
-    """Index of its first message."""
+    """Index of the run's first message."""
     end: int
-    """Index behind its last one."""
+    """Index after the run's last message."""
     high: int
-    """End of the ring's window behind the run."""
+    """End of the ring's window after the run."""
     low: int
     """Begin of that window."""
     rows: list[Envelope[Any]] = field(default_factory=list["Envelope[Any]"])
-    """What commits, in order."""
+    """Committed messages, in order."""
     producers: dict[ProducerID, Producer] = field(default_factory=dict["ProducerID", Producer])
-    """Producers of the run, as they are behind it."""
+    """Producers of the run, in their state after it."""
 
 
-# Hot: what isn't inlined costs each message a call.
+# Hot: a function that isn't inlined costs each message a call.
 def look_ahead(
     envelopes: Sequence[Envelope[Any]],
     start: int,
@@ -45,18 +45,18 @@ def look_ahead(
     *,
     transactions: bool = True,
 ) -> CommitRun:
-    """Return the run which begins at a message, with copies of producers.
+    """Return the run that begins at a message, with copies of producers.
 
-    It ends before the first message which takes more care: one without a clock, a rollback, one
-    that discards pending messages, an acknowledgement of other clocks than the pending ones or of
-    messages that left the ring, and one of unknown flags.
+    It ends before the first message that needs more care: one without a clock, a rollback, one that
+    discards pending messages, an acknowledgement of other clocks than the pending ones or of
+    messages that left the ring, and one with unknown flags.
 
     Args:
         envelopes: Messages of one journal.
         start: Index of the first message to look at.
         producers: Producers of the journal.
-        ring: The ring, as of before.
-        transactions: Whether messages of transactions are part of it, too.
+        ring: The ring before the run.
+        transactions: Whether the run includes messages of transactions.
     """
     most_flags = ACK if transactions else OUTSIDE
     capacity, high, low = ring.capacity, ring.high, ring.low
@@ -76,10 +76,10 @@ def look_ahead(
             else:
                 state = known.copy()
             copies[identity] = state
-        # Invariant: a full ring is evicted from even if the message is then dropped.
+        # Invariant: a full ring evicts a message even if the new message is then dropped.
         floor = low + 1 if high - low == capacity else low
         if flags == CONTINUE:
-            # Whatever is pending has clocks up to `max`; it's `min` if nothing is.
+            # All pending clocks are at most `max`, which is `min` if nothing is pending.
             if clock > state.max:
                 if state.begin == -1:
                     state.begin = envelope.begin

@@ -1,4 +1,4 @@
-"""Commits which are being dequeued: one of a producer, or many of a run."""
+"""Commits that are being dequeued: of one producer, or many of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Emission:
-    """A commit of one producer, whose bounds creep up as its messages are processed.
+    """A commit of one producer, whose bounds advance as its messages are processed.
 
     Args:
         producer: The producer, whose `max` is the clock up to which it commits.
-        rows: Its messages which are at hand. The last one is what commits.
-        replay_required: Whether messages before these are to be read again first.
+        rows: Its messages at hand. The last one is the committing message.
+        replay_required: Whether earlier messages must be read again first.
     """
 
     __slots__ = ("_is_replaying", "_rows", "_taken", "producer", "replay_required", "settled")
@@ -34,7 +34,7 @@ class Emission:
         self.producer = producer
         self.replay_required = replay_required
         self.settled = 0
-        """Number of messages processed, of those last taken."""
+        """Number of messages processed, of those returned last."""
         self._rows = rows
         self._taken: list[Envelope[Any]] | None = None
         self._is_replaying = False
@@ -46,7 +46,7 @@ class Emission:
 
     @property
     def end(self) -> int:
-        """Offset read through once the commit is processed."""
+        """Offset read through after the commit is processed."""
         return self._rows[-1].end
 
     def relies_on(self, producer: Producer) -> bool:
@@ -65,7 +65,7 @@ class Emission:
         self._is_replaying = True
 
     def take_replay(self, envelopes: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
-        """Take messages which were read again, and return those of the commit; may be empty."""
+        """Take messages of the replay, and return those of the commit; may be empty."""
         self._require_replay()
         assert self._taken is None, "messages taken before aren't settled"
         producer = self.producer
@@ -89,7 +89,7 @@ class Emission:
         self._is_replaying = False
 
     def abort_replay(self) -> None:
-        """Require a new replay, of the range which processed messages have tightened."""
+        """Require a new replay, of the range that processed messages have narrowed."""
         self._require_replay()
         self._is_replaying, self.replay_required = False, True
         self._taken = None
@@ -99,7 +99,7 @@ class Emission:
             raise SequencerStateError("no replay is under way")
 
     def take(self) -> list[Envelope[Any]]:
-        """Return the messages which are at hand; may be empty."""
+        """Return the messages at hand; may be empty."""
         if self.replay_required:
             raise SequencerStateError("caller was required to StartReplay, and didn't")
         if self._is_replaying:
@@ -107,7 +107,7 @@ class Emission:
         if self._taken is not None:
             return self._taken
         rows, low, high = self._rows, self.producer.min, self.producer.max
-        # Retained clocks increase, but for the last: only the ends have to be looked at.
+        # Retained clocks increase, except for the last: it suffices to check both ends.
         if rows[0].clock <= low or (len(rows) > 1 and rows[-2].clock >= rows[-1].clock):
             every, rows = rows, list["Envelope[Any]"]()
             for row in every:
@@ -135,10 +135,10 @@ class Emission:
 
 
 class RunEmission:
-    """Commits of a run, which are dequeued as if they were one.
+    """Commits of a run, which are dequeued as one commit.
 
-    Producers stay as they are until all of it is processed, as is usual. Where it's processed in
-    parts, the messages are queued one by one up to there.
+    Producers usually stay as they are until the whole run is processed. If a part of it is
+    processed, the messages of this part are queued one by one.
     """
 
     __slots__ = ("_commit", "_done", "_next", "_run", "_settled", "_table", "size")
@@ -147,13 +147,13 @@ class RunEmission:
 
     def __init__(self, table: ProducerTable, run: CommitRun) -> None:
         self.size = 0
-        """Bytes of the batch which the run is the end of."""
+        """Bytes of the batch that ends with the run."""
         self._table = table
         self._run = run
         self._settled = 0
         self._next = run.start  # Index of the next message to queue.
-        self._commit: Emission | None = None  # The one which is partly processed.
-        self._done = 0  # Number of messages of the commits before that.
+        self._commit: Emission | None = None  # The partly processed commit.
+        self._done = 0  # Number of messages of earlier commits.
 
     @property
     def journal(self) -> str:

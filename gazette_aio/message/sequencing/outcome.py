@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class QueueOutcome(IntEnum):
-    """What became of a queued message."""
+    """Outcome of queueing a message."""
 
     OUTSIDE_ALREADY_ACKED = 0
     OUTSIDE_COMMIT = 1
@@ -28,7 +28,7 @@ class QueueOutcome(IntEnum):
 
 
 class ReplayRange(NamedTuple):
-    """Content which must be read again to dequeue a commit."""
+    """Content that must be read again to dequeue a commit."""
 
     journal: str
     begin: int

@@ -1,4 +1,4 @@
-"""Plans of a ColumnarSequencer: which rows of a batch commit, and which are read again."""
+"""Plans of a ColumnarSequencer: the rows of a batch that commit, and rows to read again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_ROWS: Indices = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class ReplaySpan:
-    """Content to read again, to deliver a commit whose rows weren't all retained."""
+    """Content to read again for a commit whose rows weren't all retained."""
 
     producer: int
-    """The producer which commits, as a big-endian number."""
+    """Committing producer, as a big-endian number."""
     begin: int
     """Offset to read from."""
     end: int
-    """Offset to read up to: where the acknowledgement begins."""
+    """Offset to read up to: the begin of the acknowledgement."""
     min: int
     """Rows with clocks up to this are done."""
     max: int
@@ -34,45 +34,45 @@ class ReplaySpan:
     ends_above: bool = False
     """Whether a row of the producer with a clock above `max` ends the commit.
 
-    Rows behind it were duplicates when they were first read: their clocks were pending. A
-    Sequencer which doesn't retain them delivers them nevertheless, which this is to agree with.
+    Later rows were duplicates when they were first read: their clocks were pending. A Sequencer
+    that doesn't retain them delivers them nevertheless, and this span must deliver the same rows.
     """
     tail: Indices = field(default_factory=NO_ROWS.copy, compare=False)
-    """Table rows which follow what's read again: the acknowledgement, and maybe rows before it."""
+    """Table rows that follow the replay: the acknowledgement, and maybe rows before it."""
 
 
 @dataclass(slots=True, eq=False)
 class CommitPlan:
-    """What becomes of a batch. All indices are of rows of the table."""
+    """Outcome of a batch. All indices are of rows of the table."""
 
     table: UuidColumns
-    """Rows which were carried until now, and the consumed ones of the batch behind them."""
+    """Rows that were carried until now, followed by the consumed rows of the batch."""
     rows: Indices
-    """Committed rows in the order of their delivery."""
+    """Committed rows in delivery order."""
     terminators: Indices
-    """The row which commits each of `rows`: an acknowledgement, or the row itself."""
+    """The row that commits each of `rows`: an acknowledgement, or the row itself."""
     carry: Indices
     """Rows to keep for the next batch, ascending."""
     consumed: int
-    """Rows of the batch which this is of: all of them, unless a replay ends it."""
+    """Number of rows of the batch in this plan: all of them, unless a replay ends it."""
     replay: ReplaySpan | None
-    """The commit which follows `rows`. Its acknowledgement is the last row consumed."""
+    """The commit that follows `rows`. Its acknowledgement is the last consumed row."""
 
 
 class ReplayFilter:
-    """Filter of content which is read again, for the rows of one commit.
+    """Filter of replayed content for the rows of one commit.
 
-    If reading fails, it may start over at `begin` once all rows kept so far were delivered.
+    If reading fails, it may restart at `begin` once all rows kept so far are delivered.
 
     Args:
-        span: What to read again.
+        span: Content to read again.
         journal: Journal of the rows.
     """
 
     def __init__(self, span: ReplaySpan, journal: str) -> None:
         self.journal = journal
         self.begin = span.begin
-        """Offset to read from. Each row which is kept raises it."""
+        """Offset to read from. Each kept row raises it."""
         self.end = span.end
         """Offset to read up to."""
         self._producer = np.uint64(span.producer)
@@ -86,10 +86,10 @@ class ReplayFilter:
         return f"<{name} of {producer:012x} in {self.journal} [{self.begin}, {self.end})>"
 
     def keep(self, columns: UuidColumns) -> Indices:
-        """Return which rows that were read again belong to the commit.
+        """Return the replayed rows that belong to the commit.
 
         Raises:
-            ReplayError: If a row isn't of the range to read. None of the rows was kept.
+            ReplayError: If a row isn't in the range to read. None of the rows was kept.
         """
         kept, ended = self._filter(columns)
         self._check(columns, kept)
@@ -97,12 +97,12 @@ class ReplayFilter:
         return self._keep(columns, kept)
 
     def tail(self, columns: UuidColumns) -> Indices:
-        """Return which rows of the span's tail belong to the commit."""
+        """Return the rows of the span's tail that belong to the commit."""
         self._ended = False
         return self._keep(columns, self._filter(columns)[0])
 
     def _filter(self, columns: UuidColumns) -> tuple[Indices, bool]:
-        """Return which rows belong to the commit, and whether it ends among them."""
+        """Return the rows that belong to the commit, and whether it ends among them."""
         clock, stop = columns.clock, columns.rows
         own = columns.producer == self._producer
         if self._ended:
@@ -119,7 +119,7 @@ class ReplayFilter:
         return rows, stop < columns.rows
 
     def _check(self, columns: UuidColumns, kept: Indices) -> None:
-        # Each kept row raises the bound of those behind it.
+        # Each kept row raises the bound of later rows.
         floors = np.full(columns.rows + 1, self.begin, np.int64)
         floors[kept + 1] = columns.begin[kept]
         floors = np.maximum.accumulate(floors)[:-1]

@@ -1,4 +1,4 @@
-"""A producer of a journal, as a Sequencer tracks it; and rules of replays and of pruning."""
+"""Producer of a journal, as a Sequencer tracks it, and rules of replays and of pruning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Producer(LiveBounds):
-    """The bounds of one producer, and its pending messages which are retained."""
+    """Bounds of one producer, and its retained pending messages."""
 
     __slots__ = ("journal", "producer", "span")
 
@@ -28,16 +28,16 @@ class Producer(LiveBounds):
         self.journal = journal
         self.producer = producer
         self.span: list[Envelope[Any]] = []
-        """The pending messages, without those which were evicted first."""
+        """The pending messages, without the first ones that were evicted."""
 
     def copy(self) -> Producer:
-        """Return a copy, whose span may be changed apart from this one's."""
+        """Return a copy with a span of its own."""
         copy = Producer(self.journal, self.producer, (self.min, self.max, self.begin))
         copy.span = self.span.copy()
         return copy
 
     def trim(self, low: int) -> None:
-        """Rid the span of messages which left the ring: those numbered up to `low`."""
+        """Remove messages numbered up to `low`, which left the ring, from the span."""
         evicted = 0
         for envelope in self.span:
             if envelope.slot > low:
@@ -47,7 +47,7 @@ class Producer(LiveBounds):
             del self.span[:evicted]
 
     def pending(self, low: int) -> PendingAre:
-        """Return whether the pending messages are retained, of which those up to `low` aren't."""
+        """Return whether the pending messages are retained, if those up to `low` aren't."""
         if self.begin == -1:
             return NONE
         span = self.span
@@ -56,7 +56,7 @@ class Producer(LiveBounds):
         return RETAINED if span and span[0].begin == self.begin else EVICTED
 
     def close(self, clock: int) -> None:
-        """Have all up to a clock done, and nothing pending."""
+        """Mark messages up to `clock` done, and none pending."""
         super().close(clock)
         self.span.clear()
 
@@ -66,21 +66,21 @@ def stale_below(newest: int, horizon_ns: int) -> int:
 
     Args:
         newest: Newest `min` of the producers of a journal.
-        horizon_ns: How much older stale ones are, in nanoseconds.
+        horizon_ns: Age of stale producers relative to `newest`, in nanoseconds.
     """
-    # Invariant: saturates, so that small clocks don't make a bound which prunes everything.
+    # Invariant: saturates, so that small clocks don't yield a bound that prunes all producers.
     return max(newest - ((horizon_ns // 100) << 4), 0)
 
 
 def warn_of_stale(journal: str, producer: bytes, begin: int) -> None:
-    """Log that a stale producer is forgotten, if it has pending messages."""
+    """Log that a stale producer with pending messages, if any, is forgotten."""
     if begin != -1:
         extra = {"journal": journal, "producer": producer.hex(), "begin": begin}
         _logger.warning("producer with pending messages is stale", extra=extra)
 
 
 def check_replayed(envelope: Envelope[Any], journal: str, begin: int, end: int) -> None:
-    """Raise ReplayError if a message isn't of the range `[begin, end)` of `journal`."""
+    """Raise ReplayError if a message isn't in the range `[begin, end)` of `journal`."""
     if envelope.journal != journal:
         raise ReplayError(f"replay of wrong journal ({envelope.journal}; expected {journal})")
     if envelope.begin < begin:
@@ -90,7 +90,7 @@ def check_replayed(envelope: Envelope[Any], journal: str, begin: int, end: int) 
 
 
 def as_nanoseconds(duration: timedelta | int) -> int:
-    """Return a duration, which may be given as nanoseconds already."""
+    """Return a duration, which may be an int of nanoseconds already, as nanoseconds."""
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1) * 1000
     return duration

@@ -1,4 +1,4 @@
-"""Producers of all journals which a Sequencer reads, and what each message does to them."""
+"""Producers of all journals that a Sequencer reads, and the effect of each message on them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProducerTable:
         self.offsets = dict(offsets)
         self.journals: dict[str, dict[ProducerID, Producer]] = {}
         self.pending: set[Producer] = set()
-        """Those whose pending messages began since the last checkpoint."""
+        """Producers whose pending messages began since the last checkpoint."""
         self.ring = ring
         for state in states:
             known = Producer(state.journal, state.producer, state.bounds)
@@ -60,7 +60,7 @@ class ProducerTable:
         return self.journals.setdefault(journal, {})
 
     def find(self, journal: str, producer: bytes) -> Producer | None:
-        """Return a producer, or None if it isn't known."""
+        """Return a producer, or None if it's unknown."""
         return self.journals.get(journal, {}).get(ProducerID(bytes(producer)))
 
     def forget(self, journal: str) -> None:
@@ -69,8 +69,8 @@ class ProducerTable:
         self.pending.difference_update(self.journals.pop(journal, {}).values())
 
     def queue(self, envelope: Envelope[Any]) -> tuple[QueueOutcome, Emission | None]:
-        """Return what becomes of a message, and what it commits."""
-        # Invariant: a full ring is evicted from even if the message is then dropped.
+        """Return the outcome of a message, and its commit."""
+        # Invariant: a full ring evicts a message even if the new message is then dropped.
         ring = self.ring
         if ring.make_room():
             self._sweep()
@@ -105,24 +105,24 @@ class ProducerTable:
             state.span.clear()
             state.begin = envelope.begin
         ring.retain(state.span, envelope)
-        # The bounds follow once all is dequeued: until then this is up to where it commits.
+        # The bounds follow after the commit is dequeued: until then, `max` is its last clock.
         state.max = clock
         rows, state.span = state.span, []
         replay = rule.outcome is QueueOutcome.ACK_COMMIT_REPLAY
         return rule.outcome, Emission(state, rows, replay_required=replay)
 
     def extend_spans(self, envelopes: Sequence[Envelope[Any]], start: int) -> int:
-        """Queue messages of one journal as far as they're pending ones of open transactions.
+        """Queue messages of one journal while they're pending ones of open transactions.
 
         Returns:
-            Index of the first message which isn't.
+            Index of the first other message.
         """
         journal = envelopes[start].journal
         find = self.of(journal).get
         ring = self.ring
         capacity, high, low = ring.capacity, ring.high, ring.low
         index, stop = start, len(envelopes)
-        # Hot: what isn't inlined costs each message a call.
+        # Hot: a function that isn't inlined costs each message a call.
         while index < stop:
             envelope = envelopes[index]
             clock = envelope.clock
@@ -153,7 +153,7 @@ class ProducerTable:
         self.pending.discard(state)
 
     def apply(self, run: CommitRun) -> None:
-        """Take over producers from a run, all of which is processed."""
+        """Adopt the producers of a run that is processed as a whole."""
         self.ring.high, self.ring.low = run.high, run.low
         last = run.envelopes[run.end - 1]
         self.offsets[last.journal] = last.end
@@ -169,16 +169,16 @@ class ProducerTable:
         self._sweep()
 
     def add_batch(self, size: int) -> None:
-        """Count the bytes of messages which were queued."""
+        """Count the bytes of queued messages."""
         self.ring.add_batch(size)
         self._sweep()
 
     def prune(self, horizon_ns: int, is_spared: Callable[[Producer], bool] | None) -> None:
-        """Forget producers which are stale; none if the horizon is zero.
+        """Forget stale producers; none if the horizon is zero.
 
         Args:
-            horizon_ns: How much older than its journal's newest `min` a producer is then.
-            is_spared: Whether one stays all the same.
+            horizon_ns: Age of stale producers relative to their journal's newest `min`.
+            is_spared: Whether a stale producer is kept.
         """
         for journal, producers in self.journals.items() if horizon_ns > 0 else ():
             newest = max((state.min for state in producers.values()), default=0)

@@ -1,4 +1,4 @@
-"""The ring of messages which a Sequencer retains, over all of its producers."""
+"""Ring of the messages that a Sequencer retains, over all of its producers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Ring:
-    """A window `(low, high]` over the numbers of messages: those up to `low` were evicted.
+    """A window `(low, high]` over the numbers of messages: messages up to `low` were evicted.
 
     The messages themselves are in spans of their producers, each with its number as its `slot`.
-    Spans are rid of evicted messages later: once per ring of evictions, rather than by each.
+    Evicted messages are removed from spans later: once per ring of evictions, not at each one.
 
     Args:
         capacity: Number of messages in the window; at least one.
-        max_bytes: Limit of the bytes of these messages, if there's one.
+        max_bytes: Limit of the bytes of these messages, if any.
     """
 
     __slots__ = ("_batches", "_bytes", "_max_bytes", "_sweep_at", "capacity", "high", "low")
@@ -33,12 +33,12 @@ class Ring:
 
     @property
     def is_unswept(self) -> bool:
-        """Whether it's time to rid spans of evicted messages."""
+        """Whether evicted messages are due to be removed from spans."""
         return self.low > self._sweep_at
 
     def swept(self, producers: int) -> None:
-        """Declare that spans of so many producers are rid of evicted messages."""
-        # Memory is bounded, and sweeps cost each message little, however many producers there are.
+        """Declare that evicted messages were removed from the spans of `producers` producers."""
+        # This bounds memory, and sweeps cost little per message for any number of producers.
         self._sweep_at = self.low + max(self.capacity, producers)
 
     def make_room(self) -> bool:
@@ -55,9 +55,9 @@ class Ring:
         span.append(envelope)
 
     def add_batch(self, size: int) -> None:
-        """Count the bytes of messages which were added, and evict whole batches beyond the limit.
+        """Count the bytes of added messages, and evict whole batches beyond the limit.
 
-        Spans are to be swept at once if that evicted any.
+        If batches were evicted, spans must be swept at once.
         """
         if self._max_bytes is None:
             return

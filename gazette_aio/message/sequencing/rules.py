@@ -1,19 +1,19 @@
 """The rule by which messages commit: one table, and one step over it.
 
-Three numbers are known of each producer of a journal, its bounds:
+Each producer of a journal has three numbers, its bounds:
 
     min    clock up to which messages are done: they were delivered or rolled back
     max    largest clock of the pending messages, or `min` if nothing is pending
     begin  offset of the first pending message, or -1 if nothing is pending
 
-The next message of the producer has flags and a clock. Together with the bounds they choose exactly
-one row of RULES, which says what becomes of the message, what commits, and the bounds thereafter.
+The next message of the producer has flags and a clock. Together with the bounds they select exactly
+one row of RULES: the outcome of the message, the messages that commit, and the bounds thereafter.
 The row also depends on whether all pending messages are still at hand: if some were evicted from
-memory, or come from before a restart, the commit reads them again from the journal.
+memory, or precede a restart, the commit reads them again from the journal.
 
-`Sequencer` looks up each message here, unless a faster way decides many of them at once: runs of
+`Sequencer` looks up each message here, unless a faster way decides many messages at once: runs of
 simple commits (`commit_run`), columns (`transitions`, `segments`), and summaries of ranges
-(`ranges.transfer`). These write the rule anew, for speed. A property test holds them to the table.
+(`ranges.transfer`). These reimplement the rule for speed. A property test compares them with RULES.
 
 Source: the transitions of Gazette's message sequencer.
 """
@@ -43,11 +43,11 @@ class ProducerBounds(NamedTuple):
 
 
 Bounds = tuple[int, int, int]
-"""ProducerBounds, or a plain tuple of them: a tenth faster where batches have many producers."""
+"""ProducerBounds, or a plain tuple of its fields: a tenth faster for batches of many producers."""
 
 
 class LiveBounds:
-    """ProducerBounds which are changed in place: that costs each message less than new ones do."""
+    """ProducerBounds that are changed in place, which costs less per message than new ones."""
 
     __slots__ = ("begin", "max", "min")
 
@@ -55,7 +55,7 @@ class LiveBounds:
         self.min, self.max, self.begin = bounds
 
     def close(self, clock: int) -> None:
-        """Have all up to a clock done, and nothing pending."""
+        """Mark messages up to `clock` done, and none pending."""
         self.min = self.max = clock
         self.begin = -1
 
@@ -85,13 +85,13 @@ class PendingAre(IntEnum):
     NONE = 0
     RETAINED = 1
     EVICTED = 2
-    """In part at least. Those of a checkpoint count as evicted, too."""
+    """At least some are evicted. Those of a checkpoint count as evicted, too."""
 
 
 class Commits(Enum):
-    """The messages which a message commits, in the order of the journal.
+    """Messages that a message commits, in the order of the journal.
 
-    An acknowledgement with the clock of the last of them isn't delivered itself.
+    An acknowledgement with the clock of the last committed message isn't delivered itself.
     """
 
     NOTHING = "nothing"
@@ -100,7 +100,7 @@ class Commits(Enum):
 
 
 class Then(Enum):
-    """The bounds of a producer once a message is processed, and all that it commits."""
+    """Bounds of a producer after a message and all that it commits are processed."""
 
     SAME = "min, max, begin"
     BEGIN = "min, clock, offset"
@@ -109,7 +109,7 @@ class Then(Enum):
 
 
 class Rule(NamedTuple):
-    """A row of the table: the cases which it's of, and what follows in these."""
+    """A row of the table: its cases, and their outcome."""
 
     flags: tuple[int, ...]
     clock: tuple[ClockIs, ...]
@@ -161,7 +161,7 @@ RULES = (
     Rule((ACK,),      _ABOVE,      (EVICTED,),  _Is.ACK_COMMIT_REPLAY,          SPAN,    CLOSE,
          "Likewise, and the journal is read again from `begin` on."),
 )  # fmt: skip
-"""Exactly one row is of each case. A clock isn't a pending one if nothing is pending."""
+"""Each case has exactly one row. A clock isn't PENDING if nothing is pending."""
 
 _CASES = {case: rule for rule in RULES for case in product(rule.flags, rule.clock, rule.pending)}
 
@@ -169,10 +169,10 @@ _CASES = {case: rule for rule in RULES for case in product(rule.flags, rule.cloc
 def rule_of(
     bounds: ProducerBounds | LiveBounds, flags: int, clock: int, pending: PendingAre
 ) -> Rule:
-    """Return the row of the table which a message is of.
+    """Return the table row of a message.
 
     Args:
-        bounds: What's known of its producer.
+        bounds: Bounds of the message's producer.
         flags: Flags of the message.
         clock: Clock of the message.
         pending: Whether the producer's pending messages are at hand.
@@ -191,14 +191,14 @@ def rule_of(
 def step(
     bounds: ProducerBounds, flags: int, clock: int, offset: int, *, retained: bool = True
 ) -> tuple[Rule, ProducerBounds]:
-    """Return the row which a message is of, and the bounds of its producer thereafter.
+    """Return the table row of a message, and the bounds of its producer thereafter.
 
     Args:
-        bounds: What's known of its producer: `unseen(clock)` if that's nothing.
+        bounds: Bounds of the message's producer: `unseen(clock)` if it's unknown.
         flags: Flags of the message.
         clock: Clock of the message.
         offset: Offset at which the message begins.
-        retained: Whether the producer's pending messages are all at hand.
+        retained: Whether all pending messages of the producer are at hand.
     """
     pending = RETAINED if retained else EVICTED
     rule = rule_of(bounds, flags, clock, pending if bounds.begin != -1 else NONE)

@@ -1,11 +1,11 @@
-"""The rule, put to whole columns of rows at once.
+"""The rule, applied to whole columns of rows at once.
 
-Theory of operation. Rows are grouped into *segments*, one of each producer, in which they're in the
-order they were read. A segment is *plain* if its clocks increase, from the upper bound of what's
-known of its producer: then there's no duplicate and no rollback, each acknowledgement commits all
-that's pending, and the segment is cut by its terminators (rows other than CONTINUE) into *blocks*:
-the terminator, and the rows it commits or discards. Other segments are either made plain by leaving
-out rows which change nothing, or are decided row by row.
+Theory of operation. Rows are grouped into *segments*, one per producer, with rows in the order they
+were read. A segment is *plain* if its clocks increase, from the upper bound of its producer on:
+then there's no duplicate and no rollback, and each acknowledgement commits all pending rows.
+Terminators (rows other than CONTINUE) cut a plain segment into *blocks*: a terminator, and the rows
+it commits or discards. Other segments are either made plain by leaving out rows without effect, or
+are decided row by row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.rules import Bounds
 
 FEW_ROWS = 320
-"""Batches of fewer rows are decided row by row, which is faster then."""
+"""Batches of fewer rows are decided row by row, which then is faster."""
 LONG_SEGMENT = 64
 """Segments of fewer rows are decided row by row if they aren't plain."""
 
@@ -38,12 +38,12 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -> Decision:
-    """Decide a batch, up to and including the first acknowledgement which needs a replay.
+    """Decide a batch, up to and including the first acknowledgement that needs a replay.
 
     Args:
         batch: The rows.
-        known: Bounds of producers as of before.
-        missing: Producers with open spans of which rows weren't retained.
+        known: Bounds of producers before the batch.
+        missing: Producers with open spans that weren't fully retained.
     """
     if batch.rows >= FEW_ROWS and missing:
         replayed = first_commit(batch, known, missing)
@@ -63,17 +63,17 @@ def decide(batch: UuidColumns, known: Mapping[int, Bounds], missing: set[int]) -
 
 
 def first_commit(batch: UuidColumns, known: Mapping[int, Bounds], producers: set[int]) -> int:
-    """Return the first row which commits what's pending before the batch, or -1.
+    """Return the first row that commits rows pending before the batch, or -1.
 
     Args:
         batch: The rows.
-        known: Bounds of the producers as of before.
-        producers: Producers whose pending rows are asked for.
+        known: Bounds of the producers before the batch.
+        producers: Producers whose pending rows are considered.
     """
     closed: set[int] = set()
     start, size = 0, FEW_ROWS * 4
     while start < batch.rows:
-        # Windows grow, so that a commit which comes soon costs little of a large batch.
+        # Windows grow, so that an early commit costs little of a large batch.
         window = batch.slice(start, start + size)
         terminators = np.flatnonzero((window.flags != CONTINUE) & (window.clock != _ZERO))
         of: list[int] = window.producer[terminators].tolist()
@@ -94,14 +94,14 @@ def first_commit(batch: UuidColumns, known: Mapping[int, Bounds], producers: set
 
 @dataclass(slots=True)
 class _Segments:
-    """Rows with clocks, grouped by producer, and what's known of each producer."""
+    """Rows with clocks, grouped by producer, and the bounds of each producer."""
 
     rows: Indices
     """Rows of the batch, ascending within each segment."""
     clock: NDArray[np.uint64]
     flags: NDArray[np.uint16]
     starts: Indices
-    """Where each segment starts, within the columns."""
+    """Start of each segment, within the columns."""
     stops: Indices
     producers: list[int]
     low: NDArray[np.uint64]
@@ -109,7 +109,7 @@ class _Segments:
     begin: Indices
 
     def select(self, kept: NDArray[np.bool_]) -> _Segments:
-        """Return only the rows which are `kept`, and the segments which have any."""
+        """Return only the rows that are `kept`, and the segments that have any."""
         counts = np.add.reduceat(kept, self.starts, dtype=np.int64)
         left = counts > 0
         stops = np.cumsum(counts[left])
@@ -180,7 +180,7 @@ def _decide_columns(batch: UuidColumns, known: Mapping[int, Bounds], missing: se
 def _leave_plain(
     segments: _Segments, missing: set[int], decision: Decision
 ) -> tuple[_Segments, Indices] | None:
-    """Return plain segments, and rows which aren't of one; or None if all segments are plain."""
+    """Return plain segments, and rows of other segments; or None if all segments are plain."""
     clock, starts = segments.clock, segments.starts
     previous = np.empty_like(clock)
     previous[1:] = clock[:-1]
@@ -196,7 +196,7 @@ def _leave_plain(
     if lossy:
         missed = np.array([p in missing for p in producers], np.bool_)
         closes = np.logical_or.reduceat(segments.flags != CONTINUE, starts)
-        # Nothing is retained of a span which lacks rows already.
+        # No rows are retained of a span that lacks rows already.
         left = missed & ~closes
         high = np.maximum(np.maximum.reduceat(clock, starts), segments.high)
         decision.bounds.update(_bounds_of(segments, segments.low, high, segments.begin, left))
@@ -218,10 +218,10 @@ def _leave_plain(
 def _without_stale(
     clock: NDArray[np.uint64], flags: NDArray[np.uint16], bounds: Bounds
 ) -> NDArray[np.bool_] | None:
-    """Return which rows of a segment are left without stale ones, or None if those change things.
+    """Return which rows of a segment are left without stale ones; None if stale rows have effects.
 
-    Rows are stale if their clocks aren't larger than all before. Of these, CONTINUE rows are
-    duplicates, as are others which are done already, if acknowledgements find nothing pending.
+    Rows are stale if their clocks aren't larger than all before. Stale CONTINUE rows are
+    duplicates, as are other stale rows that are done, if acknowledgements find nothing pending.
     """
     low, high = np.uint64(bounds[0]), np.uint64(bounds[1])
     reached = np.empty_like(clock)
@@ -243,7 +243,7 @@ def _decide_plain(batch: UuidColumns, segments: _Segments, decision: Decision) -
     starts, stops = segments.starts, segments.stops
     terminators = np.flatnonzero(flags != CONTINUE)
     is_ack = flags[terminators] == ACK
-    # By segment: its terminators are those numbered [first, behind).
+    # Per segment: its terminators are those numbered [first, behind).
     first = np.searchsorted(terminators, starts)
     behind = np.searchsorted(terminators, stops)
     closes = behind > first
@@ -301,14 +301,14 @@ def _bounds_of(
 
 
 def _ranges(starts: Indices, sizes: Indices) -> Indices:
-    """Return consecutive numbers from each of `starts`, as many as `sizes` says."""
+    """Return consecutive numbers from each of `starts`, as many as the matching size."""
     before = np.cumsum(sizes) - sizes
     total = int(before[-1] + sizes[-1]) if sizes.size else 0
     return np.repeat(starts - before, sizes) + np.arange(total)
 
 
 def _merge(decision: Decision, other: Decision, rows: Indices) -> None:
-    """Add what was decided of the given rows of the batch."""
+    """Add the decision on the given rows of the batch."""
     decision.bounds.update(other.bounds)
     decision.rows = np.concatenate((decision.rows, rows[other.rows]))
     decision.terminators = np.concatenate((decision.terminators, rows[other.terminators]))

@@ -1,17 +1,16 @@
-"""The Sequencer: from messages in the order they were read, to messages in the order they commit.
+"""The Sequencer: from messages in the order they were read, to messages in commit order.
 
-It's given all messages of journals, pending ones included, and says which of them commit. It does
-no reading of its own: where a transaction outgrew the ring of retained messages, it asks for a
+It takes all messages of journals, pending ones included, and decides which of them commit. It does
+no reading of its own: for a transaction that outgrew the ring of retained messages, it requires a
 replay of the journal.
 
-Theory of operation. `rules` has the rule, as a table. Here it's put to work:
+Theory of operation. `rules` has the rule, as a table. The parts that apply the rule:
 
 - a ProducerTable applies it to each message, and holds the bounds of producers;
-- a Ring bounds the pending messages which all of them retain;
-- an Emission is what a message commits. It's dequeued before anything else is queued, by `take()`
-  and `settle()`, and moves the bounds of its producer as it's processed;
-- a CommitRun decides many messages at once, as long as they're simple. Its RunEmission is dequeued
-  likewise.
+- a Ring limits the pending messages that all producers retain;
+- an Emission holds the messages that a message commits. It's dequeued before another message is
+  queued, by `take()` and `settle()`, and advances the bounds of its producer as it's processed;
+- a CommitRun decides many simple messages at once. Its RunEmission is dequeued in the same way.
 
 `queue_uncommitted()`, `step()` and `offer_replay()` do the same message by message.
 """
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
 
 DEFAULT_BUFFER = 8192
-"""Default number of messages which the ring retains."""
+"""Default number of messages that the ring retains."""
 
 
 class Sequencer:
@@ -46,9 +45,9 @@ class Sequencer:
     Args:
         offsets: Offsets read through, by journal. Copied.
         producers: States of producers, as of a checkpoint.
-        buffer: Number of messages which the ring retains, over all producers; at least one.
-        buffer_bytes: Number of bytes of messages which the ring retains, if that's limited. It's
-            heeded from batch to batch, not within one.
+        buffer: Number of messages that the ring retains, over all producers; at least one.
+        buffer_bytes: Limit of the bytes of messages that the ring retains, if any. It's applied
+            between batches, not within one.
     """
 
     def __init__(
@@ -73,19 +72,19 @@ class Sequencer:
         buffer: int = DEFAULT_BUFFER,
         buffer_bytes: int | None = None,
     ) -> Self:
-        """Return one which goes on from `checkpoint`."""
+        """Return a Sequencer that resumes from `checkpoint`."""
         return cls(
             checkpoint.offsets, checkpoint.producers, buffer=buffer, buffer_bytes=buffer_bytes
         )
 
     @property
     def offsets(self) -> dict[str, int]:
-        """By journal, the offset read through: a copy."""
+        """Offsets read through, by journal: a copy."""
         return dict(self._table.offsets)
 
     @property
     def has_pending(self) -> bool:
-        """Whether a span began since the last checkpoint, and wasn't finished."""
+        """Whether a span began since the last checkpoint, and hasn't ended."""
         return bool(self._table.pending)
 
     @property
@@ -107,16 +106,16 @@ class Sequencer:
         )
 
     def forget(self, journal: str) -> None:
-        """Forget the offset and all producers of a journal, which isn't what it was any more.
+        """Forget the offset and all producers of a journal, which was created anew.
 
-        A commit of it which is being dequeued is given up.
+        A commit of the journal that is being dequeued is dropped.
         """
         self._table.forget(journal)
         if self._emission is not None and self._emission.journal == journal:
             self._emission = self.dequeued = None
 
     def queue_uncommitted(self, envelope: Envelope[Any]) -> QueueOutcome:
-        """Queue a message which was read.
+        """Queue a message that was read.
 
         If the outcome is a commit, it must be dequeued before the next message is queued.
 
@@ -131,16 +130,16 @@ class Sequencer:
     def queue_commits(
         self, envelopes: Sequence[Envelope[Any]], start: int = 0, *, transactions: bool = True
     ) -> int:
-        """Queue consecutive messages of one journal, as far as commits are found at once.
+        """Queue consecutive messages of one journal, while their commits are determined at once.
 
-        These are dequeued as if they were one, by `take()` and `settle()`. What becomes of messages
-        is what it were if they were queued one after the other.
+        These commits are dequeued as one, by `take()` and `settle()`. Outcomes are the same as if
+        the messages were queued one after the other.
 
         Args:
             envelopes: Messages in the order they were read, all of one journal.
-            start: Index of the first one to queue.
+            start: Index of the first message to queue.
             transactions: Whether several transactions are dequeued together, or only messages
-                outside of them.
+                outside of transactions.
 
         Returns:
             Index of the next message to queue. There are commits to dequeue if `emitting` is set.
@@ -190,12 +189,12 @@ class Sequencer:
         return self._emission.take()
 
     def settle(self, count: int) -> None:
-        """Declare the first `count` messages processed, of those last taken.
+        """Declare the first `count` messages processed, of those returned last.
 
-        Once all of `take()` are, the commit ends.
+        Once all messages of `take()` are processed, the commit ends.
 
         Raises:
-            SequencerStateError: If there's no commit, or none of its messages were taken.
+            SequencerStateError: If there's no commit, or none of its messages were returned.
         """
         emission = self._emission
         if emission is None:
@@ -208,10 +207,10 @@ class Sequencer:
                 self._table.finish(emission)
 
     def replay_range(self) -> ReplayRange:
-        """Return the content which must be read again.
+        """Return the content that must be read again.
 
         Raises:
-            SequencerStateError: If no commit is being dequeued, or all of it was.
+            SequencerStateError: If no commit is being dequeued, or it's fully dequeued.
         """
         return self._commit().replay_range()
 
@@ -226,10 +225,10 @@ class Sequencer:
     def take_replay(self, envelopes: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
         """Take messages of the replay, and return those of the commit; may be empty.
 
-        Report their processing through `settle()`, before more of the replay is taken.
+        Report their processing through `settle()` before the next messages of the replay.
 
         Raises:
-            ReplayError: If a message isn't of the replayed range. None of them was taken.
+            ReplayError: If a message isn't in the replayed range. No message was accepted.
             SequencerStateError: If no replay is under way.
         """
         return self._commit().take_replay(envelopes)
@@ -244,7 +243,7 @@ class Sequencer:
         self._commit().finish_replay()
 
     def abort_replay(self) -> None:
-        """Require a new replay, of the range which processed messages have tightened.
+        """Require a new replay, of the range that processed messages have narrowed.
 
         Raises:
             SequencerStateError: If no replay is under way.
@@ -267,8 +266,8 @@ class Sequencer:
             Whether there's another message, which is then `dequeued`.
 
         Raises:
-            SequencerStateError: If a replay is required, or under way, or several commits are to be
-                taken.
+            SequencerStateError: If a replay is required or in progress, or the commits of
+                `queue_commits()` are to be dequeued by `take()`.
         """
         self._settle_dequeued()
         if self._emission is None:
@@ -285,10 +284,10 @@ class Sequencer:
         """Take a message of the replay, after declaring `dequeued` processed.
 
         Returns:
-            Whether the message belongs to the commit. It's `dequeued` then.
+            Whether the message belongs to the commit. If so, it's now `dequeued`.
 
         Raises:
-            ReplayError: If the message isn't of the replayed range.
+            ReplayError: If the message isn't in the replayed range.
             SequencerStateError: If no replay is under way.
         """
         self._settle_dequeued()
@@ -299,7 +298,7 @@ class Sequencer:
         return True
 
     def _dequeue(self, commit: Emission, envelope: Envelope[Any]) -> None:
-        # What's before it was processed, or doesn't belong to the commit.
+        # Messages before it were processed, or don't belong to the commit.
         commit.producer.begin = envelope.begin
         self.dequeued = envelope
 
@@ -315,15 +314,15 @@ class Sequencer:
         include_dequeued: bool = False,
         prune_dequeued: bool = False,
     ) -> SequencerCheckpoint:
-        """Return offsets and producer states as of now; nothing is pending thereafter.
+        """Return the present offsets and producer states, and reset `has_pending`.
 
         Args:
             prune_horizon: Forget producers whose largest clock is older by this than the newest
                 acknowledgement of their journal: nanoseconds, or a timedelta. Zero keeps all.
-            include_dequeued: Count the message which is `dequeued` as processed. By default it's
-                read again by a Sequencer which goes on from the checkpoint.
+            include_dequeued: Count the `dequeued` message as processed. By default, a Sequencer
+                that resumes from the checkpoint reads it again.
             prune_dequeued: Also forget the producer whose commit is being dequeued, as Gazette
-                does. A Sequencer which goes on from there misses the rest of the commit.
+                does. A Sequencer that resumes from the checkpoint misses the rest of the commit.
         """
         if include_dequeued:
             self._settle_dequeued()
@@ -340,12 +339,12 @@ class Sequencer:
         return SequencerCheckpoint(self.offsets, tuple(states))
 
     def producer_state(self, journal: str, producer: bytes) -> ProducerState | None:
-        """Return what is known of a producer, or None."""
+        """Return the state of a producer, or None if it's unknown."""
         p = self._table.find(journal, producer)
         return None if p is None else ProducerState(journal, p.producer, p.min, p.begin, p.max)
 
     def retained(self, journal: str, producer: bytes) -> list[Envelope[Any]]:
-        """Return the pending messages of a producer which the ring retains."""
+        """Return the pending messages of a producer that the ring retains."""
         p = self._table.find(journal, producer)
         if p is None:
             return []

@@ -1,7 +1,7 @@
-"""The rule, put to the rows of a batch one after the other.
+"""The rule, applied to the rows of a batch one after the other.
 
-It's for small batches, and for rows which aren't in the plain order that whole columns can be
-decided in. Rows are of columns of one journal, and are committed, retained and dropped by index.
+It's for small batches, and for rows outside of the plain order that whole columns require. Rows are
+of columns of one journal, and are committed, retained and dropped by index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Remarks(NamedTuple):
-    """Numbers of rows which tell of misbehaving producers."""
+    """Numbers of rows that indicate misbehaving producers."""
 
     unknown_flags: int = 0
     old_acks: int = 0
@@ -32,7 +32,7 @@ class Remarks(NamedTuple):
 
 
 class Closings(NamedTuple):
-    """What ends spans which were open before a batch: at most one row of each producer."""
+    """Ends of spans that were open before a batch: at most one row of each producer."""
 
     producer: NDArray[np.uint64]
     terminator: Indices
@@ -52,35 +52,35 @@ class Closings(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What becomes of the rows of a batch, regardless of rows which are carried."""
+    """Decision on the rows of a batch, regardless of carried rows."""
 
     bounds: dict[int, Bounds]
-    """Bounds of producers of the batch, as of behind it."""
+    """Bounds of the batch's producers after it."""
     consumed: int
-    """Rows up to and including the first acknowledgement which needs a replay."""
+    """Rows up to and including the first acknowledgement that needs a replay."""
     rows: Indices = field(default_factory=NO_ROWS.copy)
     """Committed rows. Those of one terminator are together, and in order."""
     terminators: Indices = field(default_factory=NO_ROWS.copy)
-    """The row which commits each of `rows`."""
+    """The row that commits each of `rows`."""
     pending: Indices = field(default_factory=NO_ROWS.copy)
     """Rows to retain, in any order."""
     closings: list[Closings] = field(default_factory=list["Closings"])
     finished: list[int] = field(default_factory=list[int])
     """Producers whose spans ended."""
     began: list[int] = field(default_factory=list[int])
-    """Producers with open spans which begin in the batch."""
+    """Producers with open spans that begin in the batch."""
     replay: ReplaySpan | None = None
     """The commit by the last consumed row, of a span whose rows weren't all retained."""
     remarks: Remarks = Remarks()  # noqa: RUF009 - a tuple.
 
 
 class _Track(LiveBounds):
-    """The bounds of a producer, and its pending rows of the batch."""
+    """Bounds of a producer, and its pending rows of the batch."""
 
     __slots__ = ("carried", "closed", "missing", "rows")
 
     def __init__(self, bounds: Bounds, *, missing: bool) -> None:
-        # Hot: a call of the base class would cost small batches some percent.
+        # Hot: a call of the base class would cost small batches a few percent.
         self.min, self.max, self.begin = bounds
         self.missing = missing
         self.carried = self.begin != -1 and not missing
@@ -88,7 +88,7 @@ class _Track(LiveBounds):
         self.rows: list[int] = []
 
     def close(self, clock: int) -> None:
-        """Have all up to a clock done, and nothing pending."""
+        """Mark messages up to `clock` done, and none pending."""
         self.min = self.max = clock
         self.begin = -1
         self.missing = self.carried = False
@@ -103,8 +103,8 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
 
     Args:
         batch: The rows.
-        known: Bounds of producers as of before.
-        missing: Producers with open spans of which rows weren't retained.
+        known: Bounds of producers before the batch.
+        missing: Producers with open spans that weren't fully retained.
     """
     tracks: dict[int, _Track] = {}
     clocks: list[int] = batch.clock.tolist()
@@ -151,7 +151,7 @@ def decide_rows(  # noqa: C901 - hot: a call would cost each row more than its b
             if clock <= track.max:
                 rows = [r for r in rows if clocks[r] <= clock]
             committed.extend(rows)
-            # An acknowledgement isn't delivered behind a row of its own clock.
+            # An acknowledgement isn't delivered after a row of its own clock.
             if not rows or clocks[rows[-1]] != clock:
                 committed.append(row)
             terminators.extend([row] * (len(committed) - len(terminators)))
