@@ -1,4 +1,4 @@
-"""Asyncio primitives which everything above shares: owners, locks, threads, turns of the loop.
+"""Asyncio primitives of the package: owners, locks, threads, turns of the event loop.
 
 Imports nothing else of this package.
 """

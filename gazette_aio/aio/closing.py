@@ -1,4 +1,4 @@
-"""Owned things which are to be closed."""
+"""Collection of things to close."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Closeable(Protocol):
 class Closing:
     """Things to close. Each is forgotten only after its close has ended.
 
-    A close which is cancelled is thus repeated by the next one, rather than lost.
+    So the next close repeats a cancelled one.
     """
 
     __slots__ = ("_left",)

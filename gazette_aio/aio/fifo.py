@@ -1,4 +1,4 @@
-"""A fair lock that can be taken without suspension, and is handed over directly."""
+"""Fair lock that can be taken without suspension, and is passed on directly."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 
 
 class FifoLock:
-    """A mutual exclusion of tasks, granted in the order in which they asked.
+    """Mutual exclusion of tasks, granted in the order in which they ask.
 
-    Unlike with `asyncio.Lock`, nobody can take it between its release and the next one in line.
+    Unlike with `asyncio.Lock`, no task can take it between its release and the next task in line.
     """
 
     __slots__ = ("_waiters", "locked")
@@ -43,16 +43,16 @@ class FifoLock:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # Race: the lock was handed to us right before we were cancelled.
+                # Race: the lock was passed to this task right before its cancellation.
                 self.release()
             elif turn in self._waiters:
                 self._waiters.remove(turn)
             raise
 
     def release(self) -> None:
-        """Hand the lock to the next in line, or set it free."""
+        """Pass the lock to the next task in line, or set it free."""
         assert self.locked, "released a lock which isn't held"
-        # Invariant: `locked` stays true while anyone is in line.
+        # Invariant: `locked` stays true while any task is in line.
         while self._waiters:
             turn = self._waiters.popleft()
             if not turn.done():

@@ -1,4 +1,4 @@
-"""Waits which last to the end in spite of cancellation."""
+"""Wait that lasts to the end in spite of cancellation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await `work` to its end, also when cancelled meanwhile, and return its result.
+    """Await `work` to its end, even if cancelled meanwhile, and return its result.
 
-    A coroutine runs in a task of its own. Unlike a shield of anyio, this also holds against
+    A coroutine runs in a task of its own. Unlike a shield of anyio, this also resists
     `task.cancel()` and `asyncio.timeout()`.
 
-    Cancellation: safe — raised after the end of `work`, so that nothing runs on behind the caller.
-    The result of `work`, or its error, is dropped then.
+    Cancellation: safe — raised after the end of `work`, so that nothing outlives the call. The
+    result or error of `work` is dropped then.
     """
     future = asyncio.ensure_future(work)
     try:
@@ -31,14 +31,14 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 async def _ended(future: asyncio.Future[T]) -> None:
-    # Imported only here: most programs are never cancelled at such a wait.
+    # Imported only here: most programs never cancel such a wait.
     from anyio import CancelScope  # noqa: PLC0415
 
-    # Invariant: the loop holds against native cancellation, and the shield against a scope of
-    # anyio, which cancels again in each turn of the event loop.
+    # Invariant: the loop resists native cancellation, and the shield resists a scope of anyio,
+    # which cancels again in each turn of the event loop.
     with CancelScope(shield=True):
         while not future.done():
             try:
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
-                continue  # The caller raises the first one.
+                continue  # The caller raises the first cancellation.

@@ -31,13 +31,13 @@ class Scope(ABC):
 
 
 class Owner(Scope):
-    """An async context manager which closes itself at its end."""
+    """An async context manager that closes itself at its end."""
 
     __slots__ = ()
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of what it owns. Idempotent."""
+        """Release what it owns. Idempotent."""
 
     async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002 - For overriding.
         await self.aclose()

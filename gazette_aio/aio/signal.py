@@ -1,4 +1,4 @@
-"""Broadcast to all who wait for the next change of something."""
+"""Broadcast to all tasks that wait for the next change of something."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Signal:
-    """Wakes all who wait now, each time it's set. Nobody finds it set already."""
+    """Wakes all tasks that wait now, each time it's set. It never stays set."""
 
     __slots__ = ("_next",)
 
@@ -16,14 +16,14 @@ class Signal:
     def next(self) -> asyncio.Event:
         """Return the event of the next change.
 
-        Race: take it before looking at what may change, or a change in between is missed.
+        Race: call this before checking what may change, or a change in between is missed.
         """
         if self._next is None:
             self._next = asyncio.Event()
         return self._next
 
     def set(self) -> None:
-        """Wake all who wait for the next change."""
+        """Wake all tasks that wait for the next change."""
         event, self._next = self._next, None
         if event is not None:
             event.set()

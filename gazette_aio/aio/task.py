@@ -1,4 +1,4 @@
-"""A background task which belongs to an object."""
+"""Background task that belongs to an object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class OwnedTask(Owner):
     """A slot for one task at a time, which is cancelled at most once.
 
-    A second cancellation would break off the cleanup which the first one began.
+    A second cancellation would interrupt the cleanup that the first one began.
     """
 
     __slots__ = ("_is_cancelled", "_task")
@@ -30,12 +30,12 @@ class OwnedTask(Owner):
 
     @property
     def running(self) -> bool:
-        """Whether the task is under way."""
+        """Whether the task is running."""
         return self._task is not None and not self._task.done()
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the event loop of the task was closed, which nothing can end it in any more."""
+        """Whether the task's event loop was closed, so that nothing can end the task."""
         return self._task is not None and self._task.get_loop().is_closed()
 
     def start(
@@ -48,7 +48,7 @@ class OwnedTask(Owner):
         """Start a task. The one before it must have ended.
 
         Args:
-            work: What the task does. The owner sees to its errors.
+            work: Coroutine of the task. The owner sees to its errors.
             name: Name of the task.
             on_end: Called after the end of the task, even if it's cancelled before it begins.
         """

@@ -20,31 +20,31 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _limiter: RunVar[CapacityLimiter] = RunVar("gazette_aio.aio.threads")
-"""Bound of the calls of an event loop which run at the same time."""
+"""Limit of the concurrent calls of an event loop."""
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a worker thread, and return its result.
 
-    As many calls of an event loop run at the same time as its default executor would have threads.
+    An event loop has as many concurrent calls at most as its default executor would have threads.
 
-    Cancellation: safe — raised after the call has returned, so that nothing runs on behind the
-    caller. The result of the call is dropped. A call which didn't begin yet is never made.
+    Cancellation: safe — raised after the call has returned, so that nothing outlives the caller.
+    The result of the call is dropped. A call that hasn't begun is never made.
     """
     call = _Call(functools.partial(function, *args, **kwargs))
     try:
         return await run_sync(call.run, limiter=_threads())
     except asyncio.CancelledError:
-        # Native cancellation pierces the shield within, and leaves the thread at work.
+        # Native cancellation bypasses the shield of anyio, and leaves the thread running.
         await call.over()
         raise
 
 
 class _Call(Generic[T]):
-    """A call in a thread, whose end its caller can await even after leaving it.
+    """A call in a thread. Its caller can await its end even after a cancellation.
 
-    Invariant: either the thread or the caller takes the ticket. The thread then makes the call, or
-    the caller then knows that it's never made.
+    Invariant: either the thread or the caller takes the ticket. With it, the thread makes the call,
+    or the caller knows that the call is never made.
     """
 
     __slots__ = ("_ended", "_function", "_is_over", "_loop", "_ticket")
@@ -62,7 +62,7 @@ class _Call(Generic[T]):
         try:
             return self._function()
         finally:
-            # Race: the caller sets `_ended` and then looks at `_is_over`; here it's the reverse.
+            # Race: the caller sets `_ended` before it reads `_is_over`; here the order is reversed.
             self._is_over = True
             if self._ended is not None:
                 self._loop.call_soon_threadsafe(self._end)
@@ -72,7 +72,7 @@ class _Call(Generic[T]):
             self._ended.set_result(None)
 
     async def over(self) -> None:
-        """Wait until the thread has left the call, if it ever enters it.
+        """Wait until the thread has left the call, if the thread ever enters it.
 
         Cancellation: safe — raised after that.
         """

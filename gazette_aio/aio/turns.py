@@ -1,4 +1,4 @@
-"""Long work in slices, between which others have their turn."""
+"""Long work in slices, between which other tasks have turns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 SLICE_SECONDS = 0.001
 _SORTED_ROWS = 1024
 _THREAD_ITEMS = 64
-# Not zero: the thread would take the interpreter again before another one has woken up.
+# Not zero: the thread would retake the interpreter before another thread has woken up.
 _THREAD_REST_SECONDS = 0.0001
 
 
 class Turns:
-    """Time of the event loop which some work may take before others have their turn."""
+    """Time slice of the event loop for some work, before other tasks have a turn."""
 
     def __init__(self) -> None:
         self._end = time.perf_counter() + SLICE_SECONDS
 
     async def rest(self) -> None:
-        """Let others have their turn, if the time is used up; call it every few dozen steps.
+        """Let other tasks have a turn if the time is used up. Call it every few dozen steps.
 
         Cancellation: safe.
         """
@@ -37,7 +37,7 @@ class Turns:
 
 
 async def in_turns(work: Generator[None, None, T]) -> T:
-    """Do work which yields every few dozen steps, and return its result.
+    """Do work that yields every few dozen steps, and return its result.
 
     Cancellation: aborts — the work done so far is lost.
     """
@@ -54,7 +54,7 @@ async def in_turns(work: Generator[None, None, T]) -> T:
 def in_thread_slices(items: Iterable[T]) -> Iterator[T]:
     """Iterate items in a worker thread, and let the thread of the event loop run in between.
 
-    It would else wait up to the switch interval of 5 ms, each time it has waited for anything.
+    Otherwise, the event loop would wait up to the switch interval of 5 ms after each of its waits.
     """
     end = time.perf_counter() + SLICE_SECONDS
     for number, item in enumerate(items, 1):
@@ -67,7 +67,7 @@ def in_thread_slices(items: Iterable[T]) -> Iterator[T]:
 def sorted_rows(rows: list[Row]) -> Iterator[Row]:
     """Iterate tuples in their order, sorted in a worker thread.
 
-    A sort of very many rows is one step of the interpreter, in which no other thread runs.
+    A sort of many rows is one step of the interpreter, during which no other thread runs.
     """
     starts = in_thread_slices(range(0, len(rows), _SORTED_ROWS))
     runs = [sorted(rows[start : start + _SORTED_ROWS]) for start in starts]

@@ -68,7 +68,7 @@ async def read_list_response(
 
 
 async def _fold_received(fold: ListFold) -> None:
-    # Receiving responses that wait already doesn't suspend, however many there are.
+    # Receiving responses that are already queued doesn't suspend, however many there are.
     while fold.step():  # noqa: ASYNC110 - There's nothing to wait for.
         await asyncio.sleep(0)
 
@@ -130,9 +130,9 @@ async def iter_journals(
 ) -> AsyncGenerator[pb.ListResponse.Journal]:
     """Yield the journals that a selector matches as they're received, ordered by name.
 
-    It needs little memory however many there are. The RPC is open until the last journal was taken:
-    close a generator that you leave early, by `contextlib.aclosing()`. Failures are retried until
-    the first journal was yielded.
+    It needs little memory for any number of journals. The RPC is open until the last journal was
+    taken: close a generator that you leave early, by `contextlib.aclosing()`. Failures are retried
+    until the first journal was yielded.
 
     Raises:
         GazetteError: As `list_all_journals()`.

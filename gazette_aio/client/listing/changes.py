@@ -14,7 +14,7 @@ _SLICE_JOURNALS: Final = 256
 T = TypeVar("T")
 
 Slices = Generator[None, None, T]
-"""Work that yields between its slices, so that others have their turn, and returns a result."""
+"""Work that yields between its slices, so that other tasks have turns, and returns a result."""
 
 
 class JournalChange(NamedTuple):
@@ -93,7 +93,7 @@ def _copy(journal: pb.ListResponse.Journal) -> pb.ListResponse.Journal:
 
 
 def lists_the_same(one: pb.ListResponse | None, other: pb.ListResponse) -> Slices[bool]:
-    """Find out whether two listings have the same journals, with equal revisions and routes.
+    """Determine whether two listings have the same journals, with equal revisions and routes.
 
     Their headers are ignored.
     """

@@ -1,4 +1,4 @@
-"""Hand-over of listings from the task that makes them to any number of consumers."""
+"""Transfer of listings from the task that makes them to any number of consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_BEGUN: Final = "not entered"
 
 
 class ListFeed:
-    """Newest listing, which one task sets and any others wait for.
+    """The newest listing, which one task sets and other tasks await.
 
     Args:
         changed: Set with each new listing, and at the end.
@@ -68,7 +68,7 @@ class ListFeed:
 
         Raises:
             Exception: The error that ended the listings.
-            RuntimeError: They haven't begun.
+            RuntimeError: The listings haven't begun.
 
         Cancellation: safe.
         """
@@ -89,7 +89,7 @@ class ListFeed:
 
 
 class _Iteration:
-    """An iteration of listings, with a position of its own.
+    """Iteration of listings, with its own position.
 
     Args:
         feed: Source of listings.
@@ -123,7 +123,7 @@ class Updates(_Iteration):
 
 
 class Changes(_Iteration):
-    """Iterator of the differences between the newest listing and the one of the step before."""
+    """Iterator of the differences between the newest listing and that of the previous step."""
 
     _before: pb.ListResponse | None = None
 

@@ -173,9 +173,9 @@ class ListFold:
 class WatchPlan:
     """Plan of the requests of a watch, each of which resumes after the last snapshot.
 
-    A resumed watch waits for later revisions than that of the last snapshot. It would wait for ever
-    if the key space of the broker was created anew, or restored to an earlier revision. So a probe
-    precedes it: a listing that matches no journal, whose header has the cluster and its revision.
+    A resumed watch waits for revisions after that of the last snapshot. It would wait for ever if
+    the broker's key space was created anew, or restored to an earlier revision. So a probe precedes
+    it: a listing that matches no journal, whose header has the cluster and its revision.
 
     Args:
         selector: Selector of the journals to watch.
@@ -196,7 +196,7 @@ class WatchPlan:
         """Return the request of a probe before the next watch, if it needs one."""
         if self._resume is None:
             return None
-        # No journal both has this name and hasn't.
+        # No journal both has this name and lacks it.
         name = pb.label_set("name", "watch/resume")
         return pb.ListRequest(selector=pb.LabelSelector(include=name, exclude=name))
 
@@ -221,7 +221,7 @@ class WatchPlan:
         self._doubts = 0
 
     def doubt(self) -> None:
-        """Note a failure that resuming may have caused. After some, the watch begins anew."""
+        """Note a failure that resuming may have caused. After several, the watch begins anew."""
         self._doubts += 1
         if self._doubts >= MAX_DOUBTS:
             self._resume = None

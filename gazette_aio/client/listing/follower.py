@@ -68,7 +68,7 @@ class PollFollower:
             while True:
                 error = await self._followed()
                 if error is None and self._has_progressed:
-                    continue  # A regular end of a stream that brought something.
+                    continue  # A regular end of a stream that delivered a listing.
                 delay = self._attempts.failed(error)
                 if error is not None:
                     feed.state = "retrying"
@@ -189,7 +189,7 @@ class WatchFollower(PollFollower):
                 raise
             return unmarked
         finally:
-            # Streams that end at once again and again are throttled, whatever they bring.
+            # Streams that end at once repeatedly are throttled, whatever they deliver.
             if stands and time.monotonic() - began >= LONGEST_DELAY:
                 self._progress()
             await stream.aclose()

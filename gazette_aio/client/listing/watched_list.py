@@ -118,7 +118,7 @@ class WatchedList(Owner):
     def changes(self) -> AsyncIterator[ListChanges]:
         """Iterate the differences between listings, as `updates()` iterates listings.
 
-        There always is a first step, which has all journals as added ones.
+        The first step always occurs, and has all journals as added ones.
         """
         return Changes(self._feed, self)
 

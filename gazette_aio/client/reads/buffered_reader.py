@@ -44,7 +44,7 @@ class BufferedRetryReader(JournalReader):
         """Source of the bytes. Use it only while the buffer is empty."""
         self._limit = limit
         self._buffer = bytearray()
-        # Invariant: the buffer has no hole. It ends where `reader` is, unless a hole is ahead.
+        # Invariant: the buffer has no hole. It ends at the offset of `reader`, or at `_hole`.
         self._hole: pb.OffsetJumpError | None = None
 
     @property
@@ -117,7 +117,7 @@ class BufferedRetryReader(JournalReader):
 
         Raises:
             UnexpectedEOFError: No separator is left. The bytes up to the end stay buffered.
-            FrameTooLargeError: There's none within `limit` bytes. They stay buffered.
+            FrameTooLargeError: No separator is within `limit` bytes. They stay buffered.
             GazetteError: As of `RetryReader.read()`.
 
         Cancellation: safe.
@@ -129,7 +129,7 @@ class BufferedRetryReader(JournalReader):
         return self._taken(end)
 
     async def peek(self, count: int = 1) -> bytes:
-        """Return the next `count` bytes without taking them; fewer before a hole or the end.
+        """Return the next `count` bytes without consuming them; fewer before a hole or the end.
 
         Raises:
             GazetteError: As of `RetryReader.read()`.
@@ -165,7 +165,7 @@ class BufferedRetryReader(JournalReader):
             try:
                 await self.reader.seek(target)
             finally:
-                # A closed or cancelled reader didn't move, and loses nothing.
+                # A closed or cancelled reader didn't move, and loses no bytes.
                 if self.reader.offset == target:
                     self._reset()
         return target
@@ -200,7 +200,7 @@ class BufferedRetryReader(JournalReader):
         raise StopAsyncIteration
 
     async def _find(self, separator: bytes) -> int:
-        """Return the length up to and with the first separator, or -1 if there's none."""
+        """Return the length up to and including the first separator, or -1 if there is none."""
         buffer = self._buffer
         searched = 0
         while (at := buffer.find(separator, searched)) < 0:
@@ -233,7 +233,7 @@ class BufferedRetryReader(JournalReader):
         return bool(data)
 
     def _raise_hole(self) -> None:
-        """Raise the error of the hole after the buffer, if there's one, and continue after it."""
+        """Raise the error of the hole after the buffer, if any, and continue after the hole."""
         if (hole := self._hole) is not None:
             self._reset()
             raise hole.with_traceback(None)

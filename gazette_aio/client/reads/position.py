@@ -7,7 +7,7 @@ class ReadPosition:
     """Offset of the next byte to be returned, and the offset at which the read ends.
 
     Args:
-        offset: Offset of the next byte; -1 for the write head, until that's known.
+        offset: Offset of the next byte; -1 for the write head, until it's known.
         end: Offset to end at, or 0 for none.
     """
 

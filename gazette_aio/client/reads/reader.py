@@ -99,7 +99,7 @@ class Reader(JournalReader):
         state, stream = self._state, self._stream
         if not limit:
             return b""  # Without taking a response, whose content would remain.
-        # Invariant: once it's given up, a fragment is only there to be closed.
+        # Invariant: an abandoned fragment may only be closed.
         if self._fragment is not None and self._referral is not None:
             data = self._fragment.read_nowait(state.position.bounded(limit))
             return None if data is None else self._taken(data)
@@ -238,7 +238,7 @@ class Reader(JournalReader):
                 )
                 self._fragment = fragment
                 if self._referral is None:
-                    await self._end()  # Race: it was closed meanwhile.
+                    await self._end()  # Race: another task closed the reader meanwhile.
                     return b""
             data = await fragment.read(state.position.bounded(limit))
         except pb.GazetteError as error:

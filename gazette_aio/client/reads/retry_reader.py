@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ReadingClient(HasContext, Protocol):
-    """A JournalClient, as far as a reader shows it to others."""
+    """The part of a JournalClient that a reader exposes."""
 
     def read(self, request: pb.ReadRequest | str) -> RetryReader:
         """Return a reader of a journal."""
@@ -140,7 +140,7 @@ class RetryReader(JournalReader):
                 if self._reader is None:
                     self._reader = self._fresh_reader()
                 try:
-                    # The end is awaited as well, so that the RPC doesn't outlive it.
+                    # The end is awaited as well, so that the RPC doesn't outlive the read.
                     data = self._reader.read_nowait(limit) or await self._reader.read(limit)
                 except pb.OffsetJumpError as jump:
                     self._attempts.succeeded()
@@ -289,7 +289,7 @@ class RetryReader(JournalReader):
         return reader
 
     async def _drop_reader(self) -> None:
-        # Invariant: a reader is known until it's closed, and not read from meanwhile.
+        # Invariant: a reader is referenced until it's closed, and not read from meanwhile.
         if self._reader is not None:
             self._response = self._reader.response
             self._dropped.add(self._reader)

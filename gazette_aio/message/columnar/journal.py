@@ -1,4 +1,4 @@
-"""Engine which makes record batches of the content of one journal."""
+"""Engine that makes record batches of the content of one journal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.plan import CommitPlan
 
 
-_MAX_RUNS = 64  # Of messages between skipped ones, read at once.
+_MAX_RUNS = 64  # Runs of messages between skipped ones that are read at once.
 
 
 class BatchSequencer(Protocol):
@@ -39,7 +39,7 @@ class BatchSequencer(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of pending rows, which are carried to the next batch."""
+        """Bytes of pending rows that are carried to the next batch."""
         ...
 
     def process(self, batch: UuidColumns) -> CommitPlan:
@@ -51,12 +51,12 @@ class JournalRecords:
     """Makes record batches of the content of one journal.
 
     `feed()` takes chunks, and each `work()` makes the outputs of their next region. `take()`
-    returns one output at a time, and a checkpoint covers exactly the outputs which were taken. If
+    returns one output at a time, and a checkpoint covers exactly the returned outputs. If
     a commit needs a replay, `replay` is set after the outputs before it are taken, until those of
     the commit are.
 
-    `work()` takes time, and may run in a thread. Meanwhile only `checkpoint()` may be called,
-    which hardly waits for it.
+    `work()` takes time, and may run in a thread. Meanwhile only `checkpoint()` may be called; it
+    hardly waits for the thread.
 
     Args:
         journal: Name of the journal.
@@ -90,8 +90,8 @@ class JournalRecords:
         self._uuids = UuidReader(options.adapter, strict=options.strict_uuid)
         self._payloads = Payloads()
         self._batch: tuple[Region, UuidColumns] | None = None  # To be processed next.
-        self._failed: list[tuple[Region, list[BadFrame]]] = []  # Come behind the batch.
-        self._unread: Region | None = None  # Comes behind that.
+        self._failed: list[tuple[Region, list[BadFrame]]] = []  # To be raised after the batch.
+        self._unread: Region | None = None  # To be read after these errors.
         self._truncation_told = False
         self._outputs: deque[Output] = deque()
         self._progress = DONE
@@ -116,12 +116,12 @@ class JournalRecords:
 
     @property
     def skipped(self) -> int:
-        """Number of messages which were skipped as they can't be decoded."""
+        """Number of messages that were skipped because they can't be decoded."""
         return self._maker.skipped
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages which are retained because they may commit."""
+        """Bytes of pending messages that are retained."""
         return 0 if self._sequencer is None else self._sequencer.pending_bytes
 
     @property
@@ -136,7 +136,7 @@ class JournalRecords:
 
     @property
     def replay(self) -> ReplayRecords | None:
-        """Replay which is next, or under way."""
+        """Replay that is next, or in progress."""
         return None if self._outputs else self._replay
 
     def feed(self, chunk: bytes, begin: int) -> int:
@@ -178,7 +178,7 @@ class JournalRecords:
         Content which commits nothing has no outputs.
 
         Raises:
-            ReplayError: Content which is read again has changed.
+            ReplayError: The content of the replay has changed.
         """
         assert not self._outputs, "outputs are taken first"
         if self._replay is not None:
@@ -282,7 +282,7 @@ class JournalRecords:
                 retained=payloads,
                 splitter_at=self._splitter_at,
             )
-            self._carry = plan.carry  # Kept behind the replay, which takes others, too.
+            self._carry = plan.carry  # Applied after the replay, which needs other rows, too.
 
     def _work_on_replay(self, replay: ReplayRecords) -> bool:
         outputs = replay.work()

@@ -1,4 +1,4 @@
-"""Engine of record batches, of any number of journals."""
+"""Engine of record batches of any number of journals."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class RecordsByJournal:
-    """Makes and keeps the JournalRecords of journals as they're read, leave, and are read again.
+    """Makes and keeps the JournalRecords of journals, which may leave and be read again.
 
-    It's the engine of a flow. While `step()` runs in a thread, only journals which aren't read may
-    begin to be, and checkpoints be taken.
+    It's the engine of a flow. While `step()` runs in a thread, only other journals may begin, and
+    checkpoints be made.
 
     Args:
-        options: What to make.
-        checkpoint: What to go on from; or None to read messages as they are, uncommitted ones
-            included.
-        max_pending_bytes: Limit of messages which are retained, over all journals.
-        explain: Returns an error as it's to be raised.
+        options: Options of the outputs.
+        checkpoint: State to resume from; None to read all messages in journal order, including
+            uncommitted ones.
+        max_pending_bytes: Limit of the pending messages that are retained, over all journals.
+        explain: Returns the error to raise for an error.
     """
 
     replay_bytes = 1 << 20
-    """Content of a replay which is worked on at once, roughly."""
+    """Approximate content of a replay that one step works on."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RecordsByJournal:
     ) -> None:
         self._options = options
         self.explain = explain
-        """Returns an error as it's to be raised."""
+        """Returns the error to raise for an error."""
         self._is_sequenced = checkpoint is not None
         self._offsets = dict(checkpoint.offsets) if checkpoint else {}
         self._producers: dict[str, list[ProducerState]] = {}
@@ -60,7 +60,7 @@ class RecordsByJournal:
         self._max_pending_bytes = max_pending_bytes
         self._pending: dict[JournalRecords, int] = {}
         self.pending_bytes = 0
-        """Bytes of messages which are retained as they may commit."""
+        """Bytes of pending messages that are retained."""
         self._skipped_before = 0
         self._broken: Exception | None = None
 
@@ -72,15 +72,15 @@ class RecordsByJournal:
 
     @property
     def skipped(self) -> int:
-        """Number of messages which were left out as they can't be decoded."""
+        """Number of messages that were skipped because they can't be decoded."""
         return self._skipped_before + sum(records.skipped for records in self._records.values())
 
     def offsets(self) -> dict[str, int]:
-        """Return the offsets which are known of journals."""
+        """Return the known offsets by journal."""
         return self._offsets
 
     def begin(self, journal: str, framing: Framing, offset: int) -> JournalRecords:
-        """Begin to read a journal, of which what was known before is kept."""
+        """Begin the content of a journal, and keep its known state."""
         if journal in self._records:
             self.leave(self._records[journal])
         sequencer = None
@@ -93,15 +93,15 @@ class RecordsByJournal:
         return records
 
     def leave(self, records: JournalRecords) -> None:
-        """Retain nothing of a journal which isn't read any more, but what's known of it."""
-        # Race: it may have begun anew.
+        """Release content of a journal that isn't read any more, but keep its state."""
+        # Race: the journal may have begun anew.
         if self._records.get(records.journal) is records:
             if self._is_sequenced:
                 self._settle(records.journal)
             self._drop(records.journal)
 
     def forget(self, journal: str) -> None:
-        """Forget what's known of a journal."""
+        """Forget the state of a journal."""
         self._drop(journal)
         self._offsets.pop(journal, None)
         self._producers.pop(journal, None)
@@ -113,7 +113,7 @@ class RecordsByJournal:
             self._skipped_before += records.skipped
 
     def _settle(self, journal: str, prune_horizon_ns: int = 0) -> None:
-        """Take over what was handed out of a journal into offsets and producer states."""
+        """Update the offset and producer states of a journal from its delivered outputs."""
         records = self._records.get(journal)
         if records is not None and records.is_read:
             self._offsets[journal], self._producers[journal] = records.checkpoint(prune_horizon_ns)
@@ -122,10 +122,10 @@ class RecordsByJournal:
             _, self._producers[journal] = sequencer.checkpoint(prune_horizon_ns)
 
     def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
-        """Return offsets and producer states as of what was delivered.
+        """Return offsets and producer states as of the delivered outputs.
 
         Raises:
-            ConfigurationError: Uncommitted messages are read, of which there are none.
+            ConfigurationError: Uncommitted messages are read, which have no checkpoint.
         """
         if not self._is_sequenced:
             raise ConfigurationError("there's no checkpoint of uncommitted messages")
@@ -139,38 +139,38 @@ class RecordsByJournal:
         """Return the next batch of a journal, or None if none is ready.
 
         Raises:
-            FramingError: It comes next.
+            FramingError: The next output is this error.
         """
         return records.take()
 
     def room(self, records: JournalRecords) -> int | None:
-        """Return how many more bytes a step could do with; None while it can't be done ahead."""
-        # Invariant: a checkpoint is as of what was delivered, which must be all of what was
-        # processed before.
-        # Chunks are of one size mostly: what they add up to is one region.
+        """Return how many more bytes a step could use; None if no step may run ahead now."""
+        # Invariant: a checkpoint is as of the delivered outputs, so all outputs of earlier steps
+        # must be delivered.
+        # Chunks are mostly of one size: together they are one region.
         return self._options.batch_bytes - records.at_hand if records.is_drained else None
 
     def replay(self, records: JournalRecords) -> ReplayRecords | None:
-        """Return the replay of a journal which is next, or under way."""
+        """Return the replay of a journal that is next, or in progress."""
         return records.replay
 
     def bytes_of_step(self, records: JournalRecords) -> int:
-        """Return how many bytes a step of a journal may touch, roughly."""
+        """Return about how many bytes a step of a journal may touch."""
         at_hand = records.at_hand
         if self.pending_bytes + at_hand > self._max_pending_bytes:
-            return at_hand + self.pending_bytes  # Of which any may be evicted.
+            return at_hand + self.pending_bytes  # Any of these may be evicted.
         return at_hand + records.pending_bytes
 
     def step(self, records: JournalRecords) -> bool:
-        """Let a journal work, and evict what's too much then.
+        """Let a journal work, then evict messages beyond the limit.
 
         Returns:
-            False if it takes more content.
+            False if more content is needed.
 
         Raises:
-            ReplayError: Content which is read again isn't what it was.
-            Exception: What isn't expected, as that there's no memory. Each further step raises it,
-                and checkpoints are as of before.
+            ReplayError: The content of the replay has changed.
+            Exception: Unexpected errors, such as MemoryError. Each further step raises it again,
+                and checkpoints are as of before it.
         """
         if self._broken is not None:
             raise self._broken

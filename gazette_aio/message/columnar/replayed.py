@@ -1,4 +1,4 @@
-"""Outputs of a commit part of which is read again, as it outgrew the retained bytes."""
+"""Outputs of a commit that is partly read again because it outgrew the retained bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRecords:
-    """Makes outputs of the content which is read again, and of the retained messages after it.
+    """Makes outputs of replayed content, and of the retained messages after it.
 
     Args:
         plan: Plan which ends with the commit.
@@ -27,7 +27,7 @@ class ReplayRecords:
         replay: Filter of the content.
         maker: Makes outputs.
         uuids: Reads UUIDs.
-        retained: Bytes of the messages which are retained, by their indices in the plan's table.
+        retained: Bytes of the retained messages, by their indices in the plan's table.
         splitter_at: Returns a splitter of content at an offset.
     """
 
@@ -56,14 +56,14 @@ class ReplayRecords:
         """Whether all outputs of the commit were made."""
 
     def open(self) -> ReplayRange | None:
-        """Begin, and return the range to read; or None if that has begun."""
+        """Begin, and return the range to read; or None if the replay has begun."""
         if self._splitter is not None or self.finished:
             return None
         self._splitter = self._splitter_at(self._replay.begin)
         return ReplayRange(self._maker.journal, self._replay.begin, self._replay.end)
 
     def feed(self, chunk: bytes, begin: int) -> None:
-        """Take content which begins at `begin`, maybe after a gap."""
+        """Take content that begins at `begin`, perhaps after a gap."""
         splitter = self._splitter
         assert splitter is not None
         if begin != splitter.offset + splitter.buffered:
@@ -78,7 +78,7 @@ class ReplayRecords:
         self._ended = True
 
     def abort(self) -> None:
-        """Forget what was fed. The next `open()` is behind what was delivered. Idempotent."""
+        """Drop the content fed. The next `open()` begins after what was delivered. Idempotent."""
         self._splitter = self._unread = None
         self._ended = False
 
