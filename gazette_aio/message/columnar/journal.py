@@ -140,7 +140,7 @@ class JournalRecords:
         return None if self._outputs else self._replay
 
     def feed(self, chunk: bytes, begin: int) -> int:
-        """Take content which begins at `begin`, and return the number of bytes discarded before it.
+        """Take content that begins at `begin`, and return the number of bytes discarded before it.
 
         A partial message is discarded if `begin` isn't where the content before ended.
         """
@@ -175,7 +175,7 @@ class JournalRecords:
     def work(self) -> bool:
         """Make the outputs of the next region, and return False if more content is needed.
 
-        Content which commits nothing has no outputs.
+        Content that commits nothing has no outputs.
 
         Raises:
             ReplayError: The content of the replay has changed.

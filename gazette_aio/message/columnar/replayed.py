@@ -22,7 +22,7 @@ class ReplayRecords:
     """Makes outputs of replayed content, and of the retained messages after it.
 
     Args:
-        plan: Plan which ends with the commit.
+        plan: Plan that ends with the commit.
         span: Span of messages to read again.
         replay: Filter of the content.
         maker: Makes outputs.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Tail(NamedTuple):
-    """Messages of a producer which are pending at the end of a split."""
+    """Messages of a producer that are pending at the end of a split."""
 
     begin: int
     """Offset of the first such message, or a lower bound; -1 if there is none."""

@@ -243,7 +243,7 @@ class MessageFlow(Generic[C, Out_co]):
             self._engine.forget(self.current.journal)
             self.current = None
 
-    # Content which is read again.
+    # Replays.
 
     def feed_replay(self, chunk: bytes, begin: int) -> None:
         """Take content of the current replay, from offset `begin` on."""

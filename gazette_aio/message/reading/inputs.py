@@ -109,7 +109,7 @@ class Inputs(Generic[C]):
 
     @property
     def open(self) -> int:
-        """Number of journals which are read at present."""
+        """Number of journals that are read at present."""
         return len(self._pumps) + (self._single is not None and not self._single_ended)
 
     async def next_arrival(self) -> Arrival[C]:
@@ -157,7 +157,7 @@ class Inputs(Generic[C]):
 
         Args:
             source: Journal of the last arrival.
-            limit_bytes: Size of the chunks from which on no chunk is added.
+            limit_bytes: Total size of the chunks at which no further chunk is added.
         """
         chunks: list[Arrival[C]] = []
         pump = self._pumps.get(source.journal)
@@ -281,7 +281,7 @@ class Inputs(Generic[C]):
         self._stopped = {each for each in self._stopped if each.running}
         self._stopped.add(pump)
 
-    # Journals which are selected.
+    # Selected journals.
 
     async def _select(self, source: SelectedSource) -> None:
         selection = source.selection

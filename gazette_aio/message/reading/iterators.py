@@ -75,7 +75,7 @@ class MessageIterator(Owner, Generic[T]):
 
     @property
     def skipped(self) -> int:
-        """Number of messages and frames which `on_error="skip"` skipped."""
+        """Number of messages and frames that `on_error="skip"` skipped."""
         return (self._records or self._envelopes).skipped
 
     def __aiter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Pump of one of several journals: a task which reads ahead.
+"""Pump of one of several journals: a task that reads ahead.
 
     ┌─────────► waits for a slot ◄──────────────┐
     │                 │                         │ its turn is over, and others wait

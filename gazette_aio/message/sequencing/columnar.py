@@ -4,8 +4,8 @@ A ColumnarSequencer commits the same messages as a Sequencer of unbounded ring, 
 and has the same checkpoints. It takes the columns of rows and returns indices. Its caller holds the
 payloads of the batch's rows, and of the pending rows that are carried to the next batch.
 
-Spans that take too many bytes are evicted as a whole, the largest first. The producer then *misses*
-rows, as after a restore with an open span: its acknowledgement needs a replay.
+Spans that take too many bytes are evicted as a whole, the largest first. The producer is then
+*missing* rows, as after a restore with an open span: its acknowledgement needs a replay.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Sequencer:
         Report their processing through `settle()`.
 
         Raises:
-            SequencerStateError: If there's no commit, or a replay is required or under way.
+            SequencerStateError: If there's no commit, or a replay is required or in progress.
         """
         if self._emission is None:
             raise SequencerStateError("emit == nil")
@@ -229,7 +229,7 @@ class Sequencer:
 
         Raises:
             ReplayError: If a message isn't in the replayed range. No message was accepted.
-            SequencerStateError: If no replay is under way.
+            SequencerStateError: If no replay is in progress.
         """
         return self._commit().take_replay(envelopes)
 
@@ -237,7 +237,7 @@ class Sequencer:
         """Declare the end of the replay: the retained messages of the commit are next.
 
         Raises:
-            SequencerStateError: If no replay is under way.
+            SequencerStateError: If no replay is in progress.
         """
         self._settle_dequeued()
         self._commit().finish_replay()
@@ -246,7 +246,7 @@ class Sequencer:
         """Require a new replay, of the range that processed messages have narrowed.
 
         Raises:
-            SequencerStateError: If no replay is under way.
+            SequencerStateError: If no replay is in progress.
         """
         self._settle_dequeued()
         self._commit().abort_replay()
@@ -288,7 +288,7 @@ class Sequencer:
 
         Raises:
             ReplayError: If the message isn't in the replayed range.
-            SequencerStateError: If no replay is under way.
+            SequencerStateError: If no replay is in progress.
         """
         self._settle_dequeued()
         commit = self._commit()
