@@ -26,8 +26,8 @@ class ReadOptions(TypedDict, total=False):
     block: bool
     """Wait for new messages, and for journals that join.
 
-    By default, iteration ends when all journals were read up to their write heads. A selector is
-    then listed only once.
+    By default, iteration ends when all journals were read up to their write heads: for a selector,
+    the journals of its first listing.
     """
     start: Start
     """Where to start journals without an offset in the checkpoint; by default, at their beginning.
