@@ -142,14 +142,6 @@ class FSM:
         """Numbers of hinted segments and fnodes that weren't met."""
         return len(self._hinted_segments), len(self._hinted_fnodes)
 
-    def hinted_logs(self) -> set[str]:
-        """Return the logs of hinted segments that weren't met."""
-        return {segment.log for segment in self._hinted_segments}
-
-    def hinted_segments(self) -> list[Segment]:
-        """Return the hinted segments that weren't met."""
-        return list(self._hinted_segments)
-
     def apply(self, op: RecordedOp, payload: bytes) -> Outcome:
         """Apply an operation, or leave all as it is if the operation doesn't extend the history.
 
