@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test test-all unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
 
 # Programs which tests start, and pytest itself, would compile all modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,6 +36,8 @@ NO_JAVA := Java 17 or newer isn't found
 SPARK_PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c
 # SPARK_HOME would lead PySpark to another installation.
 SPARK_PYTEST := env -u SPARK_HOME GAZETTE_REQUIRE_SPARK=1
+# Two sessions side by side: a session waits for its JVM and workers about half of the time.
+SPARK_XDIST := -m pytest -q -n 2 --dist load --maxschedchunk 1
 
 $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
@@ -59,7 +61,7 @@ demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; th
 WORKERS := 3
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: lint types protos-check unit uvloop test-spark ## Run every check and all tests, those of random cases in their seeded form.
+test: checks unit uvloop test-spark ## Run every check and all tests, those of random cases in their seeded form.
 
 test-all: LONG := --long
 test-all: test ## Run every check and all tests, those of random cases in their long form.
@@ -77,7 +79,7 @@ test-spark: ## Run the tests which need Spark. Without Java they're left out, bu
 
 .PHONY: .spark-tests
 .spark-tests: setup-spark
-	$(SPARK_PYTEST) $(SPARK_BIN)/python -m pytest -q tests/pyspark
+	$(SPARK_PYTEST) $(SPARK_BIN)/python $(SPARK_XDIST) tests/pyspark
 
 test-spark-matrix: ## Run the tests which need Spark by each PySpark, 4.0 to 4.3.
 	@for version in $(SPARK_VERSIONS); do $(MAKE) --no-print-directory .spark-$$version || exit 1; done
@@ -93,7 +95,7 @@ $(SPARK_VENV)-%/.installed: pyproject.toml constraints.txt
 .SECONDARY: $(SPARK_VERSIONS:%=$(SPARK_VENV)-%/.installed)
 $(SPARK_VERSIONS:%=.spark-%): .spark-%: $(SPARK_VENV)-%/.installed
 	@echo "PySpark $*"
-	$(SPARK_PYTEST) $(SPARK_VENV)-$*/bin/python -m pytest -q tests/pyspark
+	$(SPARK_PYTEST) $(SPARK_VENV)-$*/bin/python $(SPARK_XDIST) tests/pyspark
 
 test-interop: setup ## Run the conformance tests against the broker at BROKER_ADDRESS.
 	@test -n "$(BROKER_ADDRESS)" || { echo "set BROKER_ADDRESS to the address of a running broker" >&2; exit 2; }
@@ -117,13 +119,20 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number].
 	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED))
 
+checks: setup ## Run every check that isn't a test, two at a time.
+	@$(MAKE) --no-print-directory -j 2 lint .mypy .pyright protos-check
+
 lint: setup ## Check style, formatting and the direction of imports.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-types: setup ## Check types, by two checkers.
+types: .mypy .pyright ## Check types, by two checkers.
+
+.PHONY: .mypy .pyright
+.mypy: setup
 	$(BIN)/mypy
+.pyright: setup
 	$(BIN)/basedpyright --warnings
 
 # The compiler of protobuf sources is old on purpose: what it generates sets the oldest runtime
