@@ -104,6 +104,8 @@ class ClientContext:
             metrics=self.metrics,
         )
         """Fragment files, which are read from their stores."""
+        self.knows_prefixes = False
+        """Whether the broker is known to match labels by their prefix, as of v0.100."""
         self.readers: weakref.WeakSet[Reporting[StreamStatus]] = weakref.WeakSet()
         """Readers that have begun."""
         self.watches: weakref.WeakSet[Reporting[WatchStatus]] = weakref.WeakSet()

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.fold import ListFold
+from gazette_aio.client.listing.prefixes import (
+    has_prefixes,
+    journal_filter,
+    show_support,
+    unmatched,
+    without_prefixes,
+)
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol.errors import status_error
 from gazette_aio.protocol.journal import strip_meta
@@ -116,6 +123,34 @@ async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListRespo
 
     Cancellation: safe.
     """
+    listing = await _list_once(client, request)
+    if await _ignores_prefixes(client, request.selector, listing.journals):
+        return await list_selected_here(client, request)
+    return listing
+
+
+async def list_selected_here(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
+    """Return the listing of a request, whose prefixes the broker doesn't know.
+
+    Raises:
+        GazetteError: As `list_all_journals()`.
+
+    Cancellation: safe.
+    """
+    if not has_prefixes(request.selector):
+        return await _list_once(client, request)
+    wider = pb.ListRequest(selector=without_prefixes(request.selector))
+    listing = await _list_once(client, wider)
+    selected = pb.ListResponse(status=listing.status, header=listing.header)
+    matches = journal_filter(request.selector)
+    for begin in range(0, len(listing.journals), _SLICE_CHECKED):
+        journals = listing.journals[begin : begin + _SLICE_CHECKED]
+        selected.journals.extend(journal for journal in journals if matches(journal))
+        await asyncio.sleep(0)
+    return selected
+
+
+async def _list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
     stream = await client.context.rpc.list(request)
     try:
         listing = await read_list_response(stream, ListFold(request, strict=client.context.strict))
@@ -123,6 +158,28 @@ async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListRespo
         await stream.aclose()
     assert listing is not None
     return listing
+
+
+async def _ignores_prefixes(
+    client: HasContext,
+    selector: pb.LabelSelector,
+    journals: Iterable[pb.ListResponse.Journal],
+) -> bool:
+    """Return whether a broker that listed `journals` ignores prefixes, and `selector` has some."""
+    context = client.context
+    if context.knows_prefixes or not has_prefixes(selector):
+        return False
+    if not show_support(journals):
+        # Wire: such a broker doesn't know watches either, whose listings end with another message.
+        probe = pb.ListRequest(selector=unmatched(), watch=True)
+        stream = await context.rpc.list(probe)
+        try:
+            if await stream.receive() is None or await stream.receive() is None:
+                return True
+        finally:
+            await stream.aclose()
+    context.knows_prefixes = True
+    return False
 
 
 async def iter_journals(
@@ -142,12 +199,21 @@ async def iter_journals(
     request = list_request(request)
     attempts = Attempts(Operation.CONTROL, client.context.retry_policy, request)
     has_begun = False
+    matches: Callable[[pb.ListResponse.Journal], bool] | None = None
     while True:
         await client.context.dispatcher.ready()
         stream = await client.context.rpc.list(request)
         fold = ListFold(request, strict=client.context.strict)
         try:
             while (response := await stream.receive()) is not None:
+                if (
+                    matches is None
+                    and not has_begun
+                    and await _ignores_prefixes(client, request.selector, response.journals)
+                ):
+                    matches = journal_filter(request.selector)
+                    request = pb.ListRequest(selector=without_prefixes(request.selector))
+                    break
                 fold.feed(response)
                 await _fold_received(fold)
                 if (part := fold.drain()) is None:
@@ -155,14 +221,16 @@ async def iter_journals(
                 await update_routes(client, part.journals)
                 has_begun = True
                 for journal in part.journals:
-                    yield journal
-            fold.end()
+                    if matches is None or matches(journal):
+                        yield journal
+            else:
+                fold.end()
+                return
+            continue  # With the wider selector.
         except pb.GazetteError as error:
             if has_begun:
                 raise
             failure = error
-        else:
-            return
         finally:
             await stream.aclose()
         await attempts.pause(failure)

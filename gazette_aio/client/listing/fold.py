@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.listing.prefixes import unmatched
 from gazette_aio.protocol.errors import status_error
 
 _SLICE_JOURNALS: Final = 32
@@ -196,9 +197,7 @@ class WatchPlan:
         """Return the request of a probe before the next watch, if it needs one."""
         if self._resume is None:
             return None
-        # No journal both has this name and lacks it.
-        name = pb.label_set("name", "watch/resume")
-        return pb.ListRequest(selector=pb.LabelSelector(include=name, exclude=name))
+        return pb.ListRequest(selector=unmatched())
 
     def probed(self, header: pb.Header) -> None:
         """Take the header of the response to `probe()`.

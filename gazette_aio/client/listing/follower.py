@@ -14,11 +14,13 @@ from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.calls import (
     list_once,
     list_retried,
+    list_selected_here,
     read_list_response,
     update_routes,
 )
 from gazette_aio.client.listing.changes import lists_the_same
 from gazette_aio.client.listing.fold import ListFold, WatchPlan
+from gazette_aio.client.listing.prefixes import has_prefixes
 from gazette_aio.client.retry import LONGEST_DELAY, Operation
 
 if TYPE_CHECKING:
@@ -155,6 +157,8 @@ class WatchFollower(PollFollower):
                 plan.probed(answer.header)
                 feed.last_error = None
             unmarked = await self._watch(plan.request())
+            if unmarked is not None and has_prefixes(self._options.request.selector):
+                unmarked = await list_selected_here(self._options.client, self._options.request)
         except pb.GazetteError as error:
             # Failures of transport pass, but a broker may refuse this resumption every time.
             if not error.retryable:
