@@ -15,9 +15,9 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
+from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import EntryKind
 from gazette_aio.broker.keyspace import meta_log
 from gazette_aio.broker.service.append import serve_append
 from gazette_aio.broker.service.apply import serve_apply

@@ -1,4 +1,4 @@
-"""A journal's content: its spool and logs, recovery, the index of fragments, and persisting them.
+"""A served journal: its write head, its listings of stores, persisting, and the rules of appends.
 
-Imports `broker.host`, `broker.stores`, `broker.keyspace`, `aio` and `protocol`.
+Imports `broker.fragments`, `broker.host`, `broker.stores`, `broker.keyspace`, `aio` and `protocol`.
 """

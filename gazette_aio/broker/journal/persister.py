@@ -10,22 +10,22 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.index import IndexEntry
+from gazette_aio.broker.fragments.local_fragment import ContentFile
 from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import encode_record, scan_records
-from gazette_aio.broker.journal.commit_log import EntryKind, Mark, encode_entry
-from gazette_aio.broker.journal.content_file import ContentFile
-from gazette_aio.broker.journal.index import IndexEntry
 from gazette_aio.protocol.journal import validate_path_component
 from gazette_aio.protocol.postfix import parse_path_postfix_template
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+    from gazette_aio.broker.fragments.index import FragmentIndex
+    from gazette_aio.broker.fragments.local_fragment import LocalFragment
     from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.workers import Workers
-    from gazette_aio.broker.journal.index import FragmentIndex
     from gazette_aio.broker.journal.life import JournalLife
-    from gazette_aio.broker.journal.local_fragment import LocalFragment
     from gazette_aio.broker.runtime import Runtime
     from gazette_aio.broker.stores import FragmentStore
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from gazette_aio.broker.journal.index import FragmentIndex, IndexEntry
+from gazette_aio.broker.fragments.index import FragmentIndex, IndexEntry
+from gazette_aio.broker.fragments.recovery import recover_journal
+from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.journal.life import JournalLife
-from gazette_aio.broker.journal.local_fragment import LocalFragment
 from gazette_aio.broker.journal.persister import Persister
-from gazette_aio.broker.journal.recovery import recover_journal
-from gazette_aio.broker.journal.rolling import roll_offset
 from gazette_aio.broker.journal.store_listing import StoreListing
 from gazette_aio.broker.journal.write_head import ReplicaFailedError, WriteHead
 from gazette_aio.protocol.journal_spec import may_write
@@ -78,12 +77,12 @@ class Replica:
         directory = self.life.directory
         if not directory.exists():
             return
-        files = self._runtime.files
-        recovered = await self._runtime.io.run(
-            recover_journal, files, directory, self.name, sync=self._runtime.syncs
+        runtime = self._runtime
+        recovered = await runtime.io.run(
+            recover_journal, runtime.files, directory, self.name, sync=runtime.syncs
         )
-        for found in recovered.complete:
-            fragment = LocalFragment.recovered(files, directory, found)
+        for spool in recovered.complete:
+            fragment = spool.completed()
             self.persister.add(fragment)
             self.index.add_local(IndexEntry(fragment.fragment, fragment.content))
         if recovered.spool is not None:

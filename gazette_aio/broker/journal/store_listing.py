@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices, sorted_rows
+from gazette_aio.broker.fragments.index import FragmentCover, pack
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.journal.index import FragmentCover, pack
 
 if TYPE_CHECKING:
+    from gazette_aio.broker.fragments.index import FragmentIndex
     from gazette_aio.broker.host.workers import Workers
-    from gazette_aio.broker.journal.index import FragmentIndex
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.runtime import Runtime

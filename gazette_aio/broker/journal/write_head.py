@@ -8,18 +8,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.commit_log import EntryKind
+from gazette_aio.broker.fragments.index import IndexEntry
+from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.workers import resolve
-from gazette_aio.broker.journal.commit_log import EntryKind
 from gazette_aio.broker.journal.flow_control import FlowBalance
-from gazette_aio.broker.journal.index import IndexEntry
-from gazette_aio.broker.journal.local_fragment import LocalFragment
-from gazette_aio.broker.journal.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gazette_aio.broker.journal.index import FragmentIndex
+    from gazette_aio.broker.fragments.index import FragmentIndex
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.journal.persister import Persister
     from gazette_aio.broker.runtime import Runtime
@@ -155,7 +154,7 @@ class WriteHead:
         if is_empty:
             _discard(old)
             return
-        self._persister.add(LocalFragment.of_spool(old))
+        self._persister.add(old.completed())
         self._persister.schedule()
         self._runtime.metrics.spool_completed += 1
         try:

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.append_writer import AppendWriter
+from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.journal.append_writer import AppendWriter
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
 from gazette_aio.broker.journal.registers import update_registers
-from gazette_aio.broker.journal.rolling import roll_offset
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.service.append_machine import AppendMachine, AppendStreamError
 from gazette_aio.broker.service.append_rules import (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.broker.fragments.cover_index import Hit, query
+from gazette_aio.broker.fragments.stored_content import StoredContent
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.journal.cover_index import Hit, query
-from gazette_aio.broker.journal.stored_content import StoredContent
 from gazette_aio.broker.service.common import signed_urls, validated
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.fragments.index import FragmentIndex, IndexEntry
     from gazette_aio.broker.host.clock import Deadline
-    from gazette_aio.broker.journal.index import FragmentIndex, IndexEntry
     from gazette_aio.broker.journal.replica import Replica
 
 INLINE_BYTES = 64 << 10

@@ -13,8 +13,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import sorted_rows
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.journal.cover_index import query
-from gazette_aio.broker.journal.index import FragmentCover, pack
+from gazette_aio.broker.fragments.cover_index import query
+from gazette_aio.broker.fragments.index import FragmentCover, pack
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.list import serve_list

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
-from gazette_aio.broker.journal.commit_log import (
+from gazette_aio.broker.fragments.commit_log import (
     Begin,
     Commit,
     Entry,
@@ -19,6 +18,7 @@ from gazette_aio.broker.journal.commit_log import (
     decode_entry,
     encode_entry,
 )
+from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.keyspace import KeySpace, KeySpaceTransaction
 from gazette_aio.broker.keyspace.meta_log import (
     TAG,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.rolling import SpoolExtent, roll_offset
 from gazette_aio.broker.journal.registers import registers_match, update_registers
-from gazette_aio.broker.journal.rolling import SpoolExtent, roll_offset
 from gazette_aio.broker.keyspace.keyspace import KeySpace, TransactionError
 from gazette_aio.broker.service.append_machine import (
     AppendMachine,

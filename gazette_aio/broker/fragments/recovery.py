@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.files import opened
-from gazette_aio.broker.host.records import FoundRecord, scan_records
-from gazette_aio.broker.journal.commit_log import (
+from gazette_aio.broker.fragments.commit_log import (
     Begin,
     Commit,
     Entry,
@@ -24,8 +22,9 @@ from gazette_aio.broker.journal.commit_log import (
     Mark,
     decode_entry,
 )
-from gazette_aio.broker.journal.hashing import Hash, new_sha1
-from gazette_aio.broker.journal.spool import Spool, spool_paths
+from gazette_aio.broker.fragments.spool import Spool, spool_paths
+from gazette_aio.broker.host.files import opened
+from gazette_aio.broker.host.records import FoundRecord, scan_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,32 +33,21 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_SLICE_BYTES = 1 << 20
-
-
-@dataclass(slots=True)
-class RecoveredFragment:
-    """A fragment found in a journal's directory."""
-
-    journal: str
-    begin: int
-    end: int
-    previous_end: int
-    codec: int
-    digest: bytes
-    first_append_seconds: float
-    registers: pb.LabelSet
-    persisted: bool
-    log_length: int
-    committed: Hash = field(repr=False)
-
 
 @dataclass(slots=True)
 class RecoveredJournal:
     """All that a journal's directory holds."""
 
-    complete: list[RecoveredFragment] = field(default_factory=list)
+    complete: list[Spool] = field(default_factory=list)
     spool: Spool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A fragment of the directory."""
+
+    spool: Spool
+    is_persisted: bool
 
 
 def recover_journal(
@@ -77,28 +65,22 @@ def recover_journal(
     fragments = _recover_chain(files, directory, journal, sync=sync)
     if not fragments:
         return recovered
-    last = fragments[-1]
-    recovered.complete = [f for f in fragments[:-1] if f.end > f.begin and not f.persisted]
-    if last.persisted:
-        # The fragment behind it was lost: the journal goes on where this one ended.
-        last = _open_fragment(
-            Begin(journal, last.end, last.end, last.codec, last.registers.SerializeToString())
-        )
-    spool = Spool(
-        files,
-        directory,
-        journal=journal,
-        begin=last.begin,
-        codec=last.codec,
-        registers=last.registers,
-        previous_end=last.previous_end,
-    )
-    if last.log_length:
-        spool.adopt(
-            end=last.end,
-            first_append_seconds=last.first_append_seconds,
-            committed=last.committed,
-            log_length=last.log_length,
+    spool = fragments[-1].spool
+    recovered.complete = [
+        found.spool
+        for found in fragments[:-1]
+        if found.spool.end > found.spool.begin and not found.is_persisted
+    ]
+    if fragments[-1].is_persisted:
+        # The fragment after it was lost: the journal continues where this one ended.
+        spool = Spool(
+            files,
+            directory,
+            journal=journal,
+            begin=spool.end,
+            codec=spool.codec,
+            registers=spool.registers,
+            previous_end=spool.end,
         )
     try:
         if not spool.exists:
@@ -107,9 +89,9 @@ def recover_journal(
         if sync:
             spool.open()
             spool.sync()
-        kept = {last.begin, *(fragment.begin for fragment in recovered.complete)}
+        kept = {spool.begin, *(complete.begin for complete in recovered.complete)}
         first = min(kept)
-        for begin in {fragment.begin for fragment in fragments} - kept:
+        for begin in {found.spool.begin for found in fragments} - kept:
             _remove(files, directory, begin)
         for begin in _begins(directory, "spool"):
             if begin < first:  # Content of a persisted fragment, half removed.
@@ -120,33 +102,32 @@ def recover_journal(
     return recovered
 
 
-def _recover_chain(
-    files: FileOps, directory: Path, journal: str, *, sync: bool
-) -> list[RecoveredFragment]:
+def _recover_chain(files: FileOps, directory: Path, journal: str, *, sync: bool) -> list[_Found]:
     """Return fragments which continue one another; others are put aside."""
     begins = sorted(_begins(directory, "log"))
-    fragments: list[RecoveredFragment] = []
+    fragments: list[_Found] = []
     for position, begin in enumerate(begins):
-        fragment = _recover_fragment(files, directory, begin, journal, sync=sync)
-        if fragment is None:
+        found = _recover_fragment(files, directory, begin, journal, sync=sync)
+        if found is None:
             # A log without an opening: the journal was about to roll, or the file is damaged.
             _put_aside(files, directory, begin, reason="no opening record")
             continue
-        if fragments and not _continues(fragment, fragments[-1]):
-            if fragment.end == begin and position + 1 < len(begins):
+        if fragments and not _continues(found.spool, fragments[-1]):
+            if found.spool.end == begin and position + 1 < len(begins):
                 # A roll failed after it had made its files, and the fragment before it went on.
                 _put_aside(files, directory, begin, reason="a roll which failed")
                 continue
             for later in begins[position:]:
                 _put_aside(files, directory, later, reason="content before it was lost")
             break
-        fragments.append(fragment)
+        fragments.append(found)
     return fragments
 
 
-def _continues(fragment: RecoveredFragment, before: RecoveredFragment) -> bool:
-    if before.persisted:
-        # Those between may be persisted too, and removed, in any order as far as the disk goes.
+def _continues(fragment: Spool, found: _Found) -> bool:
+    before = found.spool
+    if found.is_persisted:
+        # Fragments in between may be persisted too, and the disk may remove files in any order.
         return fragment.previous_end >= before.end
     if before.end == before.begin:
         # It was begun, and left in favour of a further offset before it had content.
@@ -172,24 +153,22 @@ def _begins(directory: Path, wanted: str) -> list[int]:
 
 def _recover_fragment(
     files: FileOps, directory: Path, begin: int, journal: str, *, sync: bool
-) -> RecoveredFragment | None:
+) -> _Found | None:
     content_path, log_path = spool_paths(directory, begin)
     records, log_end = scan_records(files.read_file(log_path))
     entries = _decode(records, log_path)
-    fragment = _persisted_fragment(entries)
-    if fragment is not None:
-        return fragment
+    if (spool := _persisted_fragment(files, directory, entries)) is not None:
+        return _Found(spool, is_persisted=True)
     with opened(files, content_path, os.O_RDWR | os.O_CREAT) as content:
         for record, entry in zip(records, entries, strict=True):
             sound = True
             match entry:
-                case Begin() if fragment is None or fragment.end == fragment.begin:
-                    if entry.begin != begin or entry.journal != journal:
-                        sound = False
-                    else:
-                        fragment = _open_fragment(entry)
-                case Commit() if fragment is not None:
-                    sound = _adopt_commit(files, content, fragment, entry)
+                case Begin() if spool is None or spool.end == spool.begin:
+                    sound = entry.begin == begin and entry.journal == journal
+                    if sound:
+                        spool = _open_fragment(files, directory, entry)
+                case Commit() if spool is not None:
+                    sound = _adopt_commit(spool, content, entry)
                 case Mark():
                     pass
                 case _:
@@ -197,19 +176,17 @@ def _recover_fragment(
             if not sound:
                 log_end = record.offset
                 break
-        if fragment is None:
+        if spool is None:
             return None
-        _cut(files, content, fragment.end - begin, content_path)
+        _cut(files, content, spool.end - begin, content_path)
         if sync:
             files.datasync(content)
     with opened(files, log_path, os.O_RDWR) as log:
         _cut(files, log, log_end, log_path)
         if sync:
             files.datasync(log)
-    fragment.log_length = log_end
-    if fragment.end > begin:
-        fragment.digest = fragment.committed.digest()
-    return fragment
+    spool.adopt_log(log_end)
+    return _Found(spool, is_persisted=False)
 
 
 def _decode(records: list[FoundRecord], path: Path) -> list[Entry]:
@@ -221,65 +198,39 @@ def _decode(records: list[FoundRecord], path: Path) -> list[Entry]:
     return entries
 
 
-def _persisted_fragment(entries: list[Entry]) -> RecoveredFragment | None:
+def _persisted_fragment(files: FileOps, directory: Path, entries: list[Entry]) -> Spool | None:
     """Return the fragment of a log with a PERSISTED record: its content may be removed."""
     if not entries or not isinstance(entries[0], Begin):
         return None
-    fragment = _open_fragment(entries[0])
+    spool = _open_fragment(files, directory, entries[0])
     for entry in entries[1:]:
         match entry:
             case Commit(registers=bytes(registers)):
-                fragment.registers = pb.LabelSet.FromString(registers)
+                spool.registers = pb.LabelSet.FromString(registers)
             case Mark(kind=EntryKind.PERSISTED):
-                fragment.persisted = True
-                fragment.end = entry.end
-                return fragment
+                spool.end = entry.end
+                return spool
             case _:
                 pass
     return None
 
 
-def _open_fragment(entry: Begin) -> RecoveredFragment:
-    return RecoveredFragment(
+def _open_fragment(files: FileOps, directory: Path, entry: Begin) -> Spool:
+    return Spool(
+        files,
+        directory,
         journal=entry.journal,
         begin=entry.begin,
-        end=entry.begin,
-        previous_end=entry.previous_end,
         codec=entry.codec,
-        digest=bytes(20),
-        first_append_seconds=0.0,
         registers=pb.LabelSet.FromString(entry.registers),
-        persisted=False,
-        log_length=0,
-        committed=new_sha1(),
+        previous_end=entry.previous_end,
     )
 
 
-def _adopt_commit(files: FileOps, content: int, fragment: RecoveredFragment, entry: Commit) -> bool:
-    if entry.end == fragment.end and fragment.end - entry.length >= fragment.begin:
+def _adopt_commit(spool: Spool, content: int, entry: Commit) -> bool:
+    if entry.end == spool.end and spool.end - entry.length >= spool.begin:
         return True  # The same record twice.
-    if entry.end - entry.length != fragment.end:
-        return False
-    append = new_sha1()
-    total = fragment.committed.copy()
-    position = fragment.end - fragment.begin
-    remaining = entry.length
-    while remaining:
-        piece = files.pread(content, min(remaining, _SLICE_BYTES), position)
-        if not piece:
-            return False
-        append.update(piece)
-        total.update(piece)
-        position += len(piece)
-        remaining -= len(piece)
-    if append.digest() != entry.digest:
-        return False
-    fragment.end = entry.end
-    fragment.committed = total
-    fragment.first_append_seconds = fragment.first_append_seconds or entry.first_append_seconds
-    if entry.registers is not None:
-        fragment.registers = pb.LabelSet.FromString(entry.registers)
-    return True
+    return entry.end - entry.length == spool.end and spool.adopt(entry, content)
 
 
 def _cut(files: FileOps, descriptor: int, length: int, path: Path) -> None:

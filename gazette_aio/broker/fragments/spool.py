@@ -9,15 +9,15 @@ of page cache, and else in a worker thread.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.local_fragment import ContentFile, LocalFragment
+from gazette_aio.broker.fragments.rolling import SpoolExtent
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
-from gazette_aio.broker.journal.content_file import ContentFile
-from gazette_aio.broker.journal.hashing import Hash, new_sha1
-from gazette_aio.broker.journal.rolling import SpoolExtent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.host.files import FileOps
 
-_EMPTY_SHA1 = new_sha1()
+_EMPTY_SHA1 = hashlib.sha1(usedforsecurity=False)
+"""SHA-1 names content. It doesn't protect against forgery."""
+_SLICE_BYTES = 1 << 20
 
 
 def spool_paths(directory: Path, begin: int) -> tuple[Path, Path]:
@@ -106,22 +108,46 @@ class Spool:
         """SHA-1 of the committed content, zero if there's none."""
         return self._committed.digest() if self.end > self.begin else bytes(20)
 
-    def adopt(
-        self,
-        *,
-        end: int,
-        first_append_seconds: float,
-        committed: Hash,
-        log_length: int,
-        names_durable: bool = False,
-    ) -> None:
-        """Continue a fragment whose files were recovered."""
-        self.end = end
-        self.first_append_seconds = first_append_seconds
-        self._committed = self._fragment_hash = committed
-        self._log_length = log_length
+    def adopt(self, entry: Commit, content: int) -> bool:
+        """Take over a recovered commit, if its content is in the file; return whether it is.
+
+        Args:
+            entry: Commit which continues the fragment.
+            content: Descriptor of the content file.
+
+        Raises:
+            OSError: If the content can't be read.
+        """
+        append, fragment = _EMPTY_SHA1.copy(), self._committed.copy()
+        position = self.end - self.begin
+        remaining = entry.length
+        while remaining:
+            piece = self._files.pread(content, min(remaining, _SLICE_BYTES), position)
+            if not piece:
+                return False
+            append.update(piece)
+            fragment.update(piece)
+            position += len(piece)
+            remaining -= len(piece)
+        if append.digest() != entry.digest:
+            return False
+        self.end = entry.end
+        self.first_append_seconds = self.first_append_seconds or entry.first_append_seconds
+        if entry.registers is not None:
+            self.registers = pb.LabelSet.FromString(entry.registers)
+        self._committed = self._fragment_hash = fragment
+        return True
+
+    def adopt_log(self, length: int) -> None:
+        """Continue a recovered log of `length` bytes."""
+        self._log_length = length
         self._created = True
-        self._names_durable = names_durable
+
+    def completed(self) -> LocalFragment:
+        """Return the fragment, which is complete."""
+        return LocalFragment(
+            self.fragment, self.content, self.log_path, self.registers, self.first_append_seconds
+        )
 
     def recode(self, codec: int) -> None:
         """Change the codec of the fragment, which is empty.

@@ -10,11 +10,11 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.recovery import recover_journal
+from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
-from gazette_aio.broker.journal.commit_log import EntryKind, Mark, encode_entry
-from gazette_aio.broker.journal.recovery import recover_journal
-from gazette_aio.broker.journal.spool import Spool
 from tests.broker.caller import calling, journal_spec
 
 NAME = "test/journal"

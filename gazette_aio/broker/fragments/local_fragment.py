@@ -1,15 +1,22 @@
-"""Content file of a fragment, shared by its writer and its readers."""
+"""Local fragment: its content file, shared by its writer and its readers, and its complete form."""
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import gazette_aio.protocol as pb
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gazette_aio.broker.host.files import FileOps
+
+_SLICE_BYTES = 256 << 10
 
 
 class ContentFile:
@@ -65,3 +72,39 @@ class ContentFile:
     def remove(self) -> None:
         """Remove the file."""
         self._files.unlink(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFragment:
+    """A complete fragment which is to be persisted."""
+
+    fragment: pb.Fragment
+    content: ContentFile
+    log_path: Path
+    registers: pb.LabelSet
+    first_append_seconds: float
+
+    @property
+    def first_append_time(self) -> dt.datetime:
+        """Time of the first append, in UTC."""
+        return dt.datetime.fromtimestamp(self.first_append_seconds, dt.UTC)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Iterate the compressed content. Blocks.
+
+        Raises:
+            OSError: If the content can't be read, or is short.
+            FragmentError: If the codec isn't supported.
+        """
+        compressor = pb.compressor(self.fragment.compression_codec)
+        length = self.fragment.end - self.fragment.begin
+        offset = 0
+        while offset < length:
+            piece = self.content.read(min(_SLICE_BYTES, length - offset), offset)
+            if not piece:
+                raise OSError(f"content of {self.content.path} ends at {offset} of {length} bytes")
+            offset += len(piece)
+            if compressed := compressor.compress(piece):
+                yield compressed
+        if tail := compressor.finish():
+            yield tail

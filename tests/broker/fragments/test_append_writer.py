@@ -23,16 +23,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.workers import Workers
-from gazette_aio.broker.journal.append_writer import (
+from gazette_aio.broker.fragments.append_writer import (
     BATCH_BYTES,
     INLINE_BYTES,
     LEAST_BYTES,
     MAX_PENDING_BYTES,
     AppendWriter,
 )
-from gazette_aio.broker.journal.spool import Spool
+from gazette_aio.broker.fragments.spool import Spool
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.workers import Workers
 from tests.cancellation import cancel_at_every_await
 
 KIB = 1 << 10

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
+from gazette_aio.broker.fragments.cover_index import CoverSet
 from gazette_aio.broker.host.workers import wait_until
-from gazette_aio.broker.journal.cover_index import CoverSet
 
 if TYPE_CHECKING:
     import asyncio
 
+    from gazette_aio.broker.fragments.local_fragment import ContentFile
     from gazette_aio.broker.host.clock import Deadline
-    from gazette_aio.broker.journal.content_file import ContentFile
 
 
 class IndexEntry:

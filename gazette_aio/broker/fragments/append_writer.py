@@ -13,8 +13,8 @@ from gazette_aio.aio.finish import finish
 if TYPE_CHECKING:
     import asyncio
 
+    from gazette_aio.broker.fragments.spool import Spool
     from gazette_aio.broker.host.workers import Workers
-    from gazette_aio.broker.journal.spool import Spool
 
 INLINE_BYTES = 64 << 10
 """Most content of an append which is written at once."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.journal.cover_index import OFFSET_JUMP_AGE_SECONDS, CoverSet, query
-from gazette_aio.broker.journal.index import FragmentCover, IndexEntry, pack
+from gazette_aio.broker.fragments.cover_index import OFFSET_JUMP_AGE_SECONDS, CoverSet, query
+from gazette_aio.broker.fragments.index import FragmentCover, IndexEntry, pack
 
 
 class Span(NamedTuple):
