@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,8 @@ from gazette_aio.broker.fragments.cover_index import OFFSET_JUMP_AGE_SECONDS, Co
 from gazette_aio.broker.fragments.index import FragmentCover, IndexEntry, pack
 
 
-class Span(NamedTuple):
+@dataclass(order=True, slots=True)
+class Span:
     begin: int
     end: int
     mod_time: int = 0
