@@ -18,6 +18,13 @@ from gazette_aio.broker.service.controlled import (
     serve_read,
     serve_replicate,
 )
+from gazette_aio.protocol.service import (
+    APPLY,
+    FRAGMENT_STORE_HEALTH,
+    LIST_FRAGMENTS,
+    METHODS,
+    SERVICE_NAME,
+)
 from gazette_aio.protocol.varint import encode_varint
 from gazette_aio.serving.calls import (
     END_OF_STREAM,
@@ -43,7 +50,6 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 _OK = pb.Status.OK
-_SERVICE = "protocol.Journal"
 
 
 class _Tools(NamedTuple):
@@ -73,7 +79,7 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
 def _tools() -> _Tools:
     from gazette_aio.serving.extras import Health, reflection_handlers  # noqa: PLC0415
 
-    health = Health([_SERVICE])
+    health = Health([SERVICE_NAME])
     reflection = reflection_handlers([pb.ReadRequest.DESCRIPTOR.file])
     return _Tools(health, (health.handlers(), *reflection))
 
@@ -95,14 +101,12 @@ class JournalService:
         # Requests are parsed here, and messages with content also serialized: gRPC would answer
         # bytes which don't parse with another code, and copy content once more.
         return grpc.method_handlers_generic_handler(
-            _SERVICE,
+            SERVICE_NAME,
             {
                 "List": grpc.unary_stream_rpc_method_handler(
                     self._list, None, pb.ListResponse.SerializeToString
                 ),
-                "Apply": self._unary(
-                    "Apply", pb.Capability.APPLY, serve_apply, pb.ApplyRequest, pb.ApplyResponse
-                ),
+                "Apply": self._unary(APPLY, pb.Capability.APPLY, serve_apply),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
                 "Append": grpc.stream_unary_rpc_method_handler(
                     self._append, None, pb.AppendResponse.SerializeToString
@@ -110,38 +114,28 @@ class JournalService:
                 "Replicate": grpc.stream_stream_rpc_method_handler(
                     self._replicate, None, pb.ReplicateResponse.SerializeToString
                 ),
-                "ListFragments": self._unary(
-                    "ListFragments",
-                    pb.Capability.READ,
-                    serve_fragments,
-                    pb.FragmentsRequest,
-                    pb.FragmentsResponse,
-                ),
+                "ListFragments": self._unary(LIST_FRAGMENTS, pb.Capability.READ, serve_fragments),
                 "FragmentStoreHealth": self._unary(
-                    "FragmentStoreHealth",
-                    pb.Capability.READ,
-                    serve_health,
-                    pb.FragmentStoreHealthRequest,
-                    pb.FragmentStoreHealthResponse,
+                    FRAGMENT_STORE_HEALTH, pb.Capability.READ, serve_health
                 ),
             },
         )
 
     def _unary(
         self,
-        operation: str,
+        path: str,
         capability: pb.Capability,
         serve: Callable[[BrokerCore, pb.Claims, Q], Awaitable[R]],
-        request: type[Q],
-        response: type[R],
     ) -> grpc.RpcMethodHandler[bytes, R]:
+        method = METHODS[path]
+
         async def answer(message: bytes, context: Context) -> R | None:
             def call(claims: pb.Claims) -> Awaitable[R]:
-                return serve(self._core, claims, parse_request(request, message))
+                return serve(self._core, claims, parse_request(method.request, message))
 
-            return await self._run(operation, capability, context, call)
+            return await self._run(method.name, capability, context, call)
 
-        return grpc.unary_unary_rpc_method_handler(answer, None, response.SerializeToString)
+        return grpc.unary_unary_rpc_method_handler(answer, None, method.response.SerializeToString)
 
     async def _list(self, message: bytes, context: Context) -> None:
         def call(claims: pb.Claims) -> Awaitable[None]:

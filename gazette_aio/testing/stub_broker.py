@@ -18,7 +18,16 @@ from google.protobuf.message import Message
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
-from gazette_aio.protocol.service import SERVICE_NAME
+from gazette_aio.protocol.service import (
+    APPEND,
+    APPLY,
+    FRAGMENT_STORE_HEALTH,
+    LIST,
+    LIST_FRAGMENTS,
+    METHODS,
+    READ,
+    SERVICE_NAME,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -248,43 +257,27 @@ class StubBroker(Owner):
             data: bytes = self._aged(message).SerializeToString()
             return data
 
-        unary, stream = (
-            grpc.unary_unary_rpc_method_handler,
-            grpc.unary_stream_rpc_method_handler,
-        )
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Apply": unary(
-                self._apply,
-                request_deserializer=pb.ApplyRequest.FromString,
-                response_serializer=encode,
-            ),
-            "ListFragments": unary(
-                self._list_fragments,
-                request_deserializer=pb.FragmentsRequest.FromString,
-                response_serializer=encode,
-            ),
-            "List": stream(
-                self._list,
-                request_deserializer=pb.ListRequest.FromString,
-                response_serializer=encode,
-            ),
-            "Read": stream(
-                self._read,
-                request_deserializer=pb.ReadRequest.FromString,
-                response_serializer=encode,
-            ),
-            "Append": grpc.stream_unary_rpc_method_handler(
-                self._append,
-                request_deserializer=pb.AppendRequest.FromString,
-                response_serializer=encode,
-            ),
+        behaviours: dict[str, Callable[..., Any]] = {
+            LIST: self._list,
+            READ: self._read,
+            APPEND: self._append,
+            APPLY: self._unary("Apply", lambda: self.apply_handler),
+            LIST_FRAGMENTS: self._unary("ListFragments", lambda: self.fragments_handler),
         }
         if self.age == "newest":
-            methods["FragmentStoreHealth"] = unary(
-                self._health,
-                request_deserializer=pb.FragmentStoreHealthRequest.FromString,
-                response_serializer=encode,
+            behaviours[FRAGMENT_STORE_HEALTH] = self._unary(
+                "FragmentStoreHealth", lambda: self.health_handler
             )
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for path, behaviour in behaviours.items():
+            method = METHODS[path]
+            if method.client_streaming:
+                handler = grpc.stream_unary_rpc_method_handler
+            elif method.server_streaming:
+                handler = grpc.unary_stream_rpc_method_handler
+            else:
+                handler = grpc.unary_unary_rpc_method_handler
+            methods[method.name] = handler(behaviour, method.request.FromString, encode)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     def _aged(self, message: Any) -> Any:
@@ -320,17 +313,14 @@ class StubBroker(Owner):
             if not self._open:
                 self._idle.set()
 
-    async def _apply(self, request: pb.ApplyRequest, context: _Context) -> Any:
-        async with self._rpc("Apply", context):
-            return await _call(self.apply_handler, self._seen(request))
+    def _unary(
+        self, name: str, handler: Callable[[], Callable[[Any], Any] | None]
+    ) -> Callable[[Any, _Context], Awaitable[Any]]:
+        async def answer(request: Any, context: _Context) -> Any:
+            async with self._rpc(name, context):
+                return await _call(handler(), self._seen(request))
 
-    async def _list_fragments(self, request: pb.FragmentsRequest, context: _Context) -> Any:
-        async with self._rpc("ListFragments", context):
-            return await _call(self.fragments_handler, self._seen(request))
-
-    async def _health(self, request: pb.FragmentStoreHealthRequest, context: _Context) -> Any:
-        async with self._rpc("FragmentStoreHealth", context):
-            return await _call(self.health_handler, self._seen(request))
+        return answer
 
     async def _list(
         self, request: pb.ListRequest, context: _Context

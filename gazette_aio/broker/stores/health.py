@@ -20,45 +20,39 @@ _PROBE_NAME = ".gazette-delete-probe"
 
 def check_store(store: FragmentStore) -> str:
     """Write, read and list a file of a store; return what failed, or an empty text."""
+    step = "PUT"
     try:
         store.put(_CHECK_PATH, (_CHECK_CONTENT,))
-    except (OSError, pb.StoreError) as error:
-        return f"health check PUT failed: {_text(error)}"
-    try:
+        step = "GET"
         with contextlib.closing(store.open(_CHECK_PATH)) as file:
             content = file.read(len(_CHECK_CONTENT) + 1)
-    except (OSError, pb.StoreError) as error:
-        return f"health check GET failed: {_text(error)}"
-    if content != _CHECK_CONTENT:
-        return f"health check content mismatch: {_mismatch(content)}"
-    directory, _, name = _CHECK_PATH.rpartition("/")
-    try:
+        if content != _CHECK_CONTENT:
+            return f"health check content mismatch: {_mismatch(content)}"
+        step = "LIST"
+        directory, _, name = _CHECK_PATH.rpartition("/")
         if name not in (listed.path for listed in store.list(directory + "/")):
             return "health check LIST did not find test file"
-    except (OSError, pb.StoreError) as error:
-        return f"health check LIST failed: {_text(error)}"
-    try:
+        step = "SignGet"
         url = store.sign_get(_CHECK_PATH, _CHECK_URL_SECONDS)
     except (OSError, pb.StoreError) as error:
-        return f"health check SignGet failed: {_text(error)}"
+        return f"health check {step} failed: {_text(error)}"
     return _check_url(url) if url.startswith(("http://", "https://")) else ""
 
 
 def probe_delete(store: FragmentStore, prefix: str) -> str:
     """Write and remove a file below `prefix`; return what failed, or an empty text."""
     path = prefix + _PROBE_NAME
+    step = "PUT"
     try:
         store.put(path, (b"delete-probe\n",))
-    except (OSError, pb.StoreError) as error:
-        return f"delete-probe PUT failed: {_text(error)}"
-    try:
+        step = "DELETE"
         store.remove(path)
     except (OSError, pb.StoreError) as error:
-        return f"delete-probe DELETE failed: {_text(error)}"
+        return f"delete-probe {step} failed: {_text(error)}"
     return ""
 
 
-def _text(error: OSError | pb.StoreError) -> str:
+def _text(error: Exception) -> str:
     return os_error_text(error) if isinstance(error, OSError) else str(error)
 
 
@@ -79,13 +73,10 @@ def _check_url(url: str) -> str:
     except urllib.error.HTTPError as error:
         error.close()
         return f"health check fetch returned status {error.code}"
-    # Texts of these errors have no URL, which nobody may see.
-    except urllib.error.URLError as error:
-        reason = error.reason
-        text = os_error_text(reason) if isinstance(reason, OSError) else type(error).__name__
-        return f"health check fetch failed: {text}"
     except (OSError, http.client.HTTPException) as error:
-        text = os_error_text(error) if isinstance(error, OSError) else type(error).__name__
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Texts of other errors have the URL, which nobody may see.
+        text = os_error_text(cause) if isinstance(cause, OSError) else type(error).__name__
         return f"health check fetch failed: {text}"
     if content != _CHECK_CONTENT:
         return f"health check fetch content mismatch: {_mismatch(content)}"
