@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Subject:
     yardstick: Run
 
 
+Setup = Callable[..., AsyncGenerator[Subject]]
+"""Prepares both sides of a measure, yields them, and cleans up after them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Measure:
     """One line of the results.
@@ -39,7 +44,7 @@ class Measure:
         name: Name by which it's chosen.
         goal: The ratio of figure to yardstick to reach, or not to exceed.
         unit: Unit of both sides, such as `msg/s`.
-        setup: Prepares both sides and cleans up behind them.
+        setup: Prepares both sides, and cleans up after them.
         better: Whether more or less of the unit is better.
         rounds: How often each side runs.
         about: What figure and yardstick are.
@@ -87,11 +92,22 @@ class Result:
 _measures: dict[str, Measure] = {}
 
 
-def register(measure: Measure) -> Measure:
-    """Add `measure` to those which `python -m benchmarks` runs."""
-    assert measure.name not in _measures, f"two measures named {measure.name}"
-    _measures[measure.name] = measure
-    return measure
+def measure(
+    name: str, *, goal: float, unit: str, about: str, better: Better = "more", rounds: int = 5
+) -> Callable[[Setup], Setup]:
+    """Return a decorator which adds a measure to those that `python -m benchmarks` runs.
+
+    It decorates the setup of the measure: an async generator which yields both sides once.
+    """
+    assert name not in _measures, f"two measures named {name}"
+
+    def add(setup: Setup) -> Setup:
+        _measures[name] = Measure(
+            name, goal, unit, asynccontextmanager(setup), better, rounds, about
+        )
+        return setup
+
+    return add
 
 
 def registered() -> dict[str, Measure]:

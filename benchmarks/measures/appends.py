@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import served_journals
 from gazette_aio.protocol.service import APPEND
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from gazette_aio.client import JournalClient
 
@@ -34,8 +34,14 @@ MANY_JOURNALS = 1000
 APPENDS_PER_JOURNAL = 10
 
 
-@asynccontextmanager
-async def appending() -> AsyncIterator[Subject]:
+@measure(
+    "append_service.small",
+    goal=5.0,
+    unit="/s",
+    about="appends of 100 bytes by 50 tasks through the append service, each awaited, against "
+    "one append() after the other",
+)
+async def appending() -> AsyncGenerator[Subject]:
     async with served_journals(*JOURNALS) as client:
 
         async def append_in_service(number: int) -> None:
@@ -62,7 +68,7 @@ async def appending() -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def bare_stub(client: JournalClient) -> AsyncIterator[Any]:
+async def bare_stub(client: JournalClient) -> AsyncGenerator[Any]:
     """Yield the stub of Append as code which grpcio-tools generates sets it up."""
     async with grpc.aio.insecure_channel(client.endpoint.removeprefix("http://")) as channel:
         yield channel.stream_unary(
@@ -83,8 +89,15 @@ async def append_bare(stub: Any, journal: str) -> None:
     assert response.status == pb.Status.OK, response
 
 
-@asynccontextmanager
-async def round_trips() -> AsyncIterator[Subject]:
+@measure(
+    "append.p50",
+    goal=1.3,
+    unit="ms",
+    better="less",
+    about="median round trip of append() of 100 bytes, against that of a bare stub which "
+    "appends the same",
+)
+async def round_trips() -> AsyncGenerator[Subject]:
     journal = JOURNALS[0]
     async with served_journals(journal) as client, bare_stub(client) as stub:
         # Both take turns within a round, so that what else the machine does is common to them.
@@ -111,8 +124,14 @@ async def round_trips() -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def releasing() -> AsyncIterator[Subject]:
+@measure(
+    "append_service.released",
+    goal=1.0,
+    unit="/s",
+    about="appends of 100 bytes to one journal which are started, written and released one "
+    "after the other, up to the commit of all of them, against 300,000/s",
+)
+async def releasing() -> AsyncGenerator[Subject]:
     journal = JOURNALS[0]
     async with served_journals(journal) as client:
         service = client.appends
@@ -133,8 +152,15 @@ async def releasing() -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def awaiting() -> AsyncIterator[Subject]:
+@measure(
+    "append_service.awaited",
+    goal=0.5,
+    unit="/s",
+    rounds=9,
+    about="appends of 32 bytes to one journal, each in a task of its own which awaits it, "
+    "against bare tasks each of which awaits a future",
+)
+async def awaiting() -> AsyncGenerator[Subject]:
     journal = JOURNALS[0]
     async with served_journals(journal) as client:
         service = client.appends
@@ -174,8 +200,15 @@ async def awaiting() -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def many_journals() -> AsyncIterator[Subject]:
+@measure(
+    "append_service.journals",
+    goal=5.0,
+    unit="/s",
+    rounds=3,
+    about="10 appends of 100 bytes to each of 1,000 journals, up to the commit of all of them, "
+    "against one append by a bare stub to each of them, all at once",
+)
+async def many_journals() -> AsyncGenerator[Subject]:
     journals = [f"bench/appends/part-{number:04}" for number in range(MANY_JOURNALS)]
     async with served_journals(*journals) as client, bare_stub(client) as stub:
         service = client.appends
@@ -203,58 +236,3 @@ async def many_journals() -> AsyncIterator[Subject]:
 
         await figure()
         yield Subject(figure, yardstick)
-
-
-register(
-    Measure(
-        name="append.p50",
-        goal=1.3,
-        unit="ms",
-        setup=round_trips,
-        better="less",
-        about="median round trip of append() of 100 bytes, against that of a bare stub which "
-        "appends the same",
-    )
-)
-register(
-    Measure(
-        name="append_service.small",
-        goal=5.0,
-        unit="/s",
-        setup=appending,
-        about="appends of 100 bytes by 50 tasks through the append service, each awaited, against "
-        "one append() after the other",
-    )
-)
-register(
-    Measure(
-        name="append_service.released",
-        goal=1.0,
-        unit="/s",
-        setup=releasing,
-        about="appends of 100 bytes to one journal which are started, written and released one "
-        "after the other, up to the commit of all of them, against 300,000/s",
-    )
-)
-register(
-    Measure(
-        name="append_service.awaited",
-        goal=0.5,
-        unit="/s",
-        setup=awaiting,
-        rounds=9,
-        about="appends of 32 bytes to one journal, each in a task of its own which awaits it, "
-        "against bare tasks each of which awaits a future",
-    )
-)
-register(
-    Measure(
-        name="append_service.journals",
-        goal=5.0,
-        unit="/s",
-        setup=many_journals,
-        rounds=3,
-        about="10 appends of 100 bytes to each of 1,000 journals, up to the commit of all of them, "
-        "against one append by a bare stub to each of them, all at once",
-    )
-)

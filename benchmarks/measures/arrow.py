@@ -6,7 +6,6 @@ import asyncio
 import io
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import (
     JOURNAL,
     WORKLOADS,
@@ -28,7 +27,7 @@ from gazette_aio import ReadCommittedIter, connect, json_adapter
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from gazette_aio.client import JournalClient
 
@@ -78,8 +77,7 @@ async def read(client: JournalClient, workload: Workload, schema: pa.Schema | No
     return count
 
 
-@asynccontextmanager
-async def columns(workload: Workload) -> AsyncIterator[Subject]:
+async def columns(workload: Workload) -> AsyncGenerator[Subject]:
     """Compare typed columns with pyarrow.json on the same bytes."""
     schema = schema_of(workload.kind)
     async with served_journals(JOURNAL) as client:
@@ -109,8 +107,7 @@ async def columns(workload: Workload) -> AsyncIterator[Subject]:
         yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def raw(workload: Workload) -> AsyncIterator[Subject]:
+async def raw(workload: Workload) -> AsyncGenerator[Subject]:
     """Compare bytes of messages with the responses of a bare stub."""
     async with served_journals(JOURNAL) as client:
         size = len(await publish(client, workload))
@@ -124,8 +121,7 @@ async def raw(workload: Workload) -> AsyncIterator[Subject]:
             yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def local(workload: Workload) -> AsyncIterator[Subject]:
+async def local(workload: Workload) -> AsyncGenerator[Subject]:
     """Compare bytes of messages of local fragments with a copy of them in memory."""
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
         root = Path(directory)
@@ -161,33 +157,24 @@ async def local(workload: Workload) -> AsyncIterator[Subject]:
 
 
 for each in WORKLOADS:
-    register(
-        Measure(
-            name=f"arrow.columns{each.suffix}",
-            goal=0.7,
-            unit="msg/s",
-            setup=partial(columns, each),
-            about=f"committed {each.about} of a broker process as typed columns, against "
-            "pyarrow.json on the same bytes in memory, in one thread each",
-        )
-    )
-    register(
-        Measure(
-            name=f"arrow.raw{each.suffix}",
-            goal=0.6,
-            unit="MB/s",
-            setup=partial(raw, each),
-            about=f"committed {each.about} of a broker process as bytes with their columns, "
-            "against a loop over the responses of a grpc.aio stub",
-        )
-    )
-    register(
-        Measure(
-            name=f"arrow.local{each.suffix}",
-            goal=0.2 if each.suffix == ".large" else 0.1,
-            unit="MB/s",
-            setup=partial(local, each),
-            about=f"committed {each.about} of local NONE fragments as bytes with their columns, "
-            "against a copy of the bytes in memory",
-        )
-    )
+    measure(
+        f"arrow.columns{each.suffix}",
+        goal=0.7,
+        unit="msg/s",
+        about=f"committed {each.about} of a broker process as typed columns, against "
+        "pyarrow.json on the same bytes in memory, in one thread each",
+    )(partial(columns, each))
+    measure(
+        f"arrow.raw{each.suffix}",
+        goal=0.6,
+        unit="MB/s",
+        about=f"committed {each.about} of a broker process as bytes with their columns, "
+        "against a loop over the responses of a grpc.aio stub",
+    )(partial(raw, each))
+    measure(
+        f"arrow.local{each.suffix}",
+        goal=0.2 if each.suffix == ".large" else 0.1,
+        unit="MB/s",
+        about=f"committed {each.about} of local NONE fragments as bytes with their columns, "
+        "against a copy of the bytes in memory",
+    )(partial(local, each))

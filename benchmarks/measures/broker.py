@@ -13,18 +13,18 @@ import time
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 
 import gazette_aio.protocol as pb
 from benchmarks.bare_server import CHUNK_BYTES, DISCARD, ECHO, READ, bare_server
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 BROKER_READ = "/protocol.Journal/Read"
 BROKER_APPEND = "/protocol.Journal/Append"
@@ -42,7 +42,7 @@ def journal(number: int) -> str:
 
 
 @asynccontextmanager
-async def servers(fsync: str) -> AsyncIterator[tuple[grpc.aio.Channel, grpc.aio.Channel]]:
+async def servers(fsync: str) -> AsyncGenerator[tuple[grpc.aio.Channel, grpc.aio.Channel]]:
     """Yield channels of a broker with journals, and of a bare server."""
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
         async with (
@@ -91,8 +91,14 @@ async def receive(stub: Any, request: bytes, least: int) -> float:
     return count / elapsed / 1e6
 
 
-@asynccontextmanager
-async def reading() -> AsyncIterator[Subject]:
+@measure(
+    "broker.read",
+    goal=0.7,
+    unit="MB/s",
+    rounds=9,
+    about="one blocking reader of 64 MiB, against a bare server which sends the same chunks",
+)
+async def reading() -> AsyncGenerator[Subject]:
     async with servers("interval") as (served, bare):
         messages = append_messages(journal(0), [bytes(CHUNK_BYTES)] * CHUNKS)
         answer = pb.AppendResponse.FromString(
@@ -100,15 +106,22 @@ async def reading() -> AsyncIterator[Subject]:
         )
         begin, end = answer.commit.begin, answer.commit.end
         request = pb.ReadRequest(journal=journal(0), offset=begin, end_offset=end, block=True)
-        stub: Any = served.unary_stream(BROKER_READ)
+        stub = cast("Any", served.unary_stream(BROKER_READ))
         yield Subject(
             partial(receive, stub, request.SerializeToString(), end - begin),
             partial(receive, bare.unary_stream(READ), b"%d" % CHUNKS, end - begin),
         )
 
 
-@asynccontextmanager
-async def appending() -> AsyncIterator[Subject]:
+@measure(
+    "broker.append_bulk",
+    goal=0.6,
+    unit="MB/s",
+    rounds=9,
+    about="one append of 64 MiB which is synced in intervals, against a bare server which "
+    "discards it",
+)
+async def appending() -> AsyncGenerator[Subject]:
     async with servers("interval") as (served, bare):
         messages = append_messages(journal(0), [bytes(CHUNK_BYTES)] * CHUNKS)
 
@@ -123,8 +136,7 @@ async def appending() -> AsyncIterator[Subject]:
         )
 
 
-@asynccontextmanager
-async def appending_small(fsync: str) -> AsyncIterator[Subject]:
+async def appending_small(fsync: str) -> AsyncGenerator[Subject]:
     async with servers(fsync) as (served, bare):
         messages = append_messages(journal(0), [CONTENT])
 
@@ -136,13 +148,18 @@ async def appending_small(fsync: str) -> AsyncIterator[Subject]:
                 taken.append(time.perf_counter() - begun)
             return statistics.median(taken) * 1e3
 
-        append: Any = served.stream_unary(BROKER_APPEND)
+        append = cast("Any", served.stream_unary(BROKER_APPEND))
         committed(await send(append, messages))
         yield Subject(partial(latency, append), partial(latency, bare.stream_unary(ECHO)))
 
 
-@asynccontextmanager
-async def appending_at_once() -> AsyncIterator[Subject]:
+@measure(
+    "broker.append_50",
+    goal=0.45,
+    unit="/s",
+    about="appends of 100 bytes by 50 tasks to 50 journals, against an echo of their messages",
+)
+async def appending_at_once() -> AsyncGenerator[Subject]:
     async with servers("interval") as (served, bare):
         messages = [append_messages(journal(number), [CONTENT]) for number in range(CONCURRENT)]
 
@@ -157,51 +174,18 @@ async def appending_at_once() -> AsyncIterator[Subject]:
                     group.create_task(append(stub, number))
             return CONCURRENT * APPENDS_PER_TASK / (time.perf_counter() - begun)
 
-        stub: Any = served.stream_unary(BROKER_APPEND)
+        stub = cast("Any", served.stream_unary(BROKER_APPEND))
         for number in range(CONCURRENT):
             committed(await send(stub, messages[number]))
         yield Subject(partial(rate, stub), partial(rate, bare.stream_unary(ECHO)))
 
 
-register(
-    Measure(
-        name="broker.read",
-        goal=0.7,
-        unit="MB/s",
-        setup=reading,
-        rounds=9,
-        about="one blocking reader of 64 MiB, against a bare server which sends the same chunks",
-    )
-)
-register(
-    Measure(
-        name="broker.append_bulk",
-        goal=0.6,
-        unit="MB/s",
-        setup=appending,
-        rounds=9,
-        about="one append of 64 MiB which is synced in intervals, against a bare server which "
-        "discards it",
-    )
-)
 for mode, goal in (("interval", 1.5), ("commit", 2.0)):
-    register(
-        Measure(
-            name=f"broker.append_small.{mode}",
-            goal=goal,
-            unit="ms",
-            setup=partial(appending_small, mode),
-            better="less",
-            about=f"median latency of an append of 100 bytes with --fsync={mode}, against an echo "
-            "of its messages",
-        )
-    )
-register(
-    Measure(
-        name="broker.append_50",
-        goal=0.45,
-        unit="/s",
-        setup=appending_at_once,
-        about="appends of 100 bytes by 50 tasks to 50 journals, against an echo of their messages",
-    )
-)
+    measure(
+        f"broker.append_small.{mode}",
+        goal=goal,
+        unit="ms",
+        better="less",
+        about=f"median latency of an append of 100 bytes with --fsync={mode}, against an echo "
+        "of its messages",
+    )(partial(appending_small, mode))

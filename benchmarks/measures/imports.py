@@ -6,14 +6,13 @@ import asyncio
 import os
 import sys
 import tempfile
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 ALLOWED_SECONDS = 0.060
 
@@ -37,8 +36,7 @@ async def seconds_of(statement: str, bytecode: str) -> float:
     return float(out)
 
 
-@asynccontextmanager
-async def setup(statement: str) -> AsyncIterator[Subject]:
+async def setup(statement: str) -> AsyncGenerator[Subject]:
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as bytecode:
         await seconds_of(f"{GRPC}; {statement}", bytecode)  # Writes it.
 
@@ -55,14 +53,11 @@ for name, statement, what in [
     ("import", PACKAGE, "importing gazette_aio and grpc"),
     ("import.names", NAMES, "importing what a typical program uses, and grpc"),
 ]:
-    register(
-        Measure(
-            name=name,
-            goal=1.0,
-            unit="s",
-            setup=partial(setup, statement),
-            better="less",
-            rounds=9,
-            about=f"{what}, against grpc alone plus 60 ms",
-        )
-    )
+    measure(
+        name,
+        goal=1.0,
+        unit="s",
+        better="less",
+        rounds=9,
+        about=f"{what}, against grpc alone plus 60 ms",
+    )(partial(setup, statement))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 JOURNALS = 10_000
 ALLOWED_SECONDS = 2.0
@@ -29,8 +28,14 @@ def changes() -> list[pb.ApplyRequest.Change]:
     ]
 
 
-@asynccontextmanager
-async def setup() -> AsyncIterator[Subject]:
+@measure(
+    "list.10k",
+    goal=1.0,
+    unit="s",
+    better="less",
+    about="listing 10,000 journals, against 2 s",
+)
+async def setup() -> AsyncGenerator[Subject]:
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
         async with (
             BrokerProcess(Path(directory), options=["--fsync=off"]) as broker,
@@ -49,15 +54,3 @@ async def setup() -> AsyncIterator[Subject]:
                 return ALLOWED_SECONDS
 
             yield Subject(figure, yardstick)
-
-
-register(
-    Measure(
-        name="list.10k",
-        goal=1.0,
-        unit="s",
-        setup=setup,
-        better="less",
-        about="listing 10,000 journals, against 2 s",
-    )
-)

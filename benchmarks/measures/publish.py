@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import (
     JOURNAL,
     WORKLOADS,
@@ -21,7 +20,7 @@ from benchmarks.measures.events import (
 from gazette_aio import Publisher, json_adapter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 BATCH = 10_000
 """Messages of a batch."""
@@ -29,18 +28,21 @@ TARGET = (JOURNAL, pb.CONTENT_TYPE_JSON_LINES)
 
 
 async def one_by_one(publisher: Publisher[Any], messages: list[Any]) -> None:
+    appended: Any = None
     for message in messages:
         appended = await publisher.publish_uncommitted(mapping, message)
     await appended
 
 
 async def in_batches(publisher: Publisher[Any], batches: list[list[Any]]) -> None:
+    appends: Any = None
     for batch in batches:
         appends = await publisher.publish_uncommitted_batch(mapping, batch)
     await appends[JOURNAL]
 
 
 async def as_tables(publisher: Publisher[Any], tables: list[Any]) -> None:
+    appends: Any = None
     for table in tables:
         appends = await publisher.publish_uncommitted_batch(TARGET, table=table)
     await appends[JOURNAL]
@@ -63,12 +65,11 @@ def tabled(messages: list[Any]) -> list[Any]:
     ]
 
 
-@asynccontextmanager
 async def setup(
     workload: Workload,
     prepare: Callable[[list[Any]], list[Any]],
     publish: Callable[[Publisher[Any], list[Any]], Awaitable[None]],
-) -> AsyncIterator[Subject]:
+) -> AsyncGenerator[Subject]:
     messages = workload.messages()
     prepared = prepare(messages)
     async with served_journals(JOURNAL) as client:
@@ -97,30 +98,21 @@ BARE = (
 )
 
 for each in WORKLOADS:
-    register(
-        Measure(
-            name=f"publish_uncommitted{each.suffix}",
-            goal=0.15,
-            unit="msg/s",
-            setup=partial(setup, each, whole, one_by_one),
-            about=f"publish_uncommitted of {each.about}, {BARE}",
-        )
-    )
-    register(
-        Measure(
-            name=f"publish_batch{each.suffix}",
-            goal=0.35,
-            unit="msg/s",
-            setup=partial(setup, each, batched, in_batches),
-            about=f"publish_uncommitted_batch of {BATCH} of {each.about}, {BARE}",
-        )
-    )
-register(
-    Measure(
-        name="publish_batch.table",
-        goal=0.2,
+    measure(
+        f"publish_uncommitted{each.suffix}",
+        goal=0.15,
         unit="msg/s",
-        setup=partial(setup, WORKLOADS[1], tabled, as_tables),
-        about=f"publish_uncommitted_batch of pyarrow tables of {WORKLOADS[1].about}, {BARE}",
-    )
-)
+        about=f"publish_uncommitted of {each.about}, {BARE}",
+    )(partial(setup, each, whole, one_by_one))
+    measure(
+        f"publish_batch{each.suffix}",
+        goal=0.35,
+        unit="msg/s",
+        about=f"publish_uncommitted_batch of {BATCH} of {each.about}, {BARE}",
+    )(partial(setup, each, batched, in_batches))
+measure(
+    "publish_batch.table",
+    goal=0.2,
+    unit="msg/s",
+    about=f"publish_uncommitted_batch of pyarrow tables of {WORKLOADS[1].about}, {BARE}",
+)(partial(setup, WORKLOADS[1], tabled, as_tables))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import (
     JOURNAL,
     WORKLOADS,
@@ -20,7 +19,7 @@ from benchmarks.measures.events import (
 from gazette_aio import ACK_TXN, ReadCommittedIter, json_adapter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 LARGE, SMALL = 5_000, 3
 """Messages of a transaction."""
@@ -40,10 +39,9 @@ async def in_batches(iterator: ReadCommittedIter[Any]) -> int:
     return count
 
 
-@asynccontextmanager
 async def setup(
     workload: Workload, transaction: int, read: Callable[[ReadCommittedIter[Any]], Awaitable[int]]
-) -> AsyncIterator[Subject]:
+) -> AsyncGenerator[Subject]:
     messages = workload.messages()
     if transaction == SMALL:
         messages = messages[: len(messages) // 10]
@@ -87,30 +85,21 @@ BARE = (
 )
 
 for each in WORKLOADS:
-    register(
-        Measure(
-            name=f"read_committed.items{each.suffix}",
-            goal=0.28,
-            unit="msg/s",
-            setup=partial(setup, each, LARGE, one_by_one),
-            about=f"ReadCommittedIter over {each.about} {BARE}",
-        )
-    )
-    register(
-        Measure(
-            name=f"read_committed.batches{each.suffix}",
-            goal=0.33,
-            unit="msg/s",
-            setup=partial(setup, each, LARGE, in_batches),
-            about=f"batches() of ReadCommittedIter over {each.about} {BARE}",
-        )
-    )
-register(
-    Measure(
-        name="read_committed.items.three",
-        goal=0.2,
+    measure(
+        f"read_committed.items{each.suffix}",
+        goal=0.28,
         unit="msg/s",
-        setup=partial(setup, WORKLOADS[1], SMALL, one_by_one),
-        about=f"ReadCommittedIter over transactions of three of {WORKLOADS[1].about} {BARE}",
-    )
-)
+        about=f"ReadCommittedIter over {each.about} {BARE}",
+    )(partial(setup, each, LARGE, one_by_one))
+    measure(
+        f"read_committed.batches{each.suffix}",
+        goal=0.33,
+        unit="msg/s",
+        about=f"batches() of ReadCommittedIter over {each.about} {BARE}",
+    )(partial(setup, each, LARGE, in_batches))
+measure(
+    "read_committed.items.three",
+    goal=0.2,
+    unit="msg/s",
+    about=f"ReadCommittedIter over transactions of three of {WORKLOADS[1].about} {BARE}",
+)(partial(setup, WORKLOADS[1], SMALL, one_by_one))

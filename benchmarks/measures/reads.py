@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,13 @@ import msgspec
 import zstandard
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import JOURNAL, bare_read, served_journals
 from examples.flights.data import flights
 from gazette_aio.client.fragments.source import FragmentSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 JOURNAL_BYTES = 128 << 20
 APPENDED_BYTES = 16 << 20
@@ -26,10 +25,18 @@ SLICE_BYTES = 1 << 20
 FILE = "fragment.zst"
 
 
-@asynccontextmanager
-async def reading() -> AsyncIterator[Subject]:
+@measure(
+    "read.raw",
+    goal=0.9,
+    unit="MB/s",
+    rounds=15,
+    about="client.read() of 128 MiB of a broker process, against a bare loop over the "
+    "responses of a stub",
+)
+async def reading() -> AsyncGenerator[Subject]:
     """Compare a reader with a loop over the responses of a stub."""
     content = messages(APPENDED_BYTES)
+    head = 0
     async with served_journals(JOURNAL) as client:
         for _ in range(JOURNAL_BYTES // len(content)):
             head = (await client.append(JOURNAL, content)).commit.end
@@ -48,8 +55,15 @@ async def reading() -> AsyncIterator[Subject]:
             yield Subject(figure, yardstick)
 
 
-@asynccontextmanager
-async def fetching() -> AsyncIterator[Subject]:
+@measure(
+    "read.fragment",
+    goal=0.7,
+    unit="MB/s",
+    rounds=9,
+    about="a FragmentReader of a local zstd file of 128 MiB, against the streaming "
+    "decompressor of zstandard on the same file, in this process",
+)
+async def fetching() -> AsyncGenerator[Subject]:
     """Compare a fragment reader with a streaming decompressor on the same file."""
     content = messages(JOURNAL_BYTES)
     fragment = pb.Fragment(
@@ -98,27 +112,3 @@ def messages(size: int) -> bytes:
     """Return as many JSON lines as fill `size` bytes, the last one cut."""
     lines = b"".join(msgspec.json.encode(flight) + b"\n" for flight in flights())
     return (lines * (size // len(lines) + 1))[:size]
-
-
-register(
-    Measure(
-        name="read.raw",
-        goal=0.9,
-        unit="MB/s",
-        setup=reading,
-        rounds=15,
-        about="client.read() of 128 MiB of a broker process, against a bare loop over the "
-        "responses of a stub",
-    )
-)
-register(
-    Measure(
-        name="read.fragment",
-        goal=0.7,
-        unit="MB/s",
-        setup=fetching,
-        rounds=9,
-        about="a FragmentReader of a local zstd file of 128 MiB, against the streaming "
-        "decompressor of zstandard on the same file, in this process",
-    )
-)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import io
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.json
 
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.spark.content import ROW_BYTES, SCHEMA
 from benchmarks.spark.queries import load, rate, warm
 from benchmarks.spark.world import CORES, ROWS, world
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from pyspark.sql import DataFrame
 
@@ -41,10 +41,17 @@ _COLUMNS: dict[str, Any] = {
 ARROW_SCHEMA = pa.schema(_COLUMNS)
 
 
-@asynccontextmanager
-async def raw() -> AsyncIterator[Subject]:
+@measure(
+    "spark.raw",
+    goal=0.6,
+    unit="row/s",
+    rounds=3,
+    about=f"undecoded rows of {ROW_BYTES} bytes of local fragments, with their columns, against"
+    " a Python source which yields a batch of such rows over and over",
+)
+async def raw() -> AsyncGenerator[Subject]:
     """Compare rows as they are with prepared ones, in as many partitions."""
-    rows = load(**RAW)
+    rows: Any = load(**RAW)
     assert rows.count() == ROWS
     shape = {"rows": str(ROWS), "partitions": str(rows.rdd.getNumPartitions())}
     figure = rate(lambda: load(**RAW))
@@ -55,8 +62,14 @@ async def raw() -> AsyncIterator[Subject]:
         yield subject
 
 
-@asynccontextmanager
-async def typed(**isolation: str) -> AsyncIterator[Subject]:
+@measure(
+    "spark.typed.committed",
+    goal=0.32,
+    unit="row/s",
+    rounds=3,
+    about="the same, of committed rows: what's asked of both together",
+)
+async def typed(**isolation: str) -> AsyncGenerator[Subject]:
     """Compare decoded rows with pyarrow.json, in as many threads as there are cores."""
     contents = world().content()
 
@@ -81,8 +94,7 @@ async def typed(**isolation: str) -> AsyncIterator[Subject]:
             yield subject
 
 
-@asynccontextmanager
-async def against_kafka(kafka: float, *, is_count: bool) -> AsyncIterator[Subject]:
+async def against_kafka(kafka: float, *, is_count: bool) -> AsyncGenerator[Subject]:
     """Compare a query with what the same one of another source does."""
 
     def query() -> DataFrame:
@@ -101,56 +113,26 @@ async def against_kafka(kafka: float, *, is_count: bool) -> AsyncIterator[Subjec
         yield subject
 
 
-register(
-    Measure(
-        name="spark.raw",
-        goal=0.6,
-        unit="row/s",
-        setup=raw,
-        rounds=3,
-        about=f"undecoded rows of {ROW_BYTES} bytes of local fragments, with their columns, against"
-        " a Python source which yields a batch of such rows over and over",
-    )
-)
-register(
-    Measure(
-        name="spark.typed",
-        goal=0.4,
-        unit="row/s",
-        setup=lambda: typed(isolation="read-uncommitted"),
-        rounds=3,
-        about=f"rows of {ROW_BYTES} bytes of local fragments as typed columns, against pyarrow.json"
-        " on the same bytes in memory, on as many cores",
-    )
-)
-register(
-    Measure(
-        name="spark.typed.committed",
-        goal=0.32,
-        unit="row/s",
-        setup=typed,
-        rounds=3,
-        about="the same, of committed rows: what's asked of both together",
-    )
-)
-register(
-    Measure(
-        name="spark.count",
-        goal=1.0,
-        unit="row/s",
-        setup=lambda: against_kafka(KAFKA_COUNT, is_count=True),
-        rounds=3,
-        about=f"a count of undecoded rows, against {KAFKA_COUNT:.0f} row/s of Kafka's source",
-    )
-)
-register(
-    Measure(
-        name="spark.aggregate",
-        goal=1.0,
-        unit="row/s",
-        setup=lambda: against_kafka(KAFKA_AGGREGATE, is_count=False),
-        rounds=3,
-        about="from_json of undecoded rows and an aggregate by group, against"
-        f" {KAFKA_AGGREGATE:.0f} row/s of Kafka's source",
-    )
-)
+measure(
+    "spark.typed",
+    goal=0.4,
+    unit="row/s",
+    rounds=3,
+    about=f"rows of {ROW_BYTES} bytes of local fragments as typed columns, against pyarrow.json"
+    " on the same bytes in memory, on as many cores",
+)(partial(typed, isolation="read-uncommitted"))
+measure(
+    "spark.count",
+    goal=1.0,
+    unit="row/s",
+    rounds=3,
+    about=f"a count of undecoded rows, against {KAFKA_COUNT:.0f} row/s of Kafka's source",
+)(partial(against_kafka, KAFKA_COUNT, is_count=True))
+measure(
+    "spark.aggregate",
+    goal=1.0,
+    unit="row/s",
+    rounds=3,
+    about="from_json of undecoded rows and an aggregate by group, against"
+    f" {KAFKA_AGGREGATE:.0f} row/s of Kafka's source",
+)(partial(against_kafka, KAFKA_AGGREGATE, is_count=False))

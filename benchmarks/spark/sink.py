@@ -5,15 +5,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Measure, Subject, register
+from benchmarks.harness import Subject, measure
 from benchmarks.spark.queries import warm
 from benchmarks.spark.world import COMMITS, CORES, TARGETS, world
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from pyspark.sql import DataFrame
 
@@ -46,8 +45,15 @@ def messages(ids: DataFrame) -> DataFrame:
     return ids.selectExpr("CAST(id AS STRING) AS key", MESSAGE)
 
 
-@asynccontextmanager
-async def batches() -> AsyncIterator[Subject]:
+@measure(
+    "spark.sink",
+    goal=0.6,
+    unit="row/s",
+    rounds=3,
+    about=f"a batch of rows of 216 bytes into {len(TARGETS)} journals, exactly once, against"
+    " the same without the appends of its tasks",
+)
+async def batches() -> AsyncGenerator[Subject]:
     """Compare a batch with the same one without appends."""
     spark = world().spark
     rows = messages(spark.range(0, ROWS, 1, CORES))
@@ -84,8 +90,16 @@ def batch_ms(form: str, options: dict[str, str]) -> float:
     return statistics.median(took)
 
 
-@asynccontextmanager
-async def overhead() -> AsyncIterator[Subject]:
+@measure(
+    "spark.sink.overhead",
+    goal=1.0,
+    unit="ms",
+    better="less",
+    rounds=3,
+    about=f"what batches of a stream of {SMALL_ROWS} rows take longer, exactly once, than into"
+    f" a sink which does nothing, against {ALLOWED_MS:.0f} ms",
+)
+async def overhead() -> AsyncGenerator[Subject]:
     """Compare what small batches take more than with a sink which does nothing with a limit."""
 
     async def figure() -> float:
@@ -97,28 +111,3 @@ async def overhead() -> AsyncIterator[Subject]:
 
     await figure()
     yield Subject(figure, yardstick)
-
-
-register(
-    Measure(
-        name="spark.sink",
-        goal=0.6,
-        unit="row/s",
-        setup=batches,
-        rounds=3,
-        about=f"a batch of rows of 216 bytes into {len(TARGETS)} journals, exactly once, against"
-        " the same without the appends of its tasks",
-    )
-)
-register(
-    Measure(
-        name="spark.sink.overhead",
-        goal=1.0,
-        unit="ms",
-        setup=overhead,
-        better="less",
-        rounds=3,
-        about=f"what batches of a stream of {SMALL_ROWS} rows take longer, exactly once, than into"
-        f" a sink which does nothing, against {ALLOWED_MS:.0f} ms",
-    )
-)
