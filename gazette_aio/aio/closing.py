@@ -19,8 +19,6 @@ class Closing:
     So the next close repeats a cancelled one.
     """
 
-    __slots__ = ("_left",)
-
     def __init__(self) -> None:
         self._left: list[Closeable] = []
 

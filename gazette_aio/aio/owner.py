@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 class Scope(ABC):
     """An async context manager whose end is one method."""
 
-    __slots__ = ()
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -32,8 +30,6 @@ class Scope(ABC):
 
 class Owner(Scope):
     """An async context manager that closes itself at its end."""
-
-    __slots__ = ()
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -8,8 +8,6 @@ import asyncio
 class Signal:
     """Wakes all tasks that wait now, each time it's set. It never stays set."""
 
-    __slots__ = ("_next",)
-
     def __init__(self) -> None:
         self._next: asyncio.Event | None = None
 

@@ -17,8 +17,6 @@ class OwnedTask(Owner):
     A second cancellation would interrupt the cleanup that the first one began.
     """
 
-    __slots__ = ("_is_cancelled", "_task")
-
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False

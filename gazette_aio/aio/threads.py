@@ -47,8 +47,6 @@ class _Call(Generic[T]):
     or the caller knows that the call is never made.
     """
 
-    __slots__ = ("_ended", "_function", "_is_over", "_loop", "_ticket")
-
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
         self._ticket = [None]

@@ -25,16 +25,6 @@ class Attempts:
             broker is set in it for the next attempt only.
     """
 
-    __slots__ = (
-        "_failed_since",
-        "_hops",
-        "_operation",
-        "_policy",
-        "count",
-        "established",
-        "request",
-    )
-
     def __init__(self, operation: Operation, policy: RetryPolicy, request: Any) -> None:
         self._operation = operation
         self._policy = policy

@@ -121,8 +121,6 @@ def _mix32(value: int) -> int:
 class _Partitions:
     """Targets and name hashes of a listing, cached until the listing is another object."""
 
-    __slots__ = ("_hashes", "_listing", "_partitions", "_targets")
-
     def __init__(self, partitions: PartitionsFunc) -> None:
         self._partitions = partitions
         self._listing: pb.ListResponse | None = None

@@ -196,8 +196,6 @@ class CompiledSelector:
     Call the object with a `LabelSet`, or `matches_pairs()` with pairs of strings.
     """
 
-    __slots__ = ("_by_name", "_wanted")
-
     def __init__(self, selector: LabelSelector) -> None:
         include, exclude = _compile(selector.include), _compile(selector.exclude)
         self._by_name = {

@@ -87,8 +87,6 @@ class Chain:
         cutoff_bytes: Length beyond which a batch takes no further holders.
     """
 
-    __slots__ = ("batches", "cutoff_bytes", "open")
-
     def __init__(self, cutoff_bytes: int) -> None:
         self.cutoff_bytes = cutoff_bytes
         self.batches: deque[Batch] = deque()

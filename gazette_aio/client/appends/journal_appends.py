@@ -57,18 +57,6 @@ class JournalAppends:
         forget_if_idle: Called when the last batch may have ended.
     """
 
-    __slots__ = (
-        "_errors",
-        "_forget_if_idle",
-        "_settings",
-        "chain",
-        "journal",
-        "lock",
-        "request",
-        "spools",
-        "worker",
-    )
-
     def __init__(
         self,
         journal: str,

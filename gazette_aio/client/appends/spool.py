@@ -31,8 +31,6 @@ class Spool:
         directory: Directory of the file, or None for the system's.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_directory", "_failures", "_file", "_io", "buffer")
-
     def __init__(self, buffer: ContentBuffer, directory: str | None = None) -> None:
         self.buffer = buffer
         self._directory = directory

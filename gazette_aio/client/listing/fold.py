@@ -31,18 +31,6 @@ class ListFold:
         strict: Whether to check messages for all rules of the protocol.
     """
 
-    __slots__ = (
-        "_after_revision",
-        "_complete",
-        "_is_marked",
-        "_message",
-        "_messages",
-        "_position",
-        "_snapshot",
-        "_strict",
-        "_watch",
-    )
-
     def __init__(self, request: pb.ListRequest, *, strict: bool = False) -> None:
         self._strict = strict
         self._watch = request.watch
@@ -181,8 +169,6 @@ class WatchPlan:
     Args:
         selector: Selector of the journals to watch.
     """
-
-    __slots__ = ("_doubts", "_resume", "_selector")
 
     def __init__(self, selector: pb.LabelSelector) -> None:
         self._selector = selector

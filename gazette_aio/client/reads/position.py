@@ -11,8 +11,6 @@ class ReadPosition:
         end: Offset to end at, or 0 for none.
     """
 
-    __slots__ = ("end", "offset")
-
     def __init__(self, offset: int, end: int = 0) -> None:
         self.offset = offset
         self.end = end

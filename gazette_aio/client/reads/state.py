@@ -33,17 +33,6 @@ class ReadState:
         strict: Whether to check responses for all rules of the protocol.
     """
 
-    __slots__ = (
-        "_content",
-        "_journal",
-        "_metadata",
-        "_strict",
-        "_takes_referrals",
-        "_unread",
-        "failure",
-        "position",
-    )
-
     def __init__(self, request: pb.ReadRequest, *, strict: bool = False) -> None:
         self.position = ReadPosition(request.offset, request.end_offset)
         """Offset of the next byte to be returned."""

@@ -45,8 +45,6 @@ class BrokerConnection:
         channel: The channel.
     """
 
-    __slots__ = ("channel", "endpoint", "is_dubious", "is_overdue", "is_used", "methods", "rpcs")
-
     def __init__(self, endpoint: str, channel: grpc.aio.Channel) -> None:
         self.endpoint = endpoint
         self.channel = channel

@@ -21,8 +21,6 @@ class Methods:
     """
 
     # Wire: grpcio returns None for a response that its deserializer fails on, so it has none.
-    __slots__ = ("append", "apply", "fragment_store_health", "list", "list_fragments", "read")
-
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.list: Any = channel.unary_stream(service.LIST, _encode, _undecoded)
         self.apply: Any = channel.unary_unary(service.APPLY, _encode, _undecoded)

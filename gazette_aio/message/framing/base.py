@@ -157,8 +157,6 @@ class Decoder(Protocol):
 class QueueingDecoder:
     """Base of decoders which queue runs of frames, and errors between them, in `feed()`."""
 
-    __slots__ = ("_ended", "_index", "_ready", "_tail_offset", "max_frame_bytes")
-
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._ready: deque[Frames | GazetteError] = deque()

@@ -67,19 +67,6 @@ class CSVFraming(Framing):
 class CSVDecoder(QueueingDecoder):
     """Splits content into records. Payloads have no line end."""
 
-    __slots__ = (
-        "_field_count",
-        "_lenient_eof",
-        "_line",
-        "_lines",
-        "_record",
-        "_record_bytes",
-        "_run",
-        "_run_begin",
-        "_run_ends",
-        "_same_width",
-    )
-
     def __init__(
         self,
         offset: int = 0,

@@ -62,8 +62,6 @@ class FixedDecoder(QueueingDecoder):
     raises a DesyncDetectedError, so that one region of garbage may raise several.
     """
 
-    __slots__ = ("_needed", "_pieces", "_pieces_bytes")
-
     def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         super().__init__(offset, max_frame_bytes)
         self._pieces: list[bytes] = []

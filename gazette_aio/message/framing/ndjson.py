@@ -53,8 +53,6 @@ class NDJSONFraming(Framing):
 class LineDecoder(QueueingDecoder):
     """Splits content into lines. A last line without its newline is never returned."""
 
-    __slots__ = ("_partial", "_partial_bytes", "_skipping")
-
     def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         super().__init__(offset, max_frame_bytes)
         # Pieces of the unfinished line, joined once it ends: a slow trickle stays linear.

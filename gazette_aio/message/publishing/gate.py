@@ -19,8 +19,6 @@ class Gate:
     publish.
     """
 
-    __slots__ = ("_closed", "_idle", "_inside", "_is_reserved", "turn_bytes")
-
     def __init__(self) -> None:
         self.turn_bytes = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none while the gate is closed."""

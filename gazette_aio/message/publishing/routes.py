@@ -48,24 +48,6 @@ class Route(Generic[T]):
         UnrecognizedContentTypeError: There's no framing of the content type.
     """
 
-    __slots__ = (
-        "_is_trusted",
-        "acked_clock",
-        "cleared_error",
-        "encode_continue",
-        "encode_outside",
-        "first_clock",
-        "frame",
-        "framing",
-        "journal",
-        "last",
-        "pending",
-        "producer",
-        "suffix",
-        "target",
-        "uuid_is_text",
-    )
-
     def __init__(self, target: Target, adapter: Adapter[T], producer: ProducerID) -> None:
         self.target = target
         self.journal, content_type = target

@@ -80,18 +80,6 @@ class JournalInput(Generic[C]):
         reader: A given reader, if any, which isn't closed after errors.
     """
 
-    __slots__ = (
-        "_client",
-        "_request",
-        "content",
-        "framing",
-        "is_void",
-        "journal",
-        "owned",
-        "reader",
-        "replaying",
-    )
-
     def __init__(
         self,
         client: ReadingClient,

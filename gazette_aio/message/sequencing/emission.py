@@ -26,8 +26,6 @@ class Emission:
         replay_required: Whether earlier messages must be read again first.
     """
 
-    __slots__ = ("_is_replaying", "_rows", "_taken", "producer", "replay_required", "settled")
-
     def __init__(
         self, producer: Producer, rows: list[Envelope[Any]], *, replay_required: bool
     ) -> None:
@@ -140,8 +138,6 @@ class RunEmission:
     Producers usually stay as they are until the whole run is processed. If a part of it is
     processed, the messages of this part are queued one by one.
     """
-
-    __slots__ = ("_commit", "_done", "_next", "_run", "_settled", "_table", "size")
 
     replay_required = False
 

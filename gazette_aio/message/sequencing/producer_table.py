@@ -41,8 +41,6 @@ class ProducerTable:
         ring: The ring.
     """
 
-    __slots__ = ("journals", "offsets", "pending", "ring")
-
     def __init__(
         self, offsets: Mapping[str, int], states: Iterable[ProducerState], ring: Ring
     ) -> None:

@@ -20,8 +20,6 @@ class Ring:
         max_bytes: Limit of the bytes of these messages, if any.
     """
 
-    __slots__ = ("_batches", "_bytes", "_max_bytes", "_sweep_at", "capacity", "high", "low")
-
     def __init__(self, capacity: int, max_bytes: int | None) -> None:
         self.capacity = max(capacity, 1)
         self.high = 0

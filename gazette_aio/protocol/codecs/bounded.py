@@ -16,8 +16,6 @@ _NOTHING: Final = memoryview(b"")
 class Pending:
     """Buffer of bytes, consumed from the front in linear time."""
 
-    __slots__ = ("_at", "_data")
-
     def __init__(self) -> None:
         self._data = bytearray()
         self._at = 0

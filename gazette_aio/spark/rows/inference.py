@@ -125,8 +125,6 @@ def _json_fields(adapter: JSONAdapter[Any], messages: Iterable[bytes]) -> list[A
 class _Seen:
     """Kinds of values in one place of documents."""
 
-    __slots__ = ("_depth", "_element", "_kinds", "_members")
-
     def __init__(self, depth: int = 0) -> None:
         self._depth = depth
         self._kinds: set[str] = set()

@@ -27,8 +27,6 @@ class Lease:
     commit.
     """
 
-    __slots__ = ("_pool", "batch", "clock", "key", "last_ack", "process", "producer")
-
     def __init__(
         self, pool: ProducerPool, key: SinkKey, batch: int, producer: ProducerID, last_ack: int
     ) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class DecoderSplitter:
     """Copies the frames of a decoder into regions."""
 
-    __slots__ = ("_ahead", "_decoder", "_expected", "_failed", "_rest")
-
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._ahead: Frames | None = None  # Frames after a jump.

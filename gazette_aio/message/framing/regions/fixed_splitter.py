@@ -32,8 +32,6 @@ class FixedSplitter(ChunkSplitter):
     are joined only for garbage.
     """
 
-    __slots__ = ("_ends", "_needed")
-
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         super().__init__(offset, max_frame_bytes)
         self._ends: list[Indices] = []  # Of complete frames among the pieces.
@@ -136,8 +134,6 @@ class FixedSplitter(ChunkSplitter):
 
 class _FixedRun:
     """Complete fixed frames of `data`, which are cut into regions."""
-
-    __slots__ = ("_data", "_ends", "_index", "_origin", "_start")
 
     def __init__(self, data: bytes, origin: int, start: int, ends: Indices) -> None:
         self._data = data

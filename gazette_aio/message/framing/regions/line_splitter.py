@@ -16,8 +16,6 @@ _NEWLINE = 10
 class LineSplitter(ChunkSplitter):
     """Splits content into lines."""
 
-    __slots__ = ("_skipping",)
-
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         super().__init__(offset, max_frame_bytes)
         self._skipping = False  # Within a line which is too large.
@@ -61,8 +59,6 @@ class LineSplitter(ChunkSplitter):
 
 class _LineRun:
     """Complete lines: `data` from `start` up to `stop`, which are cut into regions."""
-
-    __slots__ = ("_data", "_max", "_origin", "_start", "_stop")
 
     def __init__(self, data: bytes, origin: int, stop: int, max_frame_bytes: int) -> None:
         self._data = data

@@ -125,8 +125,6 @@ class ChunkSplitter(abc.ABC):
     joined once, when frames are asked for or an error follows.
     """
 
-    __slots__ = ("_base", "_complete", "_ended", "_max", "_pieces", "_queue", "_size")
-
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
         self._queue: deque[Run | FramingError] = deque()
