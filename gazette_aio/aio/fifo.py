@@ -1,4 +1,4 @@
-"""Fair lock that can be taken without suspension, and is passed on directly."""
+"""Limited amount that tasks acquire in the order in which they ask, such as a fair lock."""
 
 from __future__ import annotations
 
@@ -6,56 +6,78 @@ import asyncio
 from collections import deque
 
 
-class FifoLock:
-    """Mutual exclusion of tasks, granted in the order in which they ask.
+class FIFOBudget:
+    """Limited amount that tasks acquire in the order in which they ask.
 
-    Unlike with `asyncio.Lock`, no task can take it between its release and the next task in line.
+    With a limit of one it's a lock. Unlike with `asyncio.Lock`, no task can take it between its
+    release and the next task in line.
+
+    Args:
+        limit: Largest amount held in total. A sole holder may exceed it.
     """
 
-    __slots__ = ("_waiters", "locked")
+    __slots__ = ("_limit", "_waiting", "held")
 
-    def __init__(self) -> None:
-        self.locked = False
-        self._waiters: deque[asyncio.Future[None]] = deque()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self.held = 0
+        """Amount held at present."""
 
     @property
-    def waiting(self) -> int:
-        """Number of tasks in line."""
-        return len(self._waiters)
+    def is_contended(self) -> bool:
+        """Whether any task waits."""
+        return bool(self._waiting)
 
-    def try_acquire(self) -> bool:
-        """Take the lock if it's free, and return whether it was."""
-        if self.locked:
+    def try_acquire(self, amount: int = 1) -> bool:
+        """Hold `amount` if that's possible without waiting, and return whether it was."""
+        if not self.held:  # Hot: nobody waits then.
+            self.held = amount
+            return True
+        if self._waiting or not self._fits(amount):
             return False
-        self.locked = True
+        self.held += amount
         return True
 
-    async def acquire(self) -> None:
-        """Take the lock once it's free.
+    async def acquire(self, amount: int = 1) -> None:
+        """Wait in line, then hold `amount`.
 
-        Cancellation: safe — the lock isn't taken, and the place in line is given up.
+        Cancellation: safe — nothing is held, and the place in line is given up.
         """
-        if self.try_acquire():
+        if self.try_acquire(amount):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(turn)
+        turn = asyncio.get_running_loop().create_future()
+        entry = turn, amount
+        self._waiting.append(entry)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # Race: the lock was passed to this task right before its cancellation.
-                self.release()
-            elif turn in self._waiters:
-                self._waiters.remove(turn)
+            # Race: the turn may have been granted just before, or passed over by `_grant()`.
+            if not turn.cancelled():
+                self.release(amount)
+            elif entry in self._waiting:
+                self._waiting.remove(entry)
+                self._grant()  # The next waiter's amount may fit.
             raise
 
-    def release(self) -> None:
-        """Pass the lock to the next task in line, or set it free."""
-        assert self.locked, "released a lock which isn't held"
-        # Invariant: `locked` stays true while any task is in line.
-        while self._waiters:
-            turn = self._waiters.popleft()
+    def hold(self, amount: int) -> None:
+        """Hold `amount` without waiting, perhaps beyond the limit."""
+        self.held += amount
+
+    def release(self, amount: int = 1) -> None:
+        """Release `amount`, to the next in line if there are any."""
+        assert self.held >= amount, "released more than is held"
+        self.held -= amount
+        if self._waiting:
+            self._grant()
+
+    def _fits(self, amount: int) -> bool:
+        return self.held == 0 or self.held + amount <= self._limit
+
+    def _grant(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            turn, amount = self._waiting.popleft()
+            # Race: a cancelled waiter holds nothing.
             if not turn.done():
+                self.held += amount
                 turn.set_result(None)
-                return
-        self.locked = False

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.fifo import FifoLock
+from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch, Chain
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
@@ -71,7 +71,7 @@ class JournalAppends:
         self.request = pb.AppendRequest(journal=journal)
         """The request without preconditions."""
         self.chain = Chain(settings.cutoff_bytes)
-        self.lock = FifoLock()
+        self.lock = FIFOBudget(1)
         """Held to write to the open batch, and to seal it."""
         self.spools: dict[Batch, Spool] = {}
         self.worker: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class JournalAppends:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is pending, and the journal isn't locked."""
-        return not self.chain.batches and not self.lock.locked and self.worker is None
+        return not self.chain.batches and not self.lock.held and self.worker is None
 
     def admit(
         self,

@@ -247,7 +247,7 @@ class AppendService(Owner):
             appends is None
             or (batch := appends.chain.open) is None
             or (begin := (buffer := batch.buffer).length) > buffer.quick_length
-            or appends.lock.locked
+            or appends.lock.held
             or not batch.is_plain
             or not self._takes_appends
         ):
@@ -265,7 +265,7 @@ class AppendService(Owner):
             return None
         if appends is None:
             appends = self._begin(journal)
-        elif appends.lock.locked or self._is_clogged(appends):
+        elif appends.lock.held or self._is_clogged(appends):
             return None
         batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
         buffer = batch.buffer

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
+from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.message.reading.budget import FIFOBudget
 from gazette_aio.message.reading.journal_input import (
     Arrival,
     ArrivalKind,

@@ -35,8 +35,8 @@ from gazette_aio.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gazette_aio.aio.fifo import FIFOBudget
     from gazette_aio.client import RetryReader
-    from gazette_aio.message.reading.budget import FIFOBudget
 
 _logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from gazette_aio.aio.fifo import FifoLock
 from gazette_aio.client import AsyncOperation, OpFuture, finished_operation
 
 
@@ -60,58 +59,6 @@ def test_sets_of_operations() -> None:
     assert not {one} <= {two}
     assert {one, done} <= {two, one, done}
     assert not {one, finished_operation()} <= {one, two, done}
-
-
-async def test_the_lock_is_fair() -> None:
-    lock = FifoLock()
-    order: list[int] = []
-
-    async def hold(number: int) -> None:
-        await lock.acquire()
-        order.append(number)
-        await asyncio.sleep(0)
-        lock.release()
-
-    assert lock.try_acquire()
-    tasks = [asyncio.create_task(hold(number)) for number in range(4)]
-    await asyncio.sleep(0)
-    assert lock.waiting == 4
-    lock.release()
-    # It's handed over, and not up for grabs.
-    assert not lock.try_acquire()
-    await asyncio.gather(*tasks)
-    assert order == [0, 1, 2, 3]
-    assert not lock.locked
-
-
-async def test_a_lock_which_is_handed_to_the_dying_is_passed_on() -> None:
-    lock = FifoLock()
-    assert lock.try_acquire()
-    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
-    await asyncio.sleep(0)
-    lock.release()
-    first.cancel()
-    await asyncio.wait((first,))
-    assert first.cancelled()
-    await asyncio.wait_for(second, 1)
-    assert lock.locked
-    lock.release()
-    assert not lock.locked
-
-
-async def test_leaving_the_line() -> None:
-    lock = FifoLock()
-    assert lock.try_acquire()
-    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    lock.release()
-    await asyncio.wait((first, second))
-    assert first.cancelled()
-    assert not second.cancelled()
-    lock.release()
-    assert not lock.locked
-    assert lock.waiting == 0
 
 
 async def test_giving_up_time_and_again_leaves_nothing() -> None:

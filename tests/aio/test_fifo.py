@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gazette_aio.message.reading.budget import FIFOBudget
+from gazette_aio.aio.fifo import FIFOBudget
 
 
 async def start(coroutine):
@@ -65,3 +65,55 @@ async def test_cancelled_waits_hold_nothing():
     with pytest.raises(asyncio.CancelledError):
         await fifth
     assert (budget.held, budget.is_contended) == (0, False)
+
+
+async def test_the_lock_is_fair():
+    lock = FIFOBudget(1)
+    order = []
+
+    async def hold(number):
+        await lock.acquire()
+        order.append(number)
+        await asyncio.sleep(0)
+        lock.release()
+
+    assert lock.try_acquire()
+    tasks = [asyncio.create_task(hold(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    assert lock.is_contended
+    lock.release()
+    # It's handed over, and not up for grabs.
+    assert not lock.try_acquire()
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2, 3]
+    assert not lock.held
+
+
+async def test_a_lock_which_is_handed_to_the_dying_is_passed_on():
+    lock = FIFOBudget(1)
+    assert lock.try_acquire()
+    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
+    await asyncio.sleep(0)
+    lock.release()
+    first.cancel()
+    await asyncio.wait((first,))
+    assert first.cancelled()
+    await asyncio.wait_for(second, 1)
+    assert lock.held
+    lock.release()
+    assert not lock.held
+
+
+async def test_leaving_the_line():
+    lock = FIFOBudget(1)
+    assert lock.try_acquire()
+    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    lock.release()
+    await asyncio.wait((first, second))
+    assert first.cancelled()
+    assert not second.cancelled()
+    lock.release()
+    assert not lock.held
+    assert not lock.is_contended
