@@ -11,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import Fragment, JournalSpec, LabelSet
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import codec_name
 from gazette_aio.protocol.go.template_values import Named, TemplateMethod, TemplateRecord
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
@@ -118,10 +118,8 @@ def _parse(text: str) -> Template:
 
 @functools.lru_cache(maxsize=256)
 def _validate(text: str) -> None:
-    try:
-        _template(text, _VALIDATED_AS).execute(_validation_root())
-    except ValidationError as error:
-        raise error.extend("PathPostfixTemplate") from None
+    template = within("PathPostfixTemplate", _template, text, _VALIDATED_AS)
+    within("PathPostfixTemplate", template.execute, _validation_root())
 
 
 def _template(text: str, name: str) -> Template:

@@ -18,6 +18,8 @@ from gazette_aio.protocol.errors import status_error
 from gazette_aio.protocol.varint import encode_varint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.rpc.stub import AppendCall
 
@@ -113,19 +115,9 @@ class Appender(Scope):
             return  # Wire: an empty message means to commit.
         view = memoryview(data).cast("B")
         call = await self._open()
-        try:
-            with closed_channel_is_an_error(self._request.journal):
-                for begin in range(0, len(view), CHUNK_BYTES):
-                    await call.write(_encode_chunk(view[begin : begin + CHUNK_BYTES]))
-        except _WRITE_FAILURES:
-            pass
-        except BaseException:
-            self._drop()
-            raise
-        else:
-            self._sent_bytes += len(view)
-            return
-        await self._refused(call)
+        starts = range(0, len(view), CHUNK_BYTES)
+        await self._send(call, (_encode_chunk(view[at : at + CHUNK_BYTES]) for at in starts))
+        self._sent_bytes += len(view)
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without earlier writes it's an append of no bytes.
@@ -193,12 +185,7 @@ class Appender(Scope):
         if self._state is _State.CLOSED:
             raise RuntimeError("the Appender is closed; reset() it first")
         if self._call is None:
-            if not self._request.journal:
-                raise pb.ValidationError("expected Request.Journal")
-            try:
-                self._context.rpc.check_request(self._request)
-            except pb.ValidationError as error:
-                raise error.extend("Request") from None
+            self._context.rpc.check_append(self._request)
             begun = await self._context.rpc.append(self._request, claims=self._claims)
             call, self._endpoint = begun
             self._call = call
@@ -207,25 +194,22 @@ class Appender(Scope):
                 self._drop()
                 raise RuntimeError("the Appender was closed while it opened")
             self._state = _State.OPEN
-            try:
-                with closed_channel_is_an_error(self._request.journal):
-                    await call.write(without_header(self._request).SerializeToString())
-            except _WRITE_FAILURES:
-                pass
-            except BaseException:
-                self._drop()
-                raise
-            else:
-                return call
-            await self._refused(call)
+            await self._send(call, (without_header(self._request).SerializeToString(),))
         return self._call
 
-    async def _refused(self, call: AppendCall) -> None:
-        """Raise the reason why the broker refused the append.
-
-        Called after the failed write was handled: as the context of the error, it would keep the
-        RPC and its connection.
-        """
+    async def _send(self, call: AppendCall, messages: Iterable[bytes]) -> None:
+        """Send messages, or raise the reason why the broker refuses the append."""
+        try:
+            with closed_channel_is_an_error(self._request.journal):
+                for message in messages:
+                    await call.write(message)
+        except _WRITE_FAILURES:
+            pass  # As the context of the error below, it would keep the RPC and its connection.
+        except BaseException:
+            self._drop()
+            raise
+        else:
+            return
         try:
             # Wire: the outcome of the RPC has the reason, and not the failed write.
             await self._finish(call)

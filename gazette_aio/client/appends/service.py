@@ -179,7 +179,7 @@ class AppendService(Owner):
         self._check()
         awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
         if not isinstance(request, str):
-            self._validate(request)
+            self._context.rpc.check_append(request)
         attempt = 0
         while True:
             appends = await self._locked(request if isinstance(request, str) else request.journal)
@@ -359,7 +359,7 @@ class AppendService(Owner):
             del self._journals[appends.journal]
 
     def _begin(self, journal: str) -> JournalAppends:
-        self._validate(pb.AppendRequest(journal=journal))
+        self._context.rpc.check_append(pb.AppendRequest(journal=journal))
         self._context.dispatcher.check()
         appends = self._journals[journal] = JournalAppends(
             journal, self._settings, self._errors, self._forget_if_idle
@@ -378,14 +378,6 @@ class AppendService(Owner):
         if (cancellation := self._errors.cancellation) is not None:
             raise cancellation.with_traceback(None)
         self._context.dispatcher.check()
-
-    def _validate(self, request: pb.AppendRequest) -> None:
-        if not request.journal:
-            raise pb.ValidationError("expected Request.Journal")
-        try:
-            self._context.rpc.check_request(request)
-        except pb.ValidationError as error:
-            raise error.extend("Request") from None
 
     def __del__(self) -> None:
         if getattr(self, "_journals", None) and not self._closed:

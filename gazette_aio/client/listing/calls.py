@@ -16,7 +16,7 @@ from gazette_aio.client.listing.prefixes import (
     without_prefixes,
 )
 from gazette_aio.client.retry import Operation
-from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.errors import status_error, within
 from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
@@ -321,16 +321,11 @@ async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyR
 
 
 def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change) -> None:
-    try:
-        pb.validate(change)
-    except pb.ValidationError as error:
-        raise error.extend(f"Changes[{index}]") from None
+    within(f"Changes[{index}]", pb.validate, change)
     # Existing journals with such names may still be deleted.
     if change.HasField("upsert"):
-        try:
-            client.context.rpc.check_journal(change.upsert.name)
-        except pb.ValidationError as error:
-            raise error.extend(f"Changes[{index}].Upsert.Name") from None
+        name = change.upsert.name
+        within(f"Changes[{index}].Upsert.Name", client.context.rpc.check_journal, name)
 
 
 async def list_all_fragments(
@@ -453,11 +448,8 @@ async def _retried(
 
 async def _check_page(client: HasContext, page: pb.FragmentsResponse, journal: str) -> None:
     _check(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
-    for index, listed in enumerate(page.fragments, 1):
-        try:
-            pb.validate(listed, strict=client.context.strict)
-        except pb.ValidationError as error:
-            raise error.extend(f"Fragments[{index - 1}]") from None
+    for index, listed in enumerate(page.fragments):
+        within(f"Fragments[{index}]", pb.validate, listed, strict=client.context.strict)
         if index % _SLICE_CHECKED == 0:
             await asyncio.sleep(0)
 

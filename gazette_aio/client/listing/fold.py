@@ -11,7 +11,7 @@ from typing import Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.listing.prefixes import unmatched
-from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.errors import status_error, within
 
 _SLICE_JOURNALS: Final = 32
 """Journals that one step checks, in about a millisecond."""
@@ -95,10 +95,7 @@ class ListFold:
             return False
         journals = message.journals[begin : begin + _SLICE_JOURNALS]
         for index, journal in enumerate(journals, begin):
-            try:
-                pb.validate(journal, strict=self._strict)
-            except pb.ValidationError as error:
-                raise error.extend(f"Journals[{index}]") from None
+            within(f"Journals[{index}]", pb.validate, journal, strict=self._strict)
         # The first message becomes the snapshot itself; further ones are copied into it.
         if message is not snapshot:
             snapshot.journals.extend(journals)

@@ -20,10 +20,6 @@ class ReadPosition:
         """Whether the end was reached, or lies in a hole that was skipped."""
         return 0 < self.end <= self.offset
 
-    def move_to(self, offset: int) -> None:
-        """Continue at `offset`."""
-        self.offset = offset
-
     def bounded(self, limit: int) -> int:
         """Return how many bytes may be taken up to the end, or -1 for any number.
 

@@ -215,7 +215,7 @@ class Reader(JournalReader):
                 "seek offset requires new Reader", journal=self.journal, offset=position.offset
             )
         if fragment is None:
-            position.move_to(target)  # The next read opens the file there.
+            position.offset = target  # The next read opens the file there.
             return target
         try:
             await fragment.seek(target)
@@ -223,7 +223,7 @@ class Reader(JournalReader):
             await self._end(error)
             raise
         finally:
-            position.move_to(fragment.offset)
+            position.offset = fragment.offset
         return target
 
     async def _read_fragment(self, referral: pb.ReadResponse, limit: int) -> bytes:
@@ -251,7 +251,7 @@ class Reader(JournalReader):
     def _taken(self, data: bytes) -> bytes:
         """Count `data` of the fragment's file, and return it."""
         if data:
-            self.position.move_to(self.offset + len(data))
+            self.position.offset += len(data)
             self._context.metrics.read_bytes(self._journal, len(data))
         return data
 

@@ -263,7 +263,7 @@ class RetryReader(JournalReader):
         finally:
             # Race: `restart()` may directly follow `cancel()`, and must not be undone.
             if position is self._position and position.offset != target:
-                position.move_to(target)
+                position.offset = target
                 await self._drop_reader()
 
     async def _restart_after(self, error: pb.GazetteError | None) -> None:

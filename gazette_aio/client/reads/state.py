@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.rpc.read_message import ReadContent
-from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.errors import status_error, within
 
 if TYPE_CHECKING:
     from gazette_aio.client.rpc.read_message import ReadMessage
@@ -111,22 +111,18 @@ class ReadState:
             unread = unread[:limit]
         else:
             self._unread = _NOTHING
-        position.move_to(position.offset + len(unread))
+        position.offset += len(unread)
         whole = unread.obj
         return whole if type(whole) is bytes and len(whole) == len(unread) else bytes(unread)
 
     def _receive_metadata(self, response: pb.ReadResponse) -> None:
         position = self.position
-        try:
-            pb.validate(response, strict=self._strict)
-        except pb.ValidationError as error:
-            raise error.extend("ReadResponse") from None
-
+        within("ReadResponse", pb.validate, response, strict=self._strict)
         self._content = None
         self._metadata = response
         if response.status != pb.Status.OK:
             if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
-                position.move_to(max(position.offset, response.offset))
+                position.offset = max(position.offset, response.offset)
             self.failure = status_error(
                 response.status,
                 journal=self._journal,
@@ -143,7 +139,7 @@ class ReadState:
             raise pb.ValidationError(
                 f"invalid ReadResponse offset ({offset}; expected >= {requested})"
             )
-        self.position.move_to(offset)
+        self.position.offset = offset
         if self.position.is_at_end:
             return  # All of the requested range lies in the hole.
         raise pb.OffsetJumpError(journal=self._journal, offset=offset, requested=requested)

@@ -16,6 +16,7 @@ from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.read_message import decode_read_message
 from gazette_aio.client.rpc.stream import ResponseStream
 from gazette_aio.protocol.auth.claims import default_claims
+from gazette_aio.protocol.errors import within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -160,10 +161,17 @@ class JournalStub:
             ValidationError: The request is invalid.
         """
         pb.validate(without_header(request))
-        try:
-            self.check_journal(request.journal)
-        except pb.ValidationError as error:
-            raise error.extend("Journal") from None
+        within("Journal", self.check_journal, request.journal)
+
+    def check_append(self, request: pb.AppendRequest) -> None:
+        """Check the first request of an append.
+
+        Raises:
+            ValidationError: The request is invalid, or names no journal.
+        """
+        if not request.journal:
+            raise pb.ValidationError("expected Request.Journal")
+        within("Request", self.check_request, request)
 
     async def aclose(self) -> None:
         """End all streams. Idempotent.

@@ -34,7 +34,7 @@ from gazette_aio.message.uuid import (
     ProducerID,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ValidationError, within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -363,10 +363,7 @@ def _check_journals(targets: Iterable[Target]) -> None:
     """Raise unless targets are of different journals, whose names are valid."""
     content_types: dict[str, str] = {}
     for journal, content_type in targets:
-        try:
-            pb.validate(pb.AppendRequest(journal=journal))
-        except ValidationError as error:
-            raise error.extend("Request") from None
+        within("Request", pb.validate, pb.AppendRequest(journal=journal))
         other = content_types.setdefault(journal, content_type)
         if other != content_type:
             raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")

@@ -7,7 +7,8 @@ rule of the client's release.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol._generated import recoverylog_pb2 as recoverylog_pb
@@ -38,6 +39,10 @@ MAX_PAGE_LIMIT: Final = 10_000
 """Greatest page limit of a listing of fragments."""
 
 
+class _CheckPart(Protocol):
+    def __call__(self, message: Any, /, *, strict: bool) -> None: ...
+
+
 def validate(message: Message, *, strict: bool = True, expect_header: bool = False) -> None:
     """Check a message of the broker protocol, or hints of a recovery log.
 
@@ -56,7 +61,7 @@ def validate(message: Message, *, strict: bool = True, expect_header: bool = Fal
     if (check := _REQUESTS_AND_PARTS.get(kind)) is not None:
         check(message)
     elif (check_response := _RESPONSES.get(kind)) is not None:
-        check_response(message, strict)
+        check_response(message, strict=strict)
         # Wire: peers send the header of most responses always, even an empty header.
         if expect_header and not message.header.etcd.revision:  # type: ignore[attr-defined]
             raise ValidationError("expected Header")
@@ -236,20 +241,20 @@ def _validate_status(status: int) -> None:
         raise ValidationError(f"invalid status ({status})", ("Status",))
 
 
-def _validate_status_and_header(response: Any, strict: bool) -> None:  # noqa: FBT001
+def _validate_status_and_header(response: Any, *, strict: bool) -> None:
     if strict:
         _validate_status(response.status)
     within("Header", specs.validate_header, response.header, strict=strict)
 
 
-def _validate_some_fragment(fragment: pb.Fragment, strict: bool) -> None:  # noqa: FBT001
+def _validate_some_fragment(fragment: pb.Fragment, *, strict: bool) -> None:
     if strict:
         validate_fragment(fragment)
     elif fragment.begin > fragment.end:
         raise ValidationError(f"expected Begin <= End (have {fragment.begin}, {fragment.end})")
 
 
-def _validate_read_response(response: pb.ReadResponse, strict: bool) -> None:  # noqa: FBT001
+def _validate_read_response(response: pb.ReadResponse, *, strict: bool) -> None:
     if response.content:
         _validate_read_content(response)
         return
@@ -261,7 +266,7 @@ def _validate_read_response(response: pb.ReadResponse, strict: bool) -> None:  #
         raise ValidationError(f"invalid WriteHead ({response.write_head}; expected >= 0)")
     if response.HasField("fragment"):
         fragment = response.fragment
-        within("Fragment", _validate_some_fragment, fragment, strict)
+        within("Fragment", _validate_some_fragment, fragment, strict=strict)
         if not fragment.begin <= response.offset < fragment.end:
             raise ValidationError(
                 f"invalid Offset ({response.offset}; "
@@ -298,23 +303,20 @@ def _validate_read_content(response: pb.ReadResponse) -> None:
         raise ValidationError(f"unexpected FragmentUrl with Content ({url})")
 
 
-def _validate_append_response(response: pb.AppendResponse, strict: bool) -> None:  # noqa: FBT001
-    _validate_status_and_header(response, strict)
+def _validate_append_response(response: pb.AppendResponse, *, strict: bool) -> None:
+    _validate_status_and_header(response, strict=strict)
     has_commit, has_registers = response.HasField("commit"), response.HasField("registers")
     if response.status == pb.Status.OK and not has_commit:
         raise ValidationError("expected Commit")
     if not has_registers and response.status in (pb.Status.OK, pb.Status.REGISTER_MISMATCH):
         raise ValidationError("expected Registers")
     if has_commit:
-        within("Commit", _validate_some_fragment, response.commit, strict)
+        within("Commit", _validate_some_fragment, response.commit, strict=strict)
     if has_registers and strict:
         within("Registers", validate_label_set, response.registers)
 
 
-def _validate_replicate_response(
-    response: pb.ReplicateResponse,
-    strict: bool,  # noqa: FBT001
-) -> None:
+def _validate_replicate_response(response: pb.ReplicateResponse, *, strict: bool) -> None:
     if strict:
         _validate_status(response.status)
     if response.status == pb.Status.WRONG_ROUTE:
@@ -326,7 +328,7 @@ def _validate_replicate_response(
     if response.status == pb.Status.PROPOSAL_MISMATCH:
         if not response.HasField("fragment"):
             raise ValidationError("expected Fragment")
-        within("Fragment", _validate_some_fragment, response.fragment, strict)
+        within("Fragment", _validate_some_fragment, response.fragment, strict=strict)
         if not response.HasField("registers"):
             raise ValidationError("expected Registers")
         if strict:
@@ -337,19 +339,14 @@ def _validate_replicate_response(
         raise ValidationError(f"unexpected Registers ({_text(response.registers)})")
 
 
-def _validate_list_response(response: pb.ListResponse, strict: bool) -> None:  # noqa: FBT001
-    _validate_status_and_header(response, strict)
-    for index, journal in enumerate(response.journals):
-        try:
-            _validate_listed_journal(journal, strict)
-        except ValidationError as error:
-            raise error.extend(f"Journals[{index}]") from None
+def _validate_listing(response: Any, *, strict: bool, field: str, check: _CheckPart) -> None:
+    """Check a response, and each part of a repeated field."""
+    _validate_status_and_header(response, strict=strict)
+    for index, part in enumerate(getattr(response, field)):
+        within(f"{field.capitalize()}[{index}]", check, part, strict=strict)
 
 
-def _validate_listed_journal(
-    journal: pb.ListResponse.Journal,
-    strict: bool,  # noqa: FBT001
-) -> None:
+def _validate_listed_journal(journal: pb.ListResponse.Journal, *, strict: bool) -> None:
     if strict:
         within("Spec", specs.validate_journal_spec, journal.spec)
     if journal.mod_revision <= 0:
@@ -357,23 +354,8 @@ def _validate_listed_journal(
     within("Route", specs.validate_route, journal.route, strict=strict)
 
 
-def _validate_fragments_response(
-    response: pb.FragmentsResponse,
-    strict: bool,  # noqa: FBT001
-) -> None:
-    _validate_status_and_header(response, strict)
-    for index, listed in enumerate(response.fragments):
-        try:
-            _validate_listed_fragment(listed, strict)
-        except ValidationError as error:
-            raise error.extend(f"Fragments[{index}]") from None
-
-
-def _validate_listed_fragment(
-    listed: pb.FragmentsResponse._Fragment,
-    strict: bool,  # noqa: FBT001
-) -> None:
-    within("Spec", _validate_some_fragment, listed.spec, strict)
+def _validate_listed_fragment(listed: pb.FragmentsResponse._Fragment, *, strict: bool) -> None:
+    within("Spec", _validate_some_fragment, listed.spec, strict=strict)
     if listed.signed_url:
         within("SignedUrl", parse_url, listed.signed_url)
 
@@ -405,13 +387,15 @@ _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
     pb.ReplicateRequest: _validate_replicate_request,
     pb.Route: specs.validate_route,
 }
-_RESPONSES: Final[dict[type[Message], Callable[[Any, bool], None]]] = {
+_RESPONSES: Final[dict[type[Message], _CheckPart]] = {
     pb.AppendResponse: _validate_append_response,
     pb.ApplyResponse: _validate_status_and_header,
     pb.FragmentStoreHealthResponse: _validate_status_and_header,
-    pb.FragmentsResponse: _validate_fragments_response,
+    pb.FragmentsResponse: partial(
+        _validate_listing, field="fragments", check=_validate_listed_fragment
+    ),
     pb.FragmentsResponse._Fragment: _validate_listed_fragment,
-    pb.ListResponse: _validate_list_response,
+    pb.ListResponse: partial(_validate_listing, field="journals", check=_validate_listed_journal),
     pb.ListResponse.Journal: _validate_listed_journal,
     pb.ReadResponse: _validate_read_response,
     pb.ReplicateResponse: _validate_replicate_response,

@@ -124,10 +124,7 @@ def validate_fragment_spec(spec: pb.JournalSpec.Fragment) -> None:
         )
     within("CompressionCodec", validate_codec, spec.compression_codec)
     for index, store in enumerate(spec.stores):
-        try:
-            url = parse_fragment_store(store)
-        except ValidationError as error:
-            raise error.extend(f"Stores[{index}]") from None
+        url = within(f"Stores[{index}]", parse_fragment_store, store)
         if (
             index == 0
             and url.scheme == "file"

@@ -29,7 +29,7 @@ class ScriptedRpc:
         self.open = asyncio.Event()
         self.open.set()
 
-    def check_request(self, request: pb.AppendRequest) -> None:
+    def check_append(self, request: pb.AppendRequest) -> None:
         pb.validate(request)
 
     async def aclose(self) -> None:

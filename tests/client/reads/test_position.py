@@ -19,5 +19,5 @@ def test_a_read_never_goes_beyond_its_end(offset: int, end: int, limit: int) -> 
     assert bounded >= 0
     assert limit < 0 or bounded <= limit
     assert (bounded == 0) == (position.is_at_end or limit == 0)
-    position.move_to(max(offset, 0) + bounded)
+    position.offset = max(offset, 0) + bounded
     assert offset < 0 or position.offset <= max(end, offset)
