@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gazette_aio.aio.fifo import FIFOBudget
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
-async def start(coroutine):
+
+async def start(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(coroutine)
     await asyncio.sleep(0)
     return task
 
 
-async def cancel(*tasks):
+async def cancel(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
 
 
-async def test_turns_are_in_order():
+async def test_turns_are_in_order() -> None:
     budget = FIFOBudget(10)
     await budget.acquire(20)  # Alone, one may have more.
     big = await start(budget.acquire(8))
@@ -42,7 +46,7 @@ async def test_turns_are_in_order():
     assert (budget.held, budget.is_contended) == (10, False)
 
 
-async def test_cancelled_waits_hold_nothing():
+async def test_cancelled_waits_hold_nothing() -> None:
     budget = FIFOBudget(10)
     await budget.acquire(10)
     first, second = await start(budget.acquire(8)), await start(budget.acquire(2))
@@ -67,11 +71,11 @@ async def test_cancelled_waits_hold_nothing():
     assert (budget.held, budget.is_contended) == (0, False)
 
 
-async def test_the_lock_is_fair():
+async def test_the_lock_is_fair() -> None:
     lock = FIFOBudget(1)
-    order = []
+    order: list[int] = []
 
-    async def hold(number):
+    async def hold(number: int) -> None:
         await lock.acquire()
         order.append(number)
         await asyncio.sleep(0)
@@ -89,7 +93,7 @@ async def test_the_lock_is_fair():
     assert not lock.held
 
 
-async def test_a_lock_which_is_handed_to_the_dying_is_passed_on():
+async def test_a_lock_which_is_handed_to_the_dying_is_passed_on() -> None:
     lock = FIFOBudget(1)
     assert lock.try_acquire()
     first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
@@ -104,7 +108,7 @@ async def test_a_lock_which_is_handed_to_the_dying_is_passed_on():
     assert not lock.held
 
 
-async def test_leaving_the_line():
+async def test_leaving_the_line() -> None:
     lock = FIFOBudget(1)
     assert lock.try_acquire()
     first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))

@@ -208,6 +208,8 @@ class Player:
             case ("yield", count):
                 for _ in range(count):
                     await asyncio.sleep(0)
+            case _:
+                pass  # It doesn't apply now.
 
 
 @given(script=st.lists(steps, max_size=30), cutoff=st.sampled_from([5, 200, 1 << 26]))
@@ -271,6 +273,8 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
                 file[position : position + written] = moving[:written]
                 buffer.end_move(written)
                 moving = None
+            case _:
+                pass  # It doesn't apply now.
         assert buffer.length == len(model)
         pieces = [bytes(piece) for piece in buffer.pieces(size)]
         assert all(len(piece) == size for piece in pieces[:-1])
