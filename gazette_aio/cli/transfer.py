@@ -6,21 +6,22 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+import aiofiles
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.file_calls import FileCalls
 from gazette_aio.cli.connection import ClientSettings, connection_options
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Callable
 
-    from gazette_aio.client import RetryReader
+    from gazette_aio.client import Content, RetryReader
 
 _SPOOLED_BYTES = 1 << 20
 
@@ -65,26 +66,37 @@ def read(
         pb.validate(request)
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
-    with _output_file(output) as sink:
-        asyncio.run(_read(connection, request, sink))
+    asyncio.run(_read(connection, request, output))
 
 
-@contextmanager
-def _output_file(path: str | None) -> Generator[IO[bytes], None, None]:
-    if path is None:
-        yield sys.stdout.buffer
+async def _read(connection: ClientSettings, request: pb.ReadRequest, output: str | None) -> None:
+    if output is None:
+        async with connection.open() as client, client.read(request) as reader:
+            await _copy(reader, _write_out)
         return
-    with Path(path).open("wb") as file:
-        yield file
+    calls = FileCalls()
+    file = await calls.open(aiofiles.open(output, "wb", buffering=0, executor=calls))
+
+    async def write(chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            view = view[await calls.run(file.write(view)) :]
+
+    try:
+        async with connection.open() as client, client.read(request) as reader:
+            await _copy(reader, write)
+    finally:
+        await calls.close(file)
 
 
-async def _read(connection: ClientSettings, request: pb.ReadRequest, sink: IO[bytes]) -> None:
-    async with connection.open() as client, client.read(request) as reader:
-        await _copy(reader, sink)
-    sink.flush()
+async def _write_out(chunk: bytes) -> None:
+    # A full pipe blocks here, which slows the broker down. This loop has no other work, and nobody
+    # could interrupt a thread.
+    sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
 
 
-async def _copy(reader: RetryReader, sink: IO[bytes]) -> None:
+async def _copy(reader: RetryReader, write: Callable[[bytes], Awaitable[None]]) -> None:
     requested = reader.offset
     while True:
         try:
@@ -101,11 +113,8 @@ async def _copy(reader: RetryReader, sink: IO[bytes]) -> None:
                 text = f"offset {requested} is beyond the write head {head}: {reader.journal}"
                 raise CommandError(text) from None
             return
-        # A full pipe blocks here, which slows the broker down. This loop has no other work.
-        sink.write(chunk)
+        await write(chunk)
         requested = reader.offset
-        if reader.request.block:
-            sink.flush()
 
 
 @click.command()
@@ -128,14 +137,17 @@ def append(
         pb.validate(request)
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
-    # The input is read before anything is sent: a slow input would block other appends.
-    with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
-        if file == "-":
-            shutil.copyfileobj(sys.stdin.buffer, spool)
-        else:
-            with Path(file).open("rb") as source:
-                shutil.copyfileobj(source, spool)
-        response = asyncio.run(_append(connection, request, spool))
+    if file != "-" and Path(file).is_file():
+        response = asyncio.run(_append_file(connection, request, file))
+    else:
+        # The input is read before anything is sent: a slow input would block other appends.
+        with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
+            if file == "-":
+                shutil.copyfileobj(sys.stdin.buffer, spool)
+            else:
+                with Path(file).open("rb") as source:
+                    shutil.copyfileobj(source, spool)
+            response = asyncio.run(_append(connection, request, spool))
     begin, end = response.commit.begin, response.commit.end
     if as_json:
         print_json({"journal": response.commit.journal, "begin": begin, "end": end})
@@ -143,8 +155,19 @@ def append(
         click.echo(f"{response.commit.journal}: appended {end - begin} bytes at {begin}")
 
 
+async def _append_file(
+    connection: ClientSettings, request: pb.AppendRequest, path: str
+) -> pb.AppendResponse:
+    calls = FileCalls()
+    file = await calls.open(aiofiles.open(path, "rb", buffering=0, executor=calls))
+    try:
+        return await _append(connection, request, file)
+    finally:
+        await calls.close(file)
+
+
 async def _append(
-    connection: ClientSettings, request: pb.AppendRequest, content: IO[bytes]
+    connection: ClientSettings, request: pb.AppendRequest, content: Content
 ) -> pb.AppendResponse:
     async with connection.open() as client:
         return await client.append(request, content)

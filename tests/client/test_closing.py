@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from gazette_aio.client import (
 )
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import Closeable, cancel_at, close_at_every_await
+from tests.client.appends.spool_files import SpoolFiles
 from tests.client.fragments.fragment_support import (
     FakeBody,
     FakeFetcher,
@@ -250,23 +250,19 @@ async def test_a_service_waits_for_its_files(
 ) -> None:
     """A disk which is slow to write doesn't outlive the service."""
     written = threading.Event()
-    files: list[object] = []
-    create = tempfile.TemporaryFile
 
-    def slow(*args: object, **kwargs: object) -> object:
-        file = create(*args, **kwargs)  # type: ignore[call-overload]
-        files.append(file)
-        written.wait(10)
-        return file
+    def slow(name: str, _: int) -> None:
+        if name == "write":
+            written.wait(10)
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", slow)
+    files = SpoolFiles(monkeypatch, slow)
     stalled.journals.gate.clear()
     service = AppendService(stalled_client, drain_timeout=0)
     async with service.append(JOURNAL) as append:
         append.write(bytes(1 << 20))
     asyncio.get_running_loop().call_later(0.05, written.set)
     await service.aclose()
-    assert [file.closed for file in files] == [True]  # type: ignore[attr-defined]
+    assert [file.closed for file in files.files] == [True]
     stalled.journals.gate.set()
 
 
@@ -303,7 +299,8 @@ async def test_closing_ends_a_pause(stalled_client: JournalClient, broker: StubB
     reader = stalled_client.read(JOURNAL, block=True)
     reading = asyncio.create_task(reader.read())
     await failed.wait()
-    while reader._attempts.count == 0:  # noqa: ASYNC110
+    # Nothing public shows that a pause has begun.
+    while reader._attempts.count == 0:  # noqa: ASYNC110 # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(0)
     await reader.aclose()
     with pytest.raises(RuntimeError, match="is closed"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.attempts import Attempts
@@ -15,18 +17,20 @@ from gazette_aio.client.retry import Operation, RetryPolicy
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
 
+T = TypeVar("T", bytes, int)
+
 _SLICE_BYTES: Final = 256 << 10
 
 
 @runtime_checkable
 class SeekableFile(Protocol):
-    """A binary file that can be read repeatedly from its start."""
+    """A binary file, also of aiofiles, that can be read repeatedly from its start."""
 
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int, /) -> bytes | Awaitable[bytes]:
         """Read up to `size` bytes."""
         ...
 
-    def seek(self, offset: int, /) -> int:
+    def seek(self, offset: int, /) -> int | Awaitable[int]:
         """Go to an offset."""
         ...
 
@@ -86,9 +90,8 @@ async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryvie
         if item:
             yield item
     elif isinstance(item, SeekableFile):
-        # Files may block, whatever they are.
-        await in_thread(item.seek, 0)
-        while data := await in_thread(item.read, _SLICE_BYTES):
+        await _use(item.seek, 0)
+        while data := await _use(item.read, _SLICE_BYTES):
             yield data
     else:
         parts = item()
@@ -100,3 +103,17 @@ async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryvie
             for part in parts:
                 if part:
                     yield part
+
+
+async def _use(method: Callable[[int], T | Awaitable[T]], argument: int) -> T:
+    """Call a method of a file, which may block, whatever it is.
+
+    Cancellation: safe — raised after the call, so that the caller may close the file.
+    """
+    result: T | Awaitable[T]
+    if inspect.iscoroutinefunction(method):
+        result = method(argument)
+    else:
+        call: Callable[[int], T | Awaitable[T]] = method
+        result = await in_thread(call, argument)
+    return await finish(result) if isinstance(result, Awaitable) else result

@@ -21,6 +21,7 @@ from gazette_aio.client import (
     finished_operation,
 )
 from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
 from tests.client.appends.support import write
 from tests.client.support import JOURNAL, MemoryJournals, committed, refused, until
 
@@ -95,9 +96,11 @@ async def test_a_pipeline_with_roll_backs(journals: MemoryJournals, service: App
 async def test_as_a_context(journals: MemoryJournals, service: AppendService) -> None:
     async with service.append(JOURNAL) as kept:
         kept.write(b"kept")
+    dropped: AsyncAppend | None = None
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
-        async with service.append(JOURNAL) as dropped:
-            dropped.write(b"dropped")
+        async with service.append(JOURNAL) as append:
+            dropped = append
+            append.write(b"dropped")
             raise ZeroDivisionError
     with pytest.raises(OSError, match="required"):  # noqa: PT012
         async with service.append(JOURNAL) as required:
@@ -108,6 +111,7 @@ async def test_as_a_context(journals: MemoryJournals, service: AppendService) ->
             cancelled.write(b"and this")
             raise asyncio.CancelledError
     await kept
+    assert dropped is not None
     assert dropped.done()
     assert journals.contents[JOURNAL] == b"kept"
 
@@ -334,7 +338,7 @@ async def test_order_along_a_cycle_of_dependencies(
     journals: MemoryJournals, service: AppendService
 ) -> None:
     journals.gate.clear()
-    appends = []
+    appends: list[AsyncAppend] = []
     for journal in ("aaaa", "bbbb", "cccc", "bbbb", "aaaa", "cccc"):
         dependencies = service.pending_except(journal)
         first = await write(service, journal, journal[:1].encode(), dependencies)
@@ -504,10 +508,11 @@ async def test_large_content_is_spooled(journals: MemoryJournals, service: Appen
     await write(service, JOURNAL, b"first")
     await until(lambda: journals.begun)
     expected = b"first"
+    latest: AsyncAppend | None = None
     for number in range(40):
         piece = bytes([number]) * (100_000 + number)
         expected += piece
-        await write(service, JOURNAL, piece)
+        latest = await write(service, JOURNAL, piece)
         if number % 10 == 0:
             dropped = await service.start_append(JOURNAL)
             dropped.write(b"dropped" * 100_000)
@@ -516,9 +521,8 @@ async def test_large_content_is_spooled(journals: MemoryJournals, service: Appen
             dropped.require(OSError("no"))
             with pytest.raises(OSError, match="no"):
                 dropped.release()
-    (appends,) = service._journals.values()
-    batch = appends.chain.open
-    assert batch is not None
+    assert latest is not None
+    batch = latest.batch
     assert batch.buffer.length == len(expected) - 5
     assert batch.buffer.tail_bytes + len(batch.buffer.moving) < 2 << 20
     assert batch.buffer.filed > 1 << 20
@@ -530,17 +534,7 @@ async def test_large_content_is_spooled(journals: MemoryJournals, service: Appen
 async def test_a_full_disk_only_delays(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = True
-
-    def temporary_file(**options: object) -> object:
-        if full:
-            raise OSError(28, "No space left on device")
-        return original(**options)
-
-    from gazette_aio.client.appends import spool
-
-    original = spool.tempfile.TemporaryFile
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    files = SpoolFiles(monkeypatch, full_disk)
     journals.gate.clear()
     await write(service, JOURNAL, b"first")
     await until(lambda: journals.begun)
@@ -549,7 +543,7 @@ async def test_a_full_disk_only_delays(
     waiting = asyncio.create_task(write(service, JOURNAL, b"last"))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    full = False
+    files.seam = unlimited
     await waiting
     journals.gate.set()
     await service.flush()
@@ -559,12 +553,7 @@ async def test_a_full_disk_only_delays(
 async def test_a_full_disk_does_not_stop_appends(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gazette_aio.client.appends import spool
-
-    def temporary_file(**options: object) -> object:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    SpoolFiles(monkeypatch, full_disk)
     for _ in range(20):
         await write(service, JOURNAL, bytes(200 << 10))
     await service.flush()
@@ -690,12 +679,7 @@ async def test_a_full_disk_does_not_split_a_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One who waits for a full disk may find that the journal had nothing pending meanwhile."""
-    from gazette_aio.client.appends import spool
-
-    def temporary_file(**options: object) -> object:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", temporary_file)
+    SpoolFiles(monkeypatch, full_disk)
     attempts: list[int] = []
 
     def backoff(attempt: int) -> float:

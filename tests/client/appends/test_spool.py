@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import errno
+import functools
+import itertools
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers, sampled_from
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import AppendService, JournalClient
 from gazette_aio.client.appends import content_buffer, journal_appends, spool
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES, ContentBuffer
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.testing.stub_broker import StubBroker
+from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
 from tests.client.support import JOURNAL, MemoryJournals
 
 
-class Disk:
+class Disk(SpoolFiles):
     """Files which accept so many bytes in all, and then no more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        super().__init__(monkeypatch, self._limit)
         self.room = room
-        self.files: list[LimitedFile] = []
-        monkeypatch.setattr(spool.tempfile, "TemporaryFile", self.open)
 
-    def open(self, **options: object) -> LimitedFile:
-        assert options["prefix"] == "gazette-append"
-        self.files.append(LimitedFile(self))
-        return self.files[-1]
-
-
-class LimitedFile(io.BytesIO):
-    def __init__(self, disk: Disk) -> None:
-        super().__init__()
-        self.disk = disk
-
-    def write(self, data: object) -> int:
-        count = min(len(data), self.disk.room)  # type: ignore[arg-type]
+    def _limit(self, name: str, size: int) -> int | None:
+        if name != "write":
+            return None
+        count = min(size, self.room)
         if not count:
-            raise OSError(28, "No space left on device")
-        self.disk.room -= count
-        return super().write(data[:count])  # type: ignore[index]
+            full_disk()
+        self.room -= count
+        return count
 
 
 async def whole(spooled: Spool) -> bytes:
     return b"".join([bytes(chunk) async for chunk in spooled.chunks(1000)])
 
 
+@functools.cache
 def pattern(size: int, first: int = 0) -> bytes:
     return bytes((first + number // 251 + number) % 251 for number in range(size))
 
@@ -92,6 +90,7 @@ async def test_a_disk_which_becomes_full_and_is_not_later(monkeypatch: pytest.Mo
     await spooled.idle()
     assert await whole(spooled) == content[:100] + more
     spooled.close()
+    await spooled.idle()
     assert [file.closed for file in disk.files] == [True]
 
 
@@ -110,6 +109,284 @@ async def test_rolling_back_while_content_moves(monkeypatch: pytest.MonkeyPatch)
     spooled.close()  # Under the thread at work.
     spooled.close()
     await spooled.idle()
+
+
+def tasks_of_spools() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "gazette append spool"]
+
+
+async def moved(spooled: Spool, content: bytes) -> None:
+    """Append `content`, and wait until it's in the file."""
+    spooled.buffer.append(content)
+    spooled.spill()
+    await spooled.idle()
+
+
+async def test_only_a_replay_seeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SpoolFiles(monkeypatch)
+    spooled = Spool(ContentBuffer())
+    pieces = [pattern(SPILL_BYTES + first, first) for first in range(12)]
+    for piece in pieces:
+        await moved(spooled, piece)
+    assert files.calls == ["open"] + ["write"] * 12
+    for _ in range(2):
+        files.calls.clear()
+        assert await whole(spooled) == b"".join(pieces)
+        assert files.calls == ["seek"] + ["read"] * 4  # A mebibyte each.
+    spooled.close()
+    await spooled.idle()
+    assert files.calls[-1] == "close"
+
+
+async def test_what_is_added_during_a_partial_write_follows_its_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, third = (pattern(SPILL_BYTES, number) for number in (1, 2, 3))
+    adding, added = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def write_a_part(name: str, size: int) -> int | None:
+        if name != "write":
+            return None
+        written.append(size)
+        if len(written) == 1:
+            adding.set()
+            assert added.wait(30)
+            return 1000
+        if len(written) == 2:
+            full_disk()
+        return None
+
+    SpoolFiles(monkeypatch, write_a_part)
+    buffer = ContentBuffer()
+    spooled = Spool(buffer)
+    buffer.append(first)
+    spooled.spill()
+    await in_thread(adding.wait, 30)
+    buffer.append(second)
+    buffer.append(third)
+    added.set()
+    await spooled.idle()
+    assert (buffer.filed, spooled.failures) == (1000, 0)
+    assert await whole(spooled) == first + second + third
+    await moved(spooled, b"end")
+    assert (buffer.filed, buffer.memory_bytes) == (buffer.length, 0)
+    assert await whole(spooled) == first + second + third + b"end"
+    spooled.close()
+    await spooled.idle()
+
+
+@pytest.mark.parametrize("size", [1, 1000, SPILL_BYTES, 3 << 20, 1 << 30])
+def test_long_content_in_memory(size: int) -> None:
+    """More than is joined at once, in pieces of any length, during a move."""
+    lengths = [SPILL_BYTES, 0, 1, 1 << 20, 999, 1000, 1001, 700 << 10, 300 << 10, 3, 0]
+    if size == 1:
+        lengths = [7, 0, 1, 3]
+    pieces = [pattern(length, first) for first, length in enumerate(lengths)]
+    buffer = ContentBuffer()
+    for number, piece in enumerate(pieces):
+        buffer.append(piece)
+        if number == 1:
+            buffer.begin_move()
+    parts = list(buffer.pieces(size))
+    assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
+    assert 0 < len(parts[-1]) <= size
+    assert b"".join(parts) == b"".join(pieces)
+
+
+@given(data())
+def test_a_buffer_is_its_content(data: DataObject) -> None:
+    """Any order of appending, truncating and moving, whose end is written wholly or in part."""
+    buffer, expected, file = ContentBuffer(), b"", bytearray()
+    moving, at = b"", 0
+    for number in range(data.draw(integers(1, 12))):
+        match data.draw(sampled_from(["append", "truncate", "begin", "end"])):
+            case "append":
+                content = pattern(data.draw(integers(0, 20)), number)
+                buffer.append(content)
+                expected += content
+            case "truncate":
+                length = data.draw(integers(0, len(expected)))
+                buffer.truncate(length)
+                expected = expected[:length]
+            case "begin" if not buffer.moving and buffer.tail_bytes:
+                moving, at = buffer.begin_move(), buffer.filed
+            case "end" if buffer.moving:
+                written = data.draw(integers(0, len(moving)))
+                # The file may be longer, by content that was truncated.
+                file[at : at + written] = moving[:written]
+                buffer.end_move(written)
+            case _:
+                pass
+        assert bytes(file[: buffer.filed]) + b"".join(buffer.pieces(7)) == expected
+        assert (buffer.length, buffer.memory_bytes) == (
+            len(expected),
+            len(expected) - buffer.filed,
+        )
+
+
+async def a_life(spooled: Spool) -> bytes:
+    """Use each call of a file more than once, and return the content. Failed reads are repeated."""
+    one, two, three = (pattern(SPILL_BYTES + 10 * number, number) for number in (1, 2, 3))
+    expected = b""
+    for content in (one, two):
+        await moved(spooled, content)
+        expected += content
+    while True:
+        try:
+            assert await whole(spooled) == expected
+        except OSError:
+            continue
+        break
+    spooled.buffer.truncate(SPILL_BYTES // 2)
+    expected = expected[: SPILL_BYTES // 2]
+    for content in (three, one):
+        await moved(spooled, content)
+        expected += content
+    while spooled.buffer.tail_bytes >= SPILL_BYTES:
+        spooled.spill()
+        await spooled.idle()
+    return expected
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_failure_of_each_call(
+    monkeypatch: pytest.MonkeyPatch, error: int, failures: int
+) -> None:
+    """The next one may fail as well, and another spool writes meanwhile."""
+
+    async def run(failing: int) -> int:
+        count = itertools.count()
+
+        def fail(name: str, size: int) -> int | None:
+            if failing <= next(count) < failing + failures:
+                raise OSError(error, os.strerror(error))
+            return size // 2 if name == "write" and size > 100_000 else None
+
+        files = SpoolFiles(monkeypatch, fail)
+        spools = [Spool(ContentBuffer()) for _ in range(2)]
+        contents = await asyncio.gather(*map(a_life, spools))
+        total = len(files.calls)
+        files.seam = unlimited
+        for spooled, expected in zip(spools, contents, strict=True):
+            assert await whole(spooled) == expected, failing
+        files.seam = fail
+        for spooled in spools:
+            spooled.close()
+            await spooled.idle()
+        assert (files.misuses, files.all_closed) == ([], True)
+        return total
+
+    failing = 0
+    while failing <= await run(failing):
+        failing += 1
+    assert failing > 30
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+async def test_tasks_cancelled_during_each_call(
+    monkeypatch: pytest.MonkeyPatch, cancellations: int
+) -> None:
+    """The end of an event loop cancels the tasks of spools, while a thread uses the file."""
+
+    async def run(stopping: int) -> bool:
+        count = itertools.count()
+        entered, left = threading.Event(), threading.Event()
+
+        def stop(name: str, size: int) -> None:
+            if next(count) == stopping:
+                entered.set()
+                assert left.wait(30)
+
+        files = SpoolFiles(monkeypatch, stop)
+        spooled = Spool(ContentBuffer())
+
+        async def live() -> None:
+            expected = await a_life(spooled)
+            assert await whole(spooled) == expected
+            spooled.close()
+            await spooled.idle()
+
+        living = asyncio.create_task(live())
+        in_a_call = asyncio.create_task(in_thread(entered.wait, 30))
+        await asyncio.wait((living, in_a_call), return_when=asyncio.FIRST_COMPLETED)
+        if living.done():
+            entered.set()
+            await in_a_call
+            await living
+            return False
+        (using,) = tasks_of_spools()
+        for _ in range(cancellations):
+            using.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        # Neither closed nor used by others before the thread has left.
+        spooled.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not using.done()
+        assert not any(file.closed for file in files.files)
+        left.set()
+        living.cancel()
+        await asyncio.wait((living, using))
+        await spooled.idle()
+        assert (files.misuses, files.all_closed) == ([], True), stopping
+        return True
+
+    stopping = 0
+    while await run(stopping):
+        stopping += 1
+    assert stopping > 8
+
+
+async def test_a_close_cancelled_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SpoolFiles(monkeypatch)
+    spooled = Spool(ContentBuffer())
+    await moved(spooled, pattern(SPILL_BYTES))
+    spooled.close()
+    (closing,) = tasks_of_spools()
+    closing.cancel()
+    await spooled.idle()
+    assert (files.misuses, files.all_closed) == ([], True)
+
+
+async def test_cancelled_moves_and_reads_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that was cancelled may have come to its end: the file is at no known position."""
+    entered, left = threading.Event(), threading.Event()
+
+    def stop(name: str, size: int) -> None:
+        if name in ("write", "read"):
+            entered.set()
+            assert left.wait(30)
+
+    files = SpoolFiles(monkeypatch, stop)
+    spooled = Spool(ContentBuffer())
+    content = pattern(SPILL_BYTES)
+    spooled.buffer.append(content)
+    spooled.spill()
+    await in_thread(entered.wait, 30)
+    (using,) = tasks_of_spools()
+    using.cancel()
+    left.set()
+    await spooled.idle()
+    assert (spooled.buffer.filed, spooled.failures) == (0, 1)
+    await moved(spooled, b"more")
+    assert files.calls == ["open", "write", "seek", "write"]
+    assert await whole(spooled) == content + b"more"
+
+    entered.clear()
+    left.clear()
+    reading = asyncio.create_task(whole(spooled))
+    await in_thread(entered.wait, 30)
+    reading.cancel()
+    await asyncio.wait((reading,))
+    assert reading.cancelled()  # It doesn't wait for a slow disk.
+    left.set()
+    assert await whole(spooled) == content + b"more"
+    spooled.close()
+    await spooled.idle()
+    assert (files.misuses, files.all_closed) == ([], True)
 
 
 @pytest.fixture
@@ -153,7 +430,7 @@ async def test_a_pipeline_through_a_tiny_spool(
         await service.flush()
     assert (JOURNAL, b"write one write two") in journals.appended
     assert len(disk.files) >= 1
-    assert all(file.closed for file in disk.files)
+    assert disk.all_closed
 
 
 async def test_files_are_gone_once_appended(
