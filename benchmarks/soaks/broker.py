@@ -18,7 +18,6 @@ import asyncio
 import hashlib
 import itertools
 import random
-import socket
 import tempfile
 import time
 from contextlib import suppress
@@ -26,8 +25,9 @@ from pathlib import Path
 from typing import IO
 
 import gazette_aio.protocol as pb
-from benchmarks.soaks.invariant import BrokenInvariantError, require
-from benchmarks.soaks.ledger import ContentCheck, Ledger, record, removes_register
+from benchmarks.soaks.invariant import BrokenInvariantError, free_port, require
+from benchmarks.soaks.ledger import ContentCheck, Ledger, removes_register
+from benchmarks.soaks.records import record
 from gazette_aio import JournalClient, connect
 from gazette_aio.client import RetryPolicy, list_all_fragments
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
@@ -209,13 +209,12 @@ async def soak(duration: float, seed: int) -> None:
     rng = random.Random(seed)
     deadline = time.monotonic() + duration
     ledgers = [Ledger(f"soak/journal-{number}") for number in range(JOURNALS)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="gazette-soak-") as directory:
         files = Path(directory) / "fragments"
         files.mkdir()
-        broker = BrokerProcess(Path(directory) / "broker", port=port, options=_options(files, rng))
+        broker = BrokerProcess(
+            Path(directory) / "broker", port=free_port(), options=_options(files, rng)
+        )
         await broker.start()
         try:
             async with connect(broker.endpoint, retry=RETRY) as client:

@@ -20,19 +20,19 @@ import asyncio
 import base64
 import contextlib
 import random
-import socket
 import tempfile
 import time
 from collections import deque
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
-from benchmarks.soaks.invariant import require
-from benchmarks.soaks.journal_check import CommittedCheck, JournalCheck, Records, Writer
+from benchmarks.soaks.invariant import free_port, require
+from benchmarks.soaks.journal_check import CommittedCheck, JournalCheck, Writer
+from benchmarks.soaks.records import Placed, Records
 from gazette_aio import JournalClient, connect
-from gazette_aio.client import AppendService, RetryPolicy, WatchedList
+from gazette_aio.client import AppendService, AsyncAppend, RetryPolicy, WatchedList
 from gazette_aio.message import IntentLog, Publisher, ReadCommittedIter, json_adapter
 from gazette_aio.testing import (
     BrokerProcess,
@@ -184,7 +184,7 @@ class Soak:
         """Append records through an AppendService, many at a time."""
         writer, rng = check.add_writer(name, is_exact=False), self.fork()
         while not self.is_ending:
-            pending = []
+            pending: list[tuple[AsyncAppend, int]] = []
             for _ in range(rng.randrange(1, 20)):
                 if rng.random() < 0.1:
                     with contextlib.suppress(AbortedError):
@@ -235,7 +235,7 @@ class Soak:
         rng = self.fork()
         names: set[str] = set()
         while not self.is_ending:
-            changes = []
+            changes: list[pb.ApplyRequest.Change] = []
             for number in rng.sample(range(20), rng.randrange(1, 6)):
                 name = f"soak/watched/{number:02}"
                 change = pb.ApplyRequest.Change(expect_mod_revision=-1)
@@ -283,7 +283,7 @@ class Soak:
             begin = rng.randrange(len(known) - 1)
             part = known[begin : begin + rng.randrange(1, REREAD_RECORDS)]
             records = Records(name, part[0].begin)
-            found = []
+            found: list[Placed] = []
             async with client.read(
                 check.journal,
                 offset=part[0].begin,
@@ -354,9 +354,6 @@ class Soak:
         """Run for `duration` seconds, and then as long as it takes to check everything."""
         files = self.directory / "fragments"
         files.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         async with self.proxy:
             options = (
                 f"--advertise={self.proxy.endpoint}",
@@ -364,6 +361,7 @@ class Soak:
                 f"--file-root={files}",
                 "--fsync=off",
             )
+            port = free_port()
             broker = BrokerProcess(self.directory / "broker", port=port, options=options)
             await broker.start()
             self.proxy.upstream = f"http://127.0.0.1:{port}"
@@ -486,10 +484,10 @@ async def soak(duration: float, seed: int) -> None:
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return what broke first; the rest is what came of it."""
-    error: BaseException = group
+    error: Any = group
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        error = cast("Any", error).exceptions[0]
+    return cast("BaseException", error)
 
 
 __all__ = ["Soak", "Writer", "soak"]

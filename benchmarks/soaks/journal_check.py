@@ -11,70 +11,17 @@ Readers which come by may be ahead of acknowledgements, or behind them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING
 
 from benchmarks.soaks.invariant import require
-from benchmarks.soaks.ledger import digest, record
+from benchmarks.soaks.records import Placed, Records, digest, record
 
 if TYPE_CHECKING:
     import random
 
-_HEX = frozenset(b"0123456789abcdef")
 _KEPT = 20_000
 """Records whose place is remembered, for those who read again."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Placed:
-    """A record, and where it is."""
-
-    begin: int
-    end: int
-    digest: bytes
-
-
-class Records:
-    """Splits content into records.
-
-    Args:
-        where: Journal, for texts.
-        offset: Offset of the first byte.
-    """
-
-    def __init__(self, where: str, offset: int = 0) -> None:
-        self.offset = offset
-        """Offset behind the last whole record."""
-        self._where = where
-        self._pending = bytearray()
-
-    @property
-    def end(self) -> int:
-        """Offset behind all content."""
-        return self.offset + len(self._pending)
-
-    def feed(self, chunk: bytes) -> list[tuple[Placed, bytes]]:
-        """Take the next content, and return the records which it completes."""
-        self._pending += chunk
-        found: list[tuple[Placed, bytes]] = []
-        position = 0
-        while len(self._pending) - position >= 8:
-            header = bytes(self._pending[position : position + 8])
-            require(
-                _HEX.issuperset(header),
-                f"{self._where}: torn or foreign bytes at {self.offset}: {header!r}",
-            )
-            end = position + 8 + int(header, 16)
-            if end > len(self._pending):
-                break
-            content = bytes(self._pending[position:end])
-            length = end - position
-            found.append((Placed(self.offset, self.offset + length, digest(content)), content))
-            self.offset += length
-            position = end
-        del self._pending[:position]
-        return found
 
 
 class Writer:

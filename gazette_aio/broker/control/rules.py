@@ -128,15 +128,15 @@ def answer(
     if fail is not None:
         return failure(fail)
     if status is not None:
-        return _always([RESPONSES[kind](status=status)])
-    if callable(respond):
-        function = respond
+        respond = RESPONSES[kind](status=status)
+    given = respond
+    if not callable(given):
+        _responses(kind, given)
 
-        def call(request: Message) -> list[Message] | None:
-            return _responses(kind, function(request))
+    def responses(request: Message) -> list[Message] | None:
+        return _responses(kind, given(request) if callable(given) else given)
 
-        return RuleAnswer(call)
-    return _always(_responses(kind, respond))
+    return RuleAnswer(responses)
 
 
 def failure(fail: FailWith) -> RuleFailure:
@@ -189,13 +189,6 @@ def pause(seconds: float) -> RulePause:
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ValueError(f"a delay is of zero or more seconds (not {seconds})")
     return RulePause(seconds)
-
-
-def _always(responses: list[Message] | None) -> RuleAnswer:
-    def respond(_request: Message) -> list[Message] | None:
-        return responses
-
-    return RuleAnswer(respond)
 
 
 def _responses(kind: RequestKind, made: Message | Sequence[Message] | None) -> list[Message] | None:

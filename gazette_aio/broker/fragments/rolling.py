@@ -15,7 +15,6 @@ class SpoolExtent(NamedTuple):
     end: int
     first_append_seconds: float
     """Unix time of its first commit, if it has content."""
-    codec: int
 
 
 def flush_interval_index(unix_seconds: float, interval_seconds: int) -> int:

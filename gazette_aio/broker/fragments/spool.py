@@ -96,7 +96,7 @@ class Spool:
     @property
     def extent(self) -> SpoolExtent:
         """Extent of the fragment, as far as it's committed."""
-        return SpoolExtent(self.begin, self.end, self.first_append_seconds, self.codec)
+        return SpoolExtent(self.begin, self.end, self.first_append_seconds)
 
     @property
     def is_open(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,44 +12,30 @@ if TYPE_CHECKING:
     from gazette_aio.broker.keyspace.keyspace import JournalItem
 
 
+@dataclass(slots=True, eq=False)
 class JournalLife:
     """A journal and its directory. Only the replica changes it; its parts look at it."""
 
-    __slots__ = ("_closed", "_item", "directory", "name")
-
-    def __init__(self, item: JournalItem, directory: Path) -> None:
-        self.name = item.name
-        self.directory = directory
-        self._item = item
-        self._closed = False
+    item: JournalItem
+    """The journal as of now."""
+    directory: Path
+    closed: bool = False
+    """Whether the journal isn't served any more."""
 
     @property
-    def item(self) -> JournalItem:
-        """The journal as of now."""
-        return self._item
-
-    @property
-    def closed(self) -> bool:
-        """Whether the journal isn't served any more."""
-        return self._closed
-
-    def follow(self, item: JournalItem) -> None:
-        """Follow a change of the spec."""
-        self._item = item
-
-    def close(self) -> None:
-        """End the life. Idempotent."""
-        self._closed = True
+    def name(self) -> str:
+        """Name of the journal."""
+        return self.item.name
 
     @property
     def spec(self) -> pb.JournalSpec:
         """The present spec."""
-        return self._item.spec
+        return self.item.spec
 
     @property
     def first_store(self) -> str:
         """The store which fragments are written to, or an empty text."""
-        return first_store(self._item)
+        return first_store(self.item)
 
 
 def first_store(item: JournalItem) -> str:

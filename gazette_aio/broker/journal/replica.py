@@ -91,7 +91,7 @@ class Replica:
     def follow(self, item: JournalItem) -> bool:
         """Follow a change of the spec; return whether the journal has other stores now."""
         before, now = self.life.spec.fragment, item.spec.fragment
-        self.life.follow(item)
+        self.life.item = item
         if list(before.stores) != list(now.stores):
             self.listing.follow_stores()
             self.persister.follow_store()
@@ -185,6 +185,6 @@ class Replica:
 
     def close(self) -> None:
         """End the replica: readers see the end of their streams. Idempotent."""
-        self.life.close()
+        self.life.closed = True
         self.index.end()
         self.head.close_files()

@@ -86,10 +86,7 @@ class _Append:
         self._time = asyncio.get_running_loop().time
 
     async def run(self) -> pb.AppendResponse:
-        try:
-            first = await self._messages.__anext__()
-        except StopAsyncIteration:
-            first = None
+        first = await anext(self._messages, None)
         if first is not None and not isinstance(first, pb.AppendRequest):
             first = pb.AppendRequest(content=bytes(first))
         self._request = self._machine.open(first)

@@ -68,15 +68,15 @@ _MINUTES_30 = {"seconds": 1800}
 @pytest.mark.parametrize(
     ("spool", "length", "flush", "roll_to", "now", "expected"),
     [
-        (SpoolExtent(0, 100, 10, 1), 200, None, None, 20, None),
-        (SpoolExtent(1, 200, 10, 1), 100, None, None, 20, 200),
-        (SpoolExtent(0, 100, 10, 1), 100, None, None, 20, None),
-        (SpoolExtent(5, 5, 0, 1), 100, None, None, 20, 5),
-        (SpoolExtent(0, 100, 1799, 1), 200, _MINUTES_30, None, 1799.9, None),
-        (SpoolExtent(0, 100, 1799, 1), 200, _MINUTES_30, None, 1800, 100),
-        (SpoolExtent(10, 20, 10, 1), 200, None, 20, 20, 20),
-        (SpoolExtent(20, 30, 10, 1), 200, None, 20, 20, None),
-        (SpoolExtent(0, 10, 10, 1), 200, None, 500, 20, 500),
+        (SpoolExtent(0, 100, 10), 200, None, None, 20, None),
+        (SpoolExtent(1, 200, 10), 100, None, None, 20, 200),
+        (SpoolExtent(0, 100, 10), 100, None, None, 20, None),
+        (SpoolExtent(5, 5, 0), 100, None, None, 20, 5),
+        (SpoolExtent(0, 100, 1799), 200, _MINUTES_30, None, 1799.9, None),
+        (SpoolExtent(0, 100, 1799), 200, _MINUTES_30, None, 1800, 100),
+        (SpoolExtent(10, 20, 10), 200, None, 20, 20, 20),
+        (SpoolExtent(20, 30, 10), 200, None, 20, 20, None),
+        (SpoolExtent(0, 10, 10), 200, None, 500, 20, 500),
     ],
 )
 def test_roll_offset(
