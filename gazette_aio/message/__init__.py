@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gazette_aio.message.adapters import (
     Adapter,
+    AdapterBySpec,
     CSVAdapter,
     FrameUUIDAdapter,
     JSONAdapter,
@@ -82,6 +83,7 @@ __all__ = [
     "ZERO_UUID",
     "AckIntent",
     "Adapter",
+    "AdapterBySpec",
     "CSVAdapter",
     "CSVFraming",
     "Clock",

@@ -1,5 +1,11 @@
 """Mistakes which type checkers find; each line which has one ends in the code of its error."""
 
+# Of mypy: pyright has other names for them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import msgspec
@@ -44,6 +50,8 @@ async def messages(client: JournalClient, listing: pb.ListResponse) -> None:
         _ = envelope.message.name  # error: attr-defined
         _ = envelope.offset  # error: attr-defined
     ReadCommittedIter(pb.ListRequest(), adapter, client=client)  # error: arg-type
+    ReadCommittedIter("a", lambda spec: spec.nonsense, client=client)  # error: attr-defined
+    ReadCommittedIter("a", order_key, client=client)  # error: arg-type
     publisher = Publisher(client.appends, adapter)
     mapping = modulo_mapping(order_key, lambda: listing)
     await publisher.publish_uncommitted(mapping, "text")  # error: arg-type

@@ -58,7 +58,8 @@ async def appends(service: AppendService) -> None:
     async with service.append("a/journal") as pending:
         assert_type(pending, AsyncAppend)
         pending.write(b"content")
-    assert_type(await pending, pb.AppendResponse)
+    # Pyright takes the type of awaiting an asyncio.Future[Any].
+    assert_type(await pending, pb.AppendResponse)  # pyright: ignore[reportAssertTypeFailure]
     assert_type(pending.commit_range, tuple[int, int])
     await asyncio.wait([pending, asyncio.create_task(service.flush())])
     await service.start_append("a/journal", [pending, asyncio.create_task(service.flush())])
@@ -86,6 +87,24 @@ async def messages(client: JournalClient) -> None:
         assert_type(payment.message.cents, int)
     async for untyped in ReadUncommittedIter("a", json_adapter(), client=client):
         assert_type(untyped.message, dict[str, Any])
+
+
+async def adapters_by_spec(client: JournalClient) -> None:
+    selector = pb.parse_label_selector("topic=orders")
+    orders, others = json_adapter(Order), json_adapter(Order, "meta.id")
+    chosen = ReadCommittedIter(
+        selector, lambda spec: orders if spec.name.startswith("new/") else others, client=client
+    )
+    async for envelope in chosen:
+        assert_type(envelope, Envelope[Order])
+        assert_type(envelope.spec, pb.JournalSpec)
+        assert_type(envelope.labels, pb.LabelSet)
+
+    def adapter_of(spec: pb.JournalSpec) -> Adapter[Any]:
+        return orders if spec.name.startswith("orders/") else json_adapter(Payment)
+
+    async for mixed in ReadUncommittedIter(selector, adapter_of, client=client):
+        assert_type(mixed, Envelope[Any])
 
 
 async def publishing(client: JournalClient, listing: pb.ListResponse) -> None:

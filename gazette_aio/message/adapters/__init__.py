@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gazette_aio.message.adapters.base import (
     Adapter,
+    AdapterBySpec,
     FrameUUIDAdapter,
     PlacedAdapter,
     SplitMessages,
@@ -21,6 +22,7 @@ from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
 
 __all__ = [
     "Adapter",
+    "AdapterBySpec",
     "CSVAdapter",
     "FrameUUIDAdapter",
     "JSONAdapter",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import gazette_aio.protocol as pb
 from gazette_aio.message.uuid import RAW_LENGTH, TEXT_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
 T = TypeVar("T")
@@ -36,6 +38,10 @@ class Adapter(Protocol[T]):
     def acknowledgement(self, uuid: UUID) -> bytes:
         """Return the bytes of an acknowledgement, stamped with `uuid`."""
         ...
+
+
+AdapterBySpec = Callable[[pb.JournalSpec], Adapter[T]]
+"""Returns the adapter of a journal's messages, given the specification of the journal."""
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.columnar.journal import JournalRecords
 from gazette_aio.message.columnar.records import record_schema
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.columnar.outputs import RecordOptions
     from gazette_aio.message.columnar.replayed import ReplayRecords
-    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.protocol.errors import FramingError
 
 
@@ -30,9 +31,11 @@ class RecordsByJournal:
     checkpoints be made.
 
     Args:
-        options: Options of the outputs.
+        options_of: Returns the options of the outputs of an adapter's messages.
+        schema: Schema of the documents; None to output their bytes.
         checkpoint: State to resume from; None to read all messages in journal order, including
             uncommitted ones.
+        batch_bytes: Content that is split, sequenced and decoded at once.
         max_pending_bytes: Limit of the pending messages that are retained, over all journals.
         explain: Returns the error to raise for an error.
     """
@@ -42,13 +45,18 @@ class RecordsByJournal:
 
     def __init__(
         self,
-        options: RecordOptions,
+        options_of: Callable[[Adapter[Any]], RecordOptions],
+        schema: pa.Schema | None,
         checkpoint: SequencerCheckpoint | None,
         *,
+        batch_bytes: int,
         max_pending_bytes: int,
         explain: Callable[[FramingError], FramingError],
     ) -> None:
-        self._options = options
+        self._make_options = options_of
+        self._options: RecordOptions | None = None  # Of the latest adapter.
+        self._documents = schema
+        self._batch_bytes = batch_bytes
         self.explain = explain
         """Returns the error to raise for an error."""
         self._is_sequenced = checkpoint is not None
@@ -67,8 +75,7 @@ class RecordsByJournal:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the batches."""
-        documents = self._options.documents
-        return record_schema(None if documents is None else documents.schema)
+        return record_schema(self._documents)
 
     @property
     def skipped(self) -> int:
@@ -79,8 +86,24 @@ class RecordsByJournal:
         """Return the known offsets by journal."""
         return self._offsets
 
-    def begin(self, journal: str, framing: Framing, offset: int) -> JournalRecords:
-        """Begin the content of a journal, and keep its known state."""
+    def options_of(self, adapter: Adapter[Any]) -> RecordOptions:
+        """Return the options of the outputs of an adapter's messages.
+
+        Raises:
+            ConfigurationError: If the schema doesn't fit documents of the adapter.
+        """
+        options = self._options
+        if options is None or options.adapter is not adapter:
+            options = self._options = self._make_options(adapter)
+        return options
+
+    def begin(self, journal_format: JournalFormat[Any], offset: int) -> JournalRecords:
+        """Begin the content of a journal, and keep its known state.
+
+        Raises:
+            ConfigurationError: If the schema doesn't fit documents of the journal's adapter.
+        """
+        journal, options = journal_format.journal, self.options_of(journal_format.adapter)
         if journal in self._records:
             self.leave(self._records[journal])
         sequencer = None
@@ -88,7 +111,12 @@ class RecordsByJournal:
             producers = self._producers.get(journal, ())
             sequencer = ColumnarSequencer(journal, offset=offset, producers=producers)
         records = self._records[journal] = JournalRecords(
-            journal, framing, offset, self._options, sequencer=sequencer, explain=self.explain
+            journal,
+            journal_format.framing,
+            offset,
+            options,
+            sequencer=sequencer,
+            explain=self.explain,
         )
         return records
 
@@ -148,7 +176,7 @@ class RecordsByJournal:
         # Invariant: a checkpoint is as of the delivered outputs, so all outputs of earlier steps
         # must be delivered.
         # Chunks are mostly of one size: together they are one region.
-        return self._options.batch_bytes - records.at_hand if records.is_drained else None
+        return self._batch_bytes - records.at_hand if records.is_drained else None
 
     def replay(self, records: JournalRecords) -> ReplayRecords | None:
         """Return the replay of a journal that is next, or in progress."""

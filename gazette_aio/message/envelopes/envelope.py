@@ -7,7 +7,10 @@ from uuid import UUID  # noqa: TC003 - of a Struct's field.
 
 import msgspec
 
+import gazette_aio.protocol as pb
+from gazette_aio.message.envelopes.origin import Origin  # noqa: TC001 - of a field.
 from gazette_aio.message.uuid import Flags, ProducerID, build_uuid
+from gazette_aio.protocol.journal import strip_meta
 
 T = TypeVar("T")
 
@@ -36,6 +39,8 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
     """Producer of the UUID."""
     message: T
     """The decoded message."""
+    origin: Origin | None = None
+    """The journal that the envelope was read from; None if it wasn't made by an iterator."""
     explicit_uuid: UUID | None = None
     """The UUID, if it isn't the version 1 UUID of clock, flags and producer."""
     slot: int = 0
@@ -48,6 +53,20 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
         if explicit is not None:
             return explicit
         return build_uuid(self.producer, self.clock, self.flags)
+
+    @property
+    def spec(self) -> pb.JournalSpec:
+        """Specification of the journal, as the iterator last knew it. It must not be modified.
+
+        If the envelope wasn't made by an iterator, the specification has only the name.
+        """
+        origin = self.origin
+        return pb.JournalSpec(name=strip_meta(self.journal)) if origin is None else origin.spec
+
+    @property
+    def labels(self) -> pb.LabelSet:
+        """Labels of the journal's specification. They must not be modified."""
+        return self.spec.labels
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Envelope):

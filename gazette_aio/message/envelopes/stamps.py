@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from gazette_aio.message.envelopes.origin import Origin
     from gazette_aio.message.framing import Frames
 
 _MAX_TAILS = 4096
@@ -55,10 +56,19 @@ class EnvelopeBuilder:
         journal: Name of the journal.
         adapter: Adapter of its messages.
         strict: Refuse UUIDs which are neither zero nor of version 1 and the RFC 4122 variant.
+        origin: Origin of the envelopes.
     """
 
-    def __init__(self, journal: str, adapter: Adapter[Any], *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        journal: str,
+        adapter: Adapter[Any],
+        *,
+        strict: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
         self.journal = journal
+        self._origin = origin
         self._strict = strict
         self._adapter = adapter
         self.decodes = not isinstance(adapter, FrameUUIDAdapter)
@@ -85,7 +95,8 @@ class EnvelopeBuilder:
         """Return the envelopes of frames, up to the first whose UUID can't be read."""
         envelopes: list[Envelope[Any]] = []
         add = envelopes.append
-        journal, prefix, find_tail = self.journal, self._prefix, self._tails.get
+        journal, origin = self.journal, self._origin
+        prefix, find_tail = self._prefix, self._tails.get
         low_at, tail_at, tail_end = self._low_at, self._tail_at, self._tail_end
         is_text = self._is_text
         begin = frames.begin
@@ -100,7 +111,8 @@ class EnvelopeBuilder:
                     pass
                 else:
                     high, flags, producer = tail
-                    add(Envelope(journal, begin, end, low << 4 | high, flags, producer, payload))
+                    clock = low << 4 | high
+                    add(Envelope(journal, begin, end, clock, flags, producer, payload, origin))
                     begin = end
                     continue
             try:
@@ -130,6 +142,7 @@ class EnvelopeBuilder:
             get_flags(uuid),
             get_producer_id(uuid),
             message,
+            self._origin,
             None if is_time and uuid.int else uuid,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
+from gazette_aio.message.columnar.documents.decoder import DocumentDecoder, check_schema
 from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordOptions
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def records_of(
-    adapter: Adapter[Any],
+    adapter: Adapter[Any] | None,
     schema: pa.Schema | None,
     options: ReadOptions,
     checkpoint: SequencerCheckpoint | None,
@@ -39,6 +39,8 @@ def records_of(
 ) -> RecordsByJournal:
     """Return the engine of record batches for an iterator's arguments.
 
+    `adapter` is None if each journal has its own. The others are those of `arrow()`.
+
     Raises:
         ConfigurationError: If the schema doesn't fit documents of the adapter, or sizes are out of
             range.
@@ -49,17 +51,32 @@ def records_of(
     fields: list[Any] = [] if schema is None else list(schema)
     if acks and not all(field.nullable for field in fields):
         raise ConfigurationError("columns of acknowledgements are null, which the schema forbids")
-    made = RecordOptions(
-        adapter=adapter,
-        documents=None if schema is None else DocumentDecoder(adapter, schema),
-        acks=acks,
-        skip_errors=options.get("on_error") == "skip",
-        strict_uuid=options.get("strict_uuid", False),
-        max_frame_bytes=options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
+    if schema is not None:
+        check_schema(schema)
+
+    def options_of(adapter: Adapter[Any]) -> RecordOptions:
+        return RecordOptions(
+            adapter=adapter,
+            documents=None if schema is None else DocumentDecoder(adapter, schema),
+            acks=acks,
+            skip_errors=options.get("on_error") == "skip",
+            strict_uuid=options.get("strict_uuid", False),
+            max_frame_bytes=options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
+            batch_bytes=batch_bytes,
+            start_clock=start_clock(options),
+        )
+
+    engine = RecordsByJournal(
+        options_of,
+        schema,
+        checkpoint,
         batch_bytes=batch_bytes,
-        start_clock=start_clock(options),
+        max_pending_bytes=max_pending_bytes,
+        explain=explain,
     )
-    return RecordsByJournal(made, checkpoint, max_pending_bytes=max_pending_bytes, explain=explain)
+    if adapter is not None:
+        engine.options_of(adapter)  # Raises before anything is read.
+    return engine
 
 
 class ArrowBatches(Owner):

@@ -31,7 +31,8 @@ class EnvelopeDecoder(Generic[T]):
     """
 
     def __init__(self, adapter: Adapter[T], *, skip_acks: bool, start_clock: int) -> None:
-        self._adapter = adapter
+        self.adapter = adapter
+        """Decodes a message."""
         self._skip_acks = skip_acks
         self._start_clock = start_clock
         self._is_ahead = not isinstance(adapter, FrameUUIDAdapter)  # By whoever built envelopes.
@@ -55,7 +56,7 @@ class EnvelopeDecoder(Generic[T]):
         if self._is_ahead:
             ready.extend(env for env in run if not (skip_acks and env.flags == ACK_TXN))
             return None
-        decode, add, ack = self._adapter.decode, ready.append, ACK_TXN
+        decode, add, ack = self.adapter.decode, ready.append, ACK_TXN
         envelope: Envelope[Any] | None = None
         try:
             for envelope in run:
@@ -79,7 +80,7 @@ class EnvelopeDecoder(Generic[T]):
         if is_placed and rest in self._undecodable:
             return None
         try:
-            return self._adapter.decode(frame)
+            return self.adapter.decode(frame)
         except Exception as error:  # noqa: BLE001
             # Types with required members can't be decoded from an acknowledgement.
             _logger.debug("acknowledgement isn't a message: %s", error)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import RetryReader
     from gazette_aio.message.reading.flow import Engine
+    from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.message.reading.journal_input import JournalInput
     from gazette_aio.message.reading.sources import Source
 
@@ -50,6 +51,7 @@ class FlowDriver(Owner, Generic[C, Out]):
     Args:
         name: Name of the form of iteration.
         source: Journals to read.
+        formats: Formats of the journals.
         engine: Makes outputs.
         buffer_bytes: Limit of content that is read ahead.
         read_ahead: Whether to also read ahead of a single journal.
@@ -60,6 +62,7 @@ class FlowDriver(Owner, Generic[C, Out]):
         self,
         name: str,
         source: Source,
+        formats: JournalFormats[Any],
         engine: Engine[C, Out],
         *,
         buffer_bytes: int,
@@ -77,6 +80,7 @@ class FlowDriver(Owner, Generic[C, Out]):
         # Invariant: tasks hold no reference to the driver, so that a leaked driver is detected.
         self._inputs: Inputs[C] = Inputs(
             source,
+            formats,
             engine.begin,
             offsets=engine.offsets,
             buffer_bytes=buffer_bytes,

@@ -16,9 +16,8 @@ from gazette_aio.protocol.errors import FramingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.envelopes.origin import JournalFormat, Origin
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.sequencing.outcome import ReplayRange
     from gazette_aio.message.sequencing.sequencer import Sequencer
@@ -99,7 +98,6 @@ class EnvelopeEngine(Generic[T]):
     """Makes envelopes of the content of journals, and queues them in `ready`.
 
     Args:
-        adapter: Decodes messages.
         sequencer: Decides which messages commit; None to deliver all of them in journal order.
         options: Options of reading.
         transactions: Whether to dequeue several transactions at once.
@@ -110,7 +108,6 @@ class EnvelopeEngine(Generic[T]):
 
     def __init__(
         self,
-        adapter: Adapter[T],
         sequencer: Sequencer | None,
         options: ReadOptions,
         *,
@@ -123,17 +120,17 @@ class EnvelopeEngine(Generic[T]):
         """Returns the error to raise for an error."""
         self.skipped = 0
         """Number of frames that were skipped because they can't be decoded."""
-        self.adapter = adapter
-        """Decodes messages."""
         self._sequencer = sequencer
         self._transactions = transactions
         self._skips_errors = options.get("on_error") == "skip"
         self._strict_uuid = options.get("strict_uuid", False)
         self._max_frame_bytes = options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES)
-        self._decoder = EnvelopeDecoder(
-            adapter, skip_acks=options.get("skip_acks", False), start_clock=start_clock(options)
-        )
-        self._framings: dict[str, Framing] = {}
+        self._skip_acks = options.get("skip_acks", False)
+        self._start_clock = start_clock(options)
+        self._formats: dict[str, JournalFormat[T]] = {}  # By journal.
+        self._decoders: dict[Origin, EnvelopeDecoder[T]] = {}
+        self._decoder: EnvelopeDecoder[T] | None = None  # The latest one.
+        self._is_mixed = False  # Whether messages of a journal may differ in their decoders.
         self._run: Sequence[Envelope[Any]] = ()  # Read, and queued up to an index.
         self._queued = 0
         self._taken: Sequence[Envelope[Any]] | None = None  # Committed, decoded up to an index.
@@ -145,11 +142,24 @@ class EnvelopeEngine(Generic[T]):
         """Return the known offsets by journal."""
         return {} if self._sequencer is None else self._sequencer.offsets
 
-    def begin(self, journal: str, framing: Framing, offset: int) -> JournalSplitter:
+    def begin(self, journal_format: JournalFormat[T], offset: int) -> JournalSplitter:
         """Begin the content of a journal."""
-        self._framings[journal] = framing
-        decoder = framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
-        builder = EnvelopeBuilder(journal, self.adapter, strict=self._strict_uuid)
+        journal, origin, adapter = (
+            journal_format.journal,
+            journal_format.origin,
+            journal_format.adapter,
+        )
+        if self._formats.get(journal, journal_format) is not journal_format:
+            self._is_mixed = True
+        self._formats[journal] = journal_format
+        if origin not in self._decoders:
+            if self._decoder is None or self._decoder.adapter is not adapter:
+                self._decoder = EnvelopeDecoder(
+                    adapter, skip_acks=self._skip_acks, start_clock=self._start_clock
+                )
+            self._decoders[origin] = self._decoder
+        decoder = journal_format.framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
+        builder = EnvelopeBuilder(journal, adapter, strict=self._strict_uuid, origin=origin)
         return JournalSplitter(decoder, builder)
 
     def leave(self, content: JournalSplitter) -> None:
@@ -222,10 +232,9 @@ class EnvelopeEngine(Generic[T]):
         """Return the replay that is next, or in progress."""
         sequencer = self._sequencer
         if self._replay is None and sequencer is not None and sequencer.emitting:
-            journal = content.journal
-            framing = self._framings[journal]
+            journal_format = self._formats[content.journal]
             self._replay = EnvelopeReplay(
-                sequencer, lambda offset: self.begin(journal, framing, offset)
+                sequencer, lambda offset: self.begin(journal_format, offset)
             )
         return self._replay
 
@@ -284,7 +293,14 @@ class EnvelopeEngine(Generic[T]):
         """Make committed messages ready, up to the first that can't be decoded."""
         begin = self._decoded
         end = min(begin + TURN, len(taken))
-        while (bad := self._decoder.decode(taken, begin, end, self.ready)) is not None:
+        origin = taken[begin].origin
+        if origin is None or (decoder := self._decoders.get(origin)) is None:
+            # A given sequencer retained messages of an earlier iterator.
+            decoder = self._decoders[self._formats[taken[begin].journal].origin]
+        if self._is_mixed:
+            others = (at for at in range(begin, end) if taken[at].origin is not origin)
+            end = next(others, end)
+        while (bad := decoder.decode(taken, begin, end, self.ready)) is not None:
             index, cause = bad
             envelope = taken[index]
             error = framing_error(cause, envelope.journal, envelope.begin, envelope.end, "decode")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gazette_aio.message.envelopes.splitter import framing_error
 from gazette_aio.message.reading.journal_input import ArrivalKind, C
@@ -26,7 +26,7 @@ from gazette_aio.protocol.errors import FramingError, ReplayError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sized
 
-    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.journal_input import Arrival, JournalInput
     from gazette_aio.message.sequencing.outcome import ReplayRange
     from gazette_aio.protocol.errors import GazetteError
@@ -110,7 +110,7 @@ class Engine(Protocol[C, Out_co]):
         """Return the known offsets by journal."""
         ...
 
-    def begin(self, journal: str, framing: Framing, offset: int, /) -> C:
+    def begin(self, journal_format: JournalFormat[Any], offset: int, /) -> C:
         """Begin the content of a journal, and keep its known state."""
         ...
 
@@ -216,7 +216,7 @@ class MessageFlow(Generic[C, Out_co]):
             case ArrivalKind.RESET:
                 # The content began with the state of the deleted journal.
                 self._engine.forget(source.journal)
-                source.content = self._engine.begin(source.journal, source.framing, source.offset)
+                source.content = self._engine.begin(source.format, source.offset)
             case ArrivalKind.LEFT:
                 self._engine.leave(content)
             case kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
@@ -24,20 +24,17 @@ from gazette_aio.message.reading.sources import (
     ReaderSource,
     SelectedSource,
     Source,
-    fetch_framings,
-    framing_of,
+    fetch_specs,
 )
-from gazette_aio.protocol.errors import (
-    OffsetNotYetAvailableError,
-    UnrecognizedContentTypeError,
-)
+from gazette_aio.protocol.errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gazette_aio.client import WatchedList
     from gazette_aio.client.listing.changes import ListChanges
-    from gazette_aio.message.framing import Framing
+    from gazette_aio.message.envelopes.origin import JournalFormat
+    from gazette_aio.message.reading.formats import JournalFormats
 
 _SLICE_JOURNALS = 16
 """Journals that are started or stopped without a pause."""
@@ -62,6 +59,7 @@ class Inputs(Generic[C]):
 
     Args:
         source: Journals to read.
+        formats: Formats of the journals.
         begin_content: Begins the content of journals.
         offsets: Returns the offsets of a checkpoint to read journals from. Called once.
         buffer_bytes: Limit of the chunks that are read ahead, over all journals.
@@ -71,6 +69,7 @@ class Inputs(Generic[C]):
     def __init__(
         self,
         source: Source,
+        formats: JournalFormats[Any],
         begin_content: BeginContent[C],
         *,
         offsets: Callable[[], Mapping[str, int]] = dict,
@@ -78,6 +77,7 @@ class Inputs(Generic[C]):
         read_ahead: bool = False,
     ) -> None:
         self._source = source
+        self._formats = formats
         self._begin_content = begin_content
         self._checkpointed: Callable[[], Mapping[str, int]] | None = offsets
         self._read_ahead = read_ahead
@@ -93,7 +93,8 @@ class Inputs(Generic[C]):
         self._single_ended = False
         self._pumps: dict[str, JournalPump[C]] = {}
         self._stopped: set[JournalPump[C]] = set()
-        self._successors: dict[str, pb.JournalSpec] = {}  # Join after their namesakes have left.
+        # Specifications of journals that join after their namesakes have left.
+        self._successors: dict[str, pb.JournalSpec] = {}
         self._void = Closing()  # Readers of replays of deleted journals.
         self._ready: deque[JournalPump[C]] = deque()
         self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
@@ -207,14 +208,15 @@ class Inputs(Generic[C]):
         if isinstance(source, SelectedSource):
             await self._select(source)
         else:
-            framings = await fetch_framings(source.client, source.names)
-            named = zip(source.names, framings, strict=True)
-            await _for_each(named, lambda each: self._add(*each))
+            specs = await fetch_specs(source.client, source.names)
+            named = zip(source.names, specs, strict=True)
+            await _for_each(named, lambda each: self._add(self._formats.of(*each)))
         self._begun = True
         # Invariant: tasks hold no reference to the iterator, so that a leaked one is detected.
         self._checkpointed = None
 
-    def _add(self, name: str, framing: Framing, *, reset: bool = False) -> None:
+    def _add(self, journal_format: JournalFormat[Any], *, reset: bool = False) -> None:
+        name = journal_format.journal
         # Race: another task than the waiting one may close the inputs, and the waiting one may have
         # been cancelled while it added journals.
         if self._closed or name in self._pumps:
@@ -222,7 +224,8 @@ class Inputs(Generic[C]):
         origin = self._source
         request = origin.request(name, self._offsets.get(name))
         reader = origin.reader if isinstance(origin, ReaderSource) else None
-        source = JournalInput(origin.client, request, framing, self._begin_content, reader=reader)
+        begin = self._begin_content
+        source = JournalInput(origin.client, request, journal_format, begin, reader=reader)
         names = () if isinstance(origin, SelectedSource) else origin.names
         if len(names) == 1 and not self._read_ahead:
             self._single = source
@@ -342,6 +345,7 @@ class Inputs(Generic[C]):
                 self._join(change.after)
             else:
                 pump.listed_anew()
+                self._adopt(pump, change.after.spec)
 
     def _leave(self, name: str) -> None:
         self._successors.pop(name, None)
@@ -371,6 +375,17 @@ class Inputs(Generic[C]):
                 self._stop(pump)
             else:
                 pump.stay()
+                self._adopt(pump, spec)
+
+    def _adopt(self, pump: JournalPump[C], spec: pb.JournalSpec) -> None:
+        """Note the newest specification of a journal that is read."""
+        journal_format = self._format_of(spec)
+        if journal_format is None:
+            self._leave(spec.name)
+        elif journal_format is not pump.source.format:
+            # The journal rejoins after the content read.
+            self._successors[spec.name] = spec
+            pump.leave()
 
     def _join_successor(self, name: str) -> None:
         spec = self._successors.pop(name, None)
@@ -379,17 +394,29 @@ class Inputs(Generic[C]):
 
     def _join_now(self, spec: pb.JournalSpec) -> None:
         name = spec.name
-        try:
-            framing = framing_of(spec, name)
-        except UnrecognizedContentTypeError as error:
-            self._errors.append(error)
-            self._progress.set()
+        journal_format = self._format_of(spec)
+        if journal_format is None:
             return
         reset = name in self._recreated
         if reset:
             self._recreated.discard(name)
             self._offsets[name] = 0
-        self._add(name, framing, reset=reset)
+        try:
+            self._add(journal_format, reset=reset)
+        except Exception as error:  # noqa: BLE001 - raised by the next call.
+            self._report(error)
+
+    def _format_of(self, spec: pb.JournalSpec) -> JournalFormat[Any] | None:
+        """Return the format of a journal; or None after reporting the error."""
+        try:
+            return self._formats.of(spec.name, spec)
+        except Exception as error:  # noqa: BLE001 - raised by the next call.
+            self._report(error)
+            return None
+
+    def _report(self, error: Exception) -> None:
+        self._errors.append(error)
+        self._progress.set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._source} open={self.open}>"

@@ -8,6 +8,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.message.reading.batches import EnvelopeBatch
 from gazette_aio.message.reading.driver import TURN, FlowDriver
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
+from gazette_aio.message.reading.formats import JournalFormats
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
 from gazette_aio.message.reading.sources import ReaderSource, open_source
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.adapters.base import Adapter, AdapterBySpec
     from gazette_aio.message.columnar.journals import RecordsByJournal
     from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.reading.arrow import ArrowBatches
@@ -45,13 +46,14 @@ class MessageIterator(Owner, Generic[T]):
     def __init__(
         self,
         source: SourceArgument,
+        adapter: Adapter[T] | AdapterBySpec[T],
         envelopes: EnvelopeEngine[T],
         options: ReadOptions,
         *,
         allow_replay_gaps: bool = False,
     ) -> None:
         check_options(options)
-        self.adapter: Adapter[T] = envelopes.adapter
+        self._formats = JournalFormats(adapter)
         self._source = open_source(source, options)
         self._options = options
         self._allow_replay_gaps = allow_replay_gaps
@@ -67,6 +69,7 @@ class MessageIterator(Owner, Generic[T]):
         return FlowDriver(
             name,
             self._source,
+            self._formats,
             engine,
             buffer_bytes=max(buffer_bytes, 2 * batch_bytes),
             read_ahead=batch_bytes > 0,
@@ -160,7 +163,7 @@ class MessageIterator(Owner, Generic[T]):
 
         Raises:
             ConfigurationError: If pyarrow isn't installed, or the schema doesn't fit documents of
-                the adapter.
+                the adapter. If each journal has its own adapter, iteration raises the latter.
             RuntimeError: If messages were read in another form.
         """
         if self._records is not None or self._driver.is_used:
@@ -171,7 +174,7 @@ class MessageIterator(Owner, Generic[T]):
             text = "Arrow batches take pyarrow (pip install gazette-aio[arrow])"
             raise ConfigurationError(text) from error
         self._records = records = records_of(
-            self.adapter,
+            self._formats.adapter,
             schema,
             self._options,
             self._known(),
@@ -220,7 +223,7 @@ class ReadUncommittedIter(MessageIterator[T]):
 
     Args:
         source: Journals to read, as for ReadCommittedIter.
-        adapter: Decodes messages.
+        adapter: Decodes messages, as for ReadCommittedIter.
         options: See `ReadOptions`.
 
     Raises:
@@ -228,10 +231,13 @@ class ReadUncommittedIter(MessageIterator[T]):
     """
 
     def __init__(
-        self, source: SourceArgument, adapter: Adapter[T], **options: Unpack[ReadOptions]
+        self,
+        source: SourceArgument,
+        adapter: Adapter[T] | AdapterBySpec[T],
+        **options: Unpack[ReadOptions],
     ) -> None:
-        envelopes = EnvelopeEngine(adapter, None, options, explain=lambda error: error)
-        super().__init__(source, envelopes, options)
+        envelopes: EnvelopeEngine[T] = EnvelopeEngine(None, options, explain=lambda error: error)
+        super().__init__(source, adapter, envelopes, options)
 
 
 class ReadCommittedIter(MessageIterator[T]):
@@ -263,7 +269,11 @@ class ReadCommittedIter(MessageIterator[T]):
         source: A reader, which keeps its own offset and is closed with the iterator; the name of a
             journal, or several names; a selector of journals; or a WatchedList or PolledList. An
             entered list may be shared; any other list is entered and closed by the iterator.
-        adapter: Decodes messages.
+        adapter: Decodes messages; or a function of the specification of a journal, which returns
+            the adapter of the journal's messages. It's called once per journal before
+            reading starts, and again after the specification has changed. An error of the function
+            is raised then: other journals of a selector are still read, and that journal is read
+            after its specification is applied again.
         sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Between two
             messages, a given sequencer is at the transaction being delivered, which is slower.
             Journals start at its offsets, except for a reader.
@@ -279,7 +289,7 @@ class ReadCommittedIter(MessageIterator[T]):
     def __init__(
         self,
         source: SourceArgument,
-        adapter: Adapter[T],
+        adapter: Adapter[T] | AdapterBySpec[T],
         *,
         sequencer: Sequencer | None = None,
         checkpoint: SequencerCheckpoint | None = None,
@@ -296,14 +306,13 @@ class ReadCommittedIter(MessageIterator[T]):
             checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
         )
         """Decides which messages commit."""
-        envelopes = EnvelopeEngine(
-            adapter,
+        envelopes: EnvelopeEngine[T] = EnvelopeEngine(
             self.sequencer,
             options,
             transactions=self._is_own,
             explain=_explain_uncommitted,
         )
-        super().__init__(source, envelopes, options, allow_replay_gaps=allow_replay_gaps)
+        super().__init__(source, adapter, envelopes, options, allow_replay_gaps=allow_replay_gaps)
         if isinstance(self._source, ReaderSource):
             reader = self._source.reader
             through = self.sequencer.offsets.get(str(reader.journal))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.framing import Framing
+from gazette_aio.message.envelopes.origin import JournalFormat
 from gazette_aio.protocol.errors import OffsetJumpError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class JournalContent(Protocol):
 
 
 C = TypeVar("C", bound=JournalContent)
-BeginContent = Callable[[str, Framing, int], C]
-"""Begins the content of a journal, given its name, its framing, and the offset to read from."""
+BeginContent = Callable[[JournalFormat[Any], int], C]
+"""Begins the content of a journal, given its format, and the offset to read from."""
 
 
 class ArrivalKind(Enum):
@@ -75,7 +75,7 @@ class JournalInput(Generic[C]):
     Args:
         client: Client to read with.
         request: Request to read.
-        framing: Framing of the journal.
+        journal_format: How messages of the journal are read.
         begin_content: Begins the content of the journal.
         reader: A given reader, if any, which isn't closed after errors.
     """
@@ -84,15 +84,16 @@ class JournalInput(Generic[C]):
         self,
         client: ReadingClient,
         request: pb.ReadRequest,
-        framing: Framing,
+        journal_format: JournalFormat[Any],
         begin_content: BeginContent[C],
         *,
         reader: RetryReader | None = None,
     ) -> None:
         self._client = client
         self._request = request
-        self.framing = framing
-        self.journal = str(request.journal)
+        self.format = journal_format
+        """How messages of the journal are read."""
+        self.journal = journal_format.journal
         self.reader = reader
         self.owned = reader is None
         """Whether the reader was made here."""
@@ -100,7 +101,7 @@ class JournalInput(Generic[C]):
         """Whether the journal was deleted and created anew, so that replays are impossible."""
         self.replaying: RetryReader | None = None
         """Reader of a replay. It's closed when `is_void` is set, and must not be read after."""
-        self.content: C = begin_content(self.journal, framing, request.offset)
+        self.content: C = begin_content(journal_format, request.offset)
 
     @property
     def offset(self) -> int:

@@ -8,14 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.framing import framing_by_content_type
-from gazette_aio.message.mapping import content_type_of
 from gazette_aio.message.uuid import unix_ns
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     GazetteError,
     ReadError,
-    UnrecognizedContentTypeError,
 )
 from gazette_aio.protocol.journal import strip_meta
 
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from gazette_aio.client import JournalClient, ReadingClient, RetryReader, WatchedList
-    from gazette_aio.message.framing import Framing
     from gazette_aio.message.reading.options import ReadOptions, Start
 
     SourceArgument: TypeAlias = RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList
@@ -150,36 +146,22 @@ def _is_list(source: Any) -> TypeIs[WatchedList]:
     return hasattr(source, "changes")
 
 
-def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
-    """Return the framing of a journal's content type.
-
-    Raises:
-        UnrecognizedContentTypeError: If the content type has no framing.
-    """
-    try:
-        return framing_by_content_type(content_type_of(spec))
-    except UnrecognizedContentTypeError as error:
-        text = f"determining framing: {error}"
-        raise UnrecognizedContentTypeError(text, journal=name) from error
-
-
-async def fetch_framings(client: ReadingClient, names: Sequence[str]) -> list[Framing]:
-    """Return the framing of each journal's content type.
+async def fetch_specs(client: ReadingClient, names: Sequence[str]) -> list[pb.JournalSpec]:
+    """Return the specification of each journal.
 
     Cancellation: safe.
 
     Raises:
         ReadError: If a journal doesn't exist.
-        UnrecognizedContentTypeError: If a journal's content type has no framing.
         GazetteError: If journals can't be listed.
     """
-    framings: list[Framing] = []
+    specs: list[pb.JournalSpec] = []
     for begin in range(0, len(names), _LIST_NAMES):
-        framings += await _fetch_slice(client, names[begin : begin + _LIST_NAMES])
-    return framings
+        specs += await _fetch_slice(client, names[begin : begin + _LIST_NAMES])
+    return specs
 
 
-async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[Framing]:
+async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[pb.JournalSpec]:
     plain = [strip_meta(name) for name in names]
     selector = pb.LabelSelector()
     for name in dict.fromkeys(plain):
@@ -190,12 +172,12 @@ async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[Fram
     except GazetteError as error:
         error.add_note("fetching journal spec")
         raise
-    specs = {listed.spec.name: listed.spec for listed in response.journals}
-    framings: list[Framing] = []
+    by_name = {listed.spec.name: listed.spec for listed in response.journals}
+    specs: list[pb.JournalSpec] = []
     for name, bare in zip(names, plain, strict=True):
-        spec = specs.get(bare)
+        spec = by_name.get(bare)
         if spec is None:
             text = f"fetching journal spec: named journal does not exist ({name})"
             raise ReadError(text, journal=str(name))
-        framings.append(framing_of(spec, str(name)))
-    return framings
+        specs.append(spec)
+    return specs

@@ -1,13 +1,18 @@
 """Decisions of iterators, without an event loop."""
 
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
+from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.reading.arrow import records_of
 from gazette_aio.message.reading.envelopes import TURN, EnvelopeEngine
 from gazette_aio.message.reading.flow import (
@@ -39,8 +44,8 @@ def as_it_is(error):
     return error
 
 
-def envelopes(sequencer=None, adapter=ADAPTER, **options):
-    return EnvelopeEngine(adapter, sequencer, options, explain=as_it_is)
+def envelopes(sequencer=None, **options):
+    return EnvelopeEngine(sequencer, options, explain=as_it_is)
 
 
 def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options):
@@ -59,13 +64,15 @@ def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options)
 class Reading:
     """A flow, and a journal whose content it's fed."""
 
-    def __init__(self, engine, content, *, begin=0, allow_replay_gaps=False):
+    def __init__(self, engine, content, *, adapter=ADAPTER, begin=0, allow_replay_gaps=False):
         self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
         self.content = content
         request = pb.ReadRequest(journal="a/j", offset=begin)
-        self.source = JournalInput(None, request, NDJSONFraming(), engine.begin)
+        origin = Origin(pb.JournalSpec(name="a/j"))
+        journal_format = JournalFormat("a/j", origin, NDJSONFraming(), adapter)
+        self.source = JournalInput(None, request, journal_format, engine.begin)
 
-    def next(self):
+    def next(self) -> Any:
         """Return the next step, or the clocks which it delivers, and take them."""
         step = self.flow.next()
         if not isinstance(step, Deliver):
@@ -278,8 +285,8 @@ def test_bad_messages_are_passed_over_once_they_are_told(skip):
         def decode(self, frame):
             return frame.decode()
 
-    engine = envelopes(sequencer, TextAdapter(), **options)
-    reading = Reading(engine, b"".join(parts))
+    engine = envelopes(sequencer, **options)
+    reading = Reading(engine, b"".join(parts), adapter=TextAdapter())
     reading.feed()
     if skip:
         assert reading.next() == [1, 3, 4]
