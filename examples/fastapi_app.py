@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import FastAPI, HTTPException, Request
 
-from gazette_aio import BrokerStatusError, connect
+from gazette_aio import BrokerStatusError, OperationTimeoutError, connect
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 JOURNAL = "examples/events"
+TIMEOUT = 5.0
+"""Seconds within which a request is answered, and pending events are written at the end."""
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Keep one client for the life of the service."""
-    async with connect() as client:
+    async with connect(timeout=TIMEOUT, drain_timeout=TIMEOUT) as client:
         app.state.client = client
         yield
 
@@ -45,5 +47,8 @@ async def post_event(event: dict[str, Any], request: Request) -> dict[str, Any]:
         await pending
     except BrokerStatusError as error:
         raise HTTPException(status_code=503, detail=str(error)) from error
+    except OperationTimeoutError as error:
+        # The event stays pending, and is stored as soon as a broker takes it.
+        raise HTTPException(status_code=504, detail=str(error)) from error
     begin, end = pending.commit_range
     return {"journal": JOURNAL, "begin": begin, "end": end}

@@ -21,14 +21,16 @@ from gazette_aio.client.fragments.source import FragmentSource, open_fragment_ur
 from gazette_aio.client.listing.calls import (
     apply_journals,
     get_journal,
-    iter_fragments,
     iter_journals,
-    list_all_fragments,
     list_all_journals,
     read_list_response,
 )
 from gazette_aio.client.listing.changes import JournalChange, ListChanges
 from gazette_aio.client.listing.fold import ListFold
+from gazette_aio.client.listing.fragment_calls import (
+    iter_fragments,
+    list_all_fragments,
+)
 from gazette_aio.client.listing.watched_list import PolledList, WatchedList
 from gazette_aio.client.metrics import Metrics
 from gazette_aio.client.options import TLSOptions

@@ -23,9 +23,17 @@ class Attempts:
         policy: Failures to retry.
         request: The request, which the policy sees. The header of a refusal that names another
             broker is set in it for the next attempt only.
+        endpoint: Endpoint of the client, for log records.
+
+    The first failure to be logged is logged as a warning, and so is the success after it. Failures
+    in between are logged for debugging.
     """
 
-    def __init__(self, operation: Operation, policy: RetryPolicy, request: Any) -> None:
+    def __init__(
+        self, operation: Operation, policy: RetryPolicy, request: Any, endpoint: str = ""
+    ) -> None:
+        self._endpoint = endpoint
+        self._last_logged = ""
         self._operation = operation
         self._policy = policy
         self._failed_since: float | None = None
@@ -41,8 +49,20 @@ class Attempts:
         journal: str = getattr(self.request, "journal", "")
         return journal
 
+    @property
+    def _subject(self) -> str:
+        what = f"journal {self._journal}" if self._journal else type(self.request).__name__
+        return f"{what} at {self._endpoint}" if self._endpoint else what
+
     def succeeded(self) -> None:
         """Note a success, and count from zero again."""
+        if self._last_logged:
+            self._log_success()
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from zero again, as the operation begins anew."""
+        self._last_logged = ""
         self.count = 0
         self._failed_since = None
         self._hops = 0
@@ -90,17 +110,31 @@ class Attempts:
             raise error.with_traceback(None)
 
         if decision.log_level:
+            # Invariant: a record that is kept doesn't keep the error's RPC and its connection.
+            text = str(error)
             _logger.log(
-                decision.log_level,
-                "%s of %s failed and will be retried: %s",
+                logging.DEBUG if self._last_logged else decision.log_level,
+                "%s of %s fails, and is retried until it succeeds: %s",
                 self._operation.value,
-                f"journal {self._journal}" if self._journal else type(self.request).__name__,
-                # Invariant: a record that is kept doesn't keep the error's RPC and its connection.
-                str(error),
+                self._subject,
+                text,
                 extra={"journal": self._journal, "attempt": attempt},
             )
+            self._last_logged = text
         jitter = self._policy.jitter
         return decision.delay * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311
+
+    def _log_success(self) -> None:
+        assert self._failed_since is not None, "a failure was logged"
+        _logger.warning(
+            "%s of %s succeeds again after %d failures in %.1f s; the last one was: %s",
+            self._operation.value,
+            self._subject,
+            self.count,
+            time.monotonic() - self._failed_since,
+            self._last_logged,
+            extra={"journal": self._journal, "attempt": self.count},
+        )
 
     async def pause(self, error: pb.GazetteError | None) -> None:
         """Note a failure, and wait until the next attempt is due.

@@ -12,9 +12,11 @@ from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
 from gazette_aio.client.context import ClientContext, ClientOptions
 from gazette_aio.client.listing.calls import (
     apply_journals,
+    list_all_journals,
+)
+from gazette_aio.client.listing.fragment_calls import (
     fragment_store_health,
     list_all_fragments,
-    list_all_journals,
 )
 from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
 from gazette_aio.client.options import DEFAULT_ADDRESS, variable
@@ -73,12 +75,17 @@ class JournalClient(Owner):
         """Failures to retry, unless a call has a policy of its own."""
         return self.context.retry_policy
 
-    async def list(self, selector: str | pb.LabelSelector | pb.ListRequest = "") -> pb.ListResponse:
+    async def list(
+        self,
+        selector: str | pb.LabelSelector | pb.ListRequest = "",
+        *,
+        timeout: float | None = None,
+    ) -> pb.ListResponse:
         """Return all journals that a selector matches, as `list_all_journals()`.
 
         Cancellation: safe.
         """
-        return await list_all_journals(self, selector)
+        return await list_all_journals(self, selector, timeout=timeout)
 
     def watch(
         self,
@@ -88,6 +95,7 @@ class JournalClient(Owner):
         on_error: Callable[[pb.GazetteError], None] | None = None,
         poll_interval: float = POLL_INTERVAL,
         retry_policy: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> WatchedList:
         """Return a list of journals that is kept up to date while it's entered.
 
@@ -104,6 +112,7 @@ class JournalClient(Owner):
             on_error=on_error,
             poll_interval=poll_interval,
             retry_policy=retry_policy,
+            timeout=timeout,
         )
 
     async def apply(
@@ -111,12 +120,13 @@ class JournalClient(Owner):
         request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
         *,
         batch_size: int = 0,
+        timeout: float | None = None,
     ) -> pb.ApplyResponse:
         """Create, update and delete journals, as `apply_journals()`.
 
         Cancellation: aborts — changes that were applied remain.
         """
-        return await apply_journals(self, request, batch_size=batch_size)
+        return await apply_journals(self, request, batch_size=batch_size, timeout=timeout)
 
     def read(
         self,
@@ -129,6 +139,7 @@ class JournalClient(Owner):
         direct: bool | None = None,
         verify: bool = False,
         retry_policy: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> RetryReader:
         """Return a reader of a journal.
 
@@ -145,10 +156,12 @@ class JournalClient(Owner):
                 Files that this client can't fetch still come through a broker.
             verify: Whether to check the sums of fragment files that are read directly.
             retry_policy: Failures to retry; None for the policy of the client.
+            timeout: Seconds for which a read waits for a broker, as of `RetryReader`; `math.inf`
+                for no limit, None for that of the client.
 
         Raises:
             ValidationError: The request is invalid.
-            ConfigurationError: The request is for metadata only.
+            ConfigurationError: The request is for metadata only, or the timeout isn't positive.
         """
         if isinstance(request, str):
             request = pb.ReadRequest(
@@ -158,13 +171,21 @@ class JournalClient(Owner):
                 end_offset=end_offset,
                 begin_mod_time=begin_mod_time,
             )
-        return RetryReader(self, request, retry_policy=retry_policy, direct=direct, verify=verify)
+        return RetryReader(
+            self,
+            request,
+            retry_policy=retry_policy,
+            direct=direct,
+            verify=verify,
+            timeout=timeout,
+        )
 
     async def append(
         self,
         request: pb.AppendRequest | str,
         *content: Content,
         retry_policy: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> pb.AppendResponse:
         """Append content to a journal as a whole, and return where it is.
 
@@ -175,26 +196,35 @@ class JournalClient(Owner):
             request: Name of the journal, or a request that may have preconditions.
             content: Content to append, in this order. Files are read from their start.
             retry_policy: Failures to retry; None for the policy of the client.
+            timeout: Seconds to wait, `math.inf` for no limit; None for that of the client. When
+                they're over, it's unknown whether the content was appended.
 
         Raises:
             ValidationError: The request is invalid.
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed.
+            OperationTimeoutError: The time is over.
             Exception: Any exception of `content`; nothing is appended.
 
         Cancellation: aborts — rolled back, unless the broker is about to commit.
         """
-        return await append(self, request, *content, retry_policy=retry_policy)
+        return await append(self, request, *content, retry_policy=retry_policy, timeout=timeout)
 
-    async def list_fragments(self, request: pb.FragmentsRequest | str) -> pb.FragmentsResponse:
+    async def list_fragments(
+        self, request: pb.FragmentsRequest | str, *, timeout: float | None = None
+    ) -> pb.FragmentsResponse:
         """Return all fragments of a journal, as `list_all_fragments()`.
 
         Cancellation: safe.
         """
-        return await list_all_fragments(self, request)
+        return await list_all_fragments(self, request, timeout=timeout)
 
     async def fragment_store_health(
-        self, store: str, *, check_delete_prefix: str | None = None
+        self,
+        store: str,
+        *,
+        check_delete_prefix: str | None = None,
+        timeout: float | None = None,
     ) -> pb.FragmentStoreHealthResponse:
         """Have a broker check a fragment store, and return the result.
 
@@ -202,6 +232,7 @@ class JournalClient(Owner):
             store: URL of the store.
             check_delete_prefix: Prefix below which to check that files can be deleted, ending in a
                 slash or empty; None doesn't check.
+            timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
 
         Returns:
             The response, of status OK or FRAGMENT_STORE_UNHEALTHY.
@@ -210,10 +241,13 @@ class JournalClient(Owner):
             ValidationError: An argument or the response is invalid.
             BrokerStatusError: The broker refused to check.
             TransportError: The RPC failed. Brokers before v0.101 answer UNIMPLEMENTED.
+            OperationTimeoutError: The time is over.
 
         Cancellation: safe.
         """
-        return await fragment_store_health(self, store, check_delete_prefix=check_delete_prefix)
+        return await fragment_store_health(
+            self, store, check_delete_prefix=check_delete_prefix, timeout=timeout
+        )
 
     def status(self) -> ClientStatus:
         """Return a snapshot of connections, streams, watches and pending appends.
@@ -267,6 +301,10 @@ def connect(address: str | None = None, **options: Unpack[ClientOptions]) -> Jou
             `install_file_transport()`, else `$BROKER_FILE_ROOT`, else `file` URLs aren't read.
         fragment_fetcher: Fetches fragment files with `http` and `https` URLs, and is closed with
             the client. None for an HTTPFragmentFetcher.
+        timeout: Seconds within which a call must complete, unless it's given a `timeout` of its
+            own; None, the default, for no limit. Calls raise OperationTimeoutError when they're
+            over. A read or a watch must be connected within them, and may last. Appends of
+            `client.appends` bound each `await` of an append, which stays pending after it.
         connect_timeout: Seconds within which a broker must answer; 20 by default.
         drain_timeout: Seconds to wait for pending appends when closing; 30 by default.
         strict: Whether to check responses for all rules of the protocol, rather than to accept what

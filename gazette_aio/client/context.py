@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from gazette_aio.client.auth import Auth, authorizer
+from gazette_aio.client.deadline import Deadline, checked_timeout
 from gazette_aio.client.fragments.source import FragmentSource
 from gazette_aio.client.metrics import Metrics, NoMetrics
 from gazette_aio.client.options import (
@@ -42,6 +43,7 @@ class ClientOptions(TypedDict, total=False):
     cache_ttl: float | None
     file_root: str | os.PathLike[str] | None
     fragment_fetcher: FragmentFetcher | None
+    timeout: float | None
     connect_timeout: float
     drain_timeout: float
     strict: bool
@@ -81,6 +83,8 @@ class ClientContext:
         """Zone of this process, whose brokers are preferred."""
         self.retry_policy = options.get("retry") or RetryPolicy()
         """Failures to retry, unless a call has a policy of its own."""
+        self.timeout = checked_timeout(options.get("timeout"))
+        """Seconds within which calls must complete, unless they have a bound of their own."""
         self.router = _router(options.get("cache_size"), options.get("cache_ttl"))
         """Routes of journals."""
         self.dispatcher = Dispatcher(
@@ -110,6 +114,23 @@ class ClientContext:
         """Readers that have begun."""
         self.watches: weakref.WeakSet[Reporting[WatchStatus]] = weakref.WeakSet()
         """Lists of journals that were entered."""
+
+    def deadline(
+        self, operation: str, timeout: float | None, *, journal: str = "", doubt: str = ""
+    ) -> Deadline:
+        """Return the bound of one operation.
+
+        Args:
+            operation: Name of the operation.
+            timeout: Seconds, `math.inf` for no limit, or None for the default of the client.
+            journal: As of Deadline.
+            doubt: As of Deadline.
+
+        Raises:
+            ConfigurationError: The timeout isn't positive.
+        """
+        seconds = checked_timeout(timeout, self.timeout)
+        return Deadline(self.dispatcher, operation, seconds, journal=journal, doubt=doubt)
 
     def status(self, appends: AppendStatus) -> ClientStatus:
         """Return the status of the client, whose pending appends are `appends`."""

@@ -5,6 +5,7 @@
     ├── BrokerStatusError
     │   └── one class per status: JournalNotFoundError, …, UnknownStatusError
     ├── TransportError
+    ├── OperationTimeoutError(TimeoutError)
     ├── ReadError
     │   ├── OffsetJumpError
     │   ├── SeekRequiresNewReaderError
@@ -47,6 +48,7 @@ _T = TypeVar("_T")
 
 def _restore(cls: type[GazetteError], args: tuple[object, ...], state: dict[str, Any]) -> Any:
     error = cls.__new__(cls, *args)
+    error.args = args  # Only `OSError.__init__()` sets those of a TimeoutError.
     error.__dict__.update(state)
     return error
 
@@ -260,6 +262,38 @@ class TransportError(GazetteError):
         self.retryable = retryable
         self.attempt = attempt
         super().__init__(f"{code or http_status}: {details}")
+
+
+class OperationTimeoutError(GazetteError, TimeoutError):
+    """An operation didn't complete within its `timeout`, and may be repeated.
+
+    Args:
+        text: Reason.
+        operation: Name of the operation, such as `append`.
+        journal: Journal of the operation, or empty.
+        endpoint: Endpoint of the client.
+        last_error: The latest failure that was being retried, or None.
+        outcome_unknown: Whether the operation may have had its effect, or may have it later.
+    """
+
+    retryable = True
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        operation: str = "",
+        journal: str = "",
+        endpoint: str = "",
+        last_error: BaseException | None = None,
+        outcome_unknown: bool = False,
+    ) -> None:
+        self.operation = operation
+        self.journal = journal
+        self.endpoint = endpoint
+        self.last_error = last_error
+        self.outcome_unknown = outcome_unknown
+        super().__init__(text)
 
 
 class ReadError(GazetteError):

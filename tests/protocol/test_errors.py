@@ -24,10 +24,13 @@ EXAMPLES: list[pb.GazetteError] = [
             response=pb.ReadResponse(status=status, offset=5),
             attempt=2,
         )
-        for status in (*pb.Status.values()[1:], 99)
+        for status in (*pb.Status.values()[1:], pb.Status.ValueType(99))
     ),
     pb.TransportError("UNAVAILABLE", "gone", journal="a/journal", retryable=True, attempt=3),
     pb.TransportError("", "no such file", http_status=404, journal="a/journal"),
+    pb.OperationTimeoutError(
+        "text", operation="append", journal="a/j", endpoint="http://h", outcome_unknown=True
+    ),
     pb.ReadError("text", journal="a/journal", offset=5),
     pb.OffsetJumpError(journal="a/journal", offset=10, requested=5),
     pb.SeekRequiresNewReaderError("text", offset=5),
@@ -114,6 +117,7 @@ def test_all_are_exported_and_end_in_error():
 def test_kinds_of_the_standard_library():
     assert issubclass(pb.ValidationError, ValueError)
     assert issubclass(pb.UnexpectedEOFError, EOFError)
+    assert issubclass(pb.OperationTimeoutError, TimeoutError)
 
 
 def test_validation_errors_extend_their_context():

@@ -24,6 +24,7 @@ from gazette_aio.client.appends.futures import AsyncOperation
 
 if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import Dependencies
+    from gazette_aio.client.deadline import Deadline
 
 NO_DEPENDENCIES: Dependencies = frozenset()
 
@@ -36,10 +37,12 @@ class Batch:
         dependencies: Operations that have to succeed before the batch is sent.
         cutoff_bytes: Length beyond which the batch takes no further holders.
         is_plain: Whether the request names a journal and nothing else.
+        deadline: Bound of each wait for the batch, or None.
     """
 
     __slots__ = (
         "buffer",
+        "deadline",
         "dependencies",
         "doom",
         "is_plain",
@@ -56,6 +59,7 @@ class Batch:
         cutoff_bytes: int,
         *,
         is_plain: bool,
+        deadline: Deadline | None = None,
     ) -> None:
         if not is_plain:
             copy = pb.AppendRequest()
@@ -64,6 +68,7 @@ class Batch:
         self.request = request
         self.dependencies = dependencies
         self.is_plain = is_plain
+        self.deadline = deadline
         self.buffer = ContentBuffer(cutoff_bytes)
         self.kept = 0
         """Number of holders whose content is kept."""
@@ -85,9 +90,11 @@ class Chain:
 
     Args:
         cutoff_bytes: Length beyond which a batch takes no further holders.
+        deadline: Bound of each wait for a batch, or None.
     """
 
-    def __init__(self, cutoff_bytes: int) -> None:
+    def __init__(self, cutoff_bytes: int, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline
         self.cutoff_bytes = cutoff_bytes
         self.batches: deque[Batch] = deque()
         self.open: Batch | None = None
@@ -113,7 +120,13 @@ class Chain:
         """Return the open batch for the next holder."""
         batch = self.open
         if batch is None or self.is_full or not batch.suits(request, dependencies):
-            batch = self.open = Batch(request, dependencies, self.cutoff_bytes, is_plain=is_plain)
+            batch = self.open = Batch(
+                request,
+                dependencies,
+                self.cutoff_bytes,
+                is_plain=is_plain,
+                deadline=self.deadline,
+            )
             self.batches.append(batch)
         return batch
 

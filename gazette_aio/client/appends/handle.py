@@ -21,7 +21,8 @@ class AsyncAppend(OpFuture):
     """An append that is held or pending.
 
     While it's held, its journal is locked: write, then `release()` it. A released append may be
-    awaited for the response of the broker.
+    awaited for the response of the broker. If the service has a `timeout`, an `await` that lasts
+    longer raises OperationTimeoutError. The append stays pending, and may be awaited again.
 
     Cancellation: safe — cancelling a task that awaits it doesn't affect the append.
     """
@@ -181,11 +182,15 @@ class AsyncAppend(OpFuture):
             if not operation.done():
                 # Hot: this is what `parked()` does.
                 waiter = operation.waiter()
+                timer = None if batch.deadline is None else batch.deadline.limit(waiter)
                 try:
                     yield from waiter
                 except BaseException:
                     operation.forget(waiter)
                     raise
+                finally:
+                    if timer is not None:
+                        timer.cancel()
             error = operation.exception()
         if error is not None:
             raise error.with_traceback(None)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import JournalErrors
     from gazette_aio.client.context import HasContext
+    from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import RetryPolicy
 
 _logger = logging.getLogger(__name__)
@@ -39,10 +40,18 @@ class AppendSettings:
     client: HasContext
     policy: RetryPolicy
     claims: pb.Claims | None
+    timeout: float | None
     cutoff_bytes: int
     spool_directory: str | None
     spools: weakref.WeakSet[Spool] = dataclasses.field(default_factory=weakref.WeakSet[Spool])
     """Temporary files, also those that a thread still uses after the end of their batch."""
+
+    def deadline(self, journal: str) -> Deadline | None:
+        """Return the bound of each wait for an append of a journal, or None."""
+        if self.timeout is None:
+            return None
+        doubt = "it's still pending, and may be appended"
+        return self.client.context.deadline("append", self.timeout, journal=journal, doubt=doubt)
 
 
 class JournalAppends:
@@ -70,7 +79,9 @@ class JournalAppends:
         self.journal = journal
         self.request = pb.AppendRequest(journal=journal)
         """The request without preconditions."""
-        self.chain = Chain(settings.cutoff_bytes)
+        self.deadline = settings.deadline(journal)
+        """Bound of each wait for an append, or None."""
+        self.chain = Chain(settings.cutoff_bytes, self.deadline)
         self.lock = FIFOBudget(1)
         """Held to write to the open batch, and to seal it."""
         self.spools: dict[Batch, Spool] = {}
@@ -219,16 +230,24 @@ class JournalAppends:
         ):
             # Wire: brokers refuse it by a code that also stands for transient failures.
             raise pb.ValidationError("register modification requires non-empty Append")
-        attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request)
+        endpoint = self._settings.client.context.dispatcher.endpoint
+        attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request, endpoint)
         while True:
             appender = Appender(self._settings.client, request, claims=self._settings.claims)
             try:
                 async with appender:
                     await self._write(batch, appender)
             except pb.GazetteError as error:
+                self._note(error)
                 await attempts.pause(error)
             else:
+                attempts.succeeded()
+                self._note(None)
                 return appender.response
+
+    def _note(self, error: pb.GazetteError | None) -> None:
+        if self.deadline is not None:
+            self.deadline.note(error)
 
     async def _write(self, batch: Batch, appender: Appender) -> None:
         # Without a connection, chunks would only be copies of the content.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import gazette_aio.protocol as pb
@@ -16,10 +16,13 @@ from gazette_aio.client.retry import Operation, RetryPolicy
 
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
+    from gazette_aio.client.deadline import Deadline
 
 T = TypeVar("T", bytes, int)
 
 _SLICE_BYTES: Final = 256 << 10
+
+MAYBE_APPENDED: Final = "the content may have been appended"
 
 
 @runtime_checkable
@@ -50,6 +53,7 @@ async def append(
     request: pb.AppendRequest | str,
     *content: Content,
     retry_policy: RetryPolicy | None = None,
+    timeout: float | None = None,
 ) -> pb.AppendResponse:
     """Append content to a journal as a whole, as `JournalClient.append()`."""
     if isinstance(request, str):
@@ -58,12 +62,28 @@ async def append(
         # A copy, since the header of a refusal is set in it.
         given, request = request, pb.AppendRequest()
         request.CopyFrom(given)
-    attempts = Attempts(Operation.APPEND, retry_policy or client.context.retry_policy, request)
+    deadline = client.context.deadline(
+        "append", timeout, journal=request.journal, doubt=MAYBE_APPENDED
+    )
+    policy = retry_policy or client.context.retry_policy
+    return await deadline.run(_retried(client, request, content, policy, deadline))
+
+
+async def _retried(
+    client: HasContext,
+    request: pb.AppendRequest,
+    content: Sequence[Content],
+    policy: RetryPolicy,
+    deadline: Deadline,
+) -> pb.AppendResponse:
+    attempts = Attempts(Operation.APPEND, policy, request, client.context.dispatcher.endpoint)
     while True:
         appender = Appender(client, request)
         error = await _attempt(appender, content)
         if error is None:
+            attempts.succeeded()
             return appender.response
+        deadline.note(error)
         await attempts.pause(error)
 
 

@@ -15,6 +15,7 @@ from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
 from gazette_aio.client.appends.journal_errors import JournalErrors
+from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.status import AppendStatus
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class AppendService(Owner):
             batch of its journal is full; 1 GiB by default.
         spool_directory: Directory of temporary files; None for that of the system.
         drain_timeout: Seconds for which `aclose()` waits for pending appends; 30 by default.
+        timeout: Seconds for which an `await` of an append, `flush()`, and an append that has to
+            wait because too much is pending, wait for brokers; `math.inf` for no limit, None for
+            that of the client. Pending appends stay pending, and are appended when a broker takes
+            them. Functions of asyncio that take futures, such as `gather()`, have no bound.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class AppendService(Owner):
         max_pending_bytes: int = MAX_PENDING_BYTES,
         spool_directory: str | None = None,
         drain_timeout: float = DRAIN_SECONDS,
+        timeout: float | None = None,
     ) -> None:
         self.cutoff_bytes = cutoff_bytes
         """Length beyond which a batch takes no further appends."""
@@ -116,8 +122,12 @@ class AppendService(Owner):
             client,
             retry_policy or client.context.retry_policy,
             claims,
+            checked_timeout(timeout, client.context.timeout),
             cutoff_bytes,
             spool_directory,
+        )
+        self._flush_deadline = client.context.deadline(
+            "flush", timeout, doubt="appends are still pending"
         )
         self._max_pending_bytes = max_pending_bytes
         self._drain_timeout = drain_timeout
@@ -159,6 +169,7 @@ class AppendService(Owner):
             TypeError: A dependency isn't a future.
             ValueError: A dependency belongs to another event loop.
             TransportError: The service was cancelled.
+            OperationTimeoutError: Too much stayed pending for longer than `timeout`.
             RuntimeError: The service is closed.
 
         Cancellation: safe — nothing was started.
@@ -205,7 +216,8 @@ class AppendService(Owner):
         # Invariant: a journal has one state at a time, which may be replaced during any suspension,
         # except one in line for its lock.
         while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
-            await parked(appends.chain.batches[0].operation)
+            room = parked(appends.chain.batches[0].operation)
+            await (room if appends.deadline is None else appends.deadline.run(room))
         if appends is None:
             appends = self._begin(journal)
         try:
@@ -323,9 +335,13 @@ class AppendService(Owner):
 
         Raises:
             GazetteError: One of them failed.
+            OperationTimeoutError: One was still pending after `timeout`.
 
         Cancellation: safe.
         """
+        await self._flush_deadline.run(self._flush())
+
+    async def _flush(self) -> None:
         for operation in self.pending_except(""):
             await operation
 

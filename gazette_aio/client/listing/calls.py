@@ -1,4 +1,4 @@
-"""Calls that list and apply journals, list fragments, and check fragment stores."""
+"""Calls that list and apply journals."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from gazette_aio.client.context import HasContext
+    from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import RetryPolicy
     from gazette_aio.client.rpc.stream import ResponseStream
 
@@ -81,27 +82,37 @@ async def _fold_received(fold: ListFold) -> None:
 
 
 async def list_all_journals(
-    client: HasContext, request: pb.ListRequest | pb.LabelSelector | str = ""
+    client: HasContext,
+    request: pb.ListRequest | pb.LabelSelector | str = "",
+    *,
+    timeout: float | None = None,
 ) -> pb.ListResponse:
     """Return all journals that a selector matches, ordered by name.
 
     Args:
         client: Client to use.
         request: A selector, its text, or a request. The empty text matches every journal.
+        timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
 
     Raises:
         ValidationError: The selector or a response is invalid.
         BrokerStatusError: The broker refused the listing.
         TransportError: The RPC failed, or no broker answers.
+        OperationTimeoutError: The time is over.
 
     Cancellation: safe.
     """
     request = list_request(request)
-    return await list_retried(client, request, client.context.retry_policy)
+    deadline = client.context.deadline("list", timeout)
+    policy = client.context.retry_policy
+    return await deadline.run(list_retried(client, request, policy, deadline))
 
 
 async def list_retried(
-    client: HasContext, request: pb.ListRequest, policy: RetryPolicy
+    client: HasContext,
+    request: pb.ListRequest,
+    policy: RetryPolicy,
+    deadline: Deadline | None = None,
 ) -> pb.ListResponse:
     """Return the listing of a request without `watch`, and note the routes of its journals.
 
@@ -110,7 +121,7 @@ async def list_retried(
 
     Cancellation: safe.
     """
-    listing = await _retried(client, request, list_once, policy)
+    listing = await retried(client, request, list_once, policy, deadline)
     await update_routes(client, listing.journals)
     return listing
 
@@ -197,7 +208,9 @@ async def iter_journals(
     Cancellation: aborts — the generator ends.
     """
     request = list_request(request)
-    attempts = Attempts(Operation.CONTROL, client.context.retry_policy, request)
+    context = client.context
+    endpoint = context.dispatcher.endpoint
+    attempts = Attempts(Operation.CONTROL, context.retry_policy, request, endpoint)
     has_begun = False
     matches: Callable[[pb.ListResponse.Journal], bool] | None = None
     while True:
@@ -220,6 +233,7 @@ async def iter_journals(
                     continue
                 await update_routes(client, part.journals)
                 has_begun = True
+                attempts.succeeded()
                 for journal in part.journals:
                     if matches is None or matches(journal):
                         yield journal
@@ -244,12 +258,15 @@ async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.J
             await asyncio.sleep(0)
 
 
-async def get_journal(client: HasContext, name: str) -> pb.ListResponse.Journal:
+async def get_journal(
+    client: HasContext, name: str, *, timeout: float | None = None
+) -> pb.ListResponse.Journal:
     """Return the listing of one journal: its spec, revisions and route.
 
     Args:
         client: Client to use.
         name: The journal. A metadata segment is ignored.
+        timeout: As of `list_all_journals()`.
 
     Raises:
         JournalNotFoundError: There is no such journal.
@@ -258,7 +275,7 @@ async def get_journal(client: HasContext, name: str) -> pb.ListResponse.Journal:
     Cancellation: safe.
     """
     selector = pb.LabelSelector(include=pb.label_set("name", strip_meta(name)))
-    listing = await list_all_journals(client, selector)
+    listing = await list_all_journals(client, selector, timeout=timeout)
     if not listing.journals:
         raise pb.JournalNotFoundError(
             f"named journal does not exist ({name})",
@@ -274,6 +291,7 @@ async def apply_journals(
     request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
     *,
     batch_size: int = 0,
+    timeout: float | None = None,
 ) -> pb.ApplyResponse:
     """Create, update and delete journals, and return the response to the last batch.
 
@@ -286,37 +304,49 @@ async def apply_journals(
         batch_size: Changes of each transaction, of which brokers accept about 128; 0, the default,
             makes one transaction. Transactions before a failed one remain: the error has the number
             of their changes as `applied`.
+        timeout: Seconds to wait for all transactions, `math.inf` for no limit; None for that of the
+            client. When they're over, it's unknown whether the transaction that was under way
+            was applied.
 
     Raises:
         ValidationError: A change or a response is invalid.
         EtcdTransactionFailedError: An expected revision differs.
         BrokerStatusError: The broker refused a transaction.
         TransportError: An RPC failed, or no broker answers.
+        OperationTimeoutError: The time is over.
 
     Cancellation: aborts — transactions that were applied remain.
     """
     if batch_size < 0:
         raise pb.ConfigurationError("batch_size must not be negative")
+    deadline = client.context.deadline("apply", timeout, doubt="changes may have been applied")
     changes = list(request.changes if isinstance(request, pb.ApplyRequest) else request)
     for index, change in enumerate(changes):
         _check_change(client, index, change)
         if index % _SLICE_CHECKED == 0:
             await asyncio.sleep(0)
     size = batch_size or max(len(changes), 1)
-    response = pb.ApplyResponse()
-    for begin in range(0, max(len(changes), 1), size):
-        try:
+    applied = 0
+
+    async def apply_all() -> pb.ApplyResponse:
+        nonlocal applied
+        response = pb.ApplyResponse()
+        for begin in range(0, max(len(changes), 1), size):
+            applied = begin
             batch = pb.ApplyRequest(changes=changes[begin : begin + size])
-            response = await _retried(client, batch, _apply_once)
-        except pb.GazetteError as error:
-            error.applied = begin
-            raise
-    return response
+            response = await retried(client, batch, _apply_once, deadline=deadline)
+        return response
+
+    try:
+        return await deadline.run(apply_all())
+    except pb.GazetteError as error:
+        error.applied = applied
+        raise
 
 
 async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
     response = await client.context.rpc.apply(request)
-    _check(client, response)
+    check_status(client, response)
     return response
 
 
@@ -328,137 +358,48 @@ def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change
         within(f"Changes[{index}].Upsert.Name", client.context.rpc.check_journal, name)
 
 
-async def list_all_fragments(
-    client: HasContext, request: pb.FragmentsRequest | str
-) -> pb.FragmentsResponse:
-    """Return all fragments of a journal that a request selects.
-
-    An error after the first page has the response merged so far as `partial`.
-
-    Args:
-        client: Client to use.
-        request: The journal, or a request with bounds.
-
-    Raises:
-        ValidationError: The request or a response is invalid.
-        BrokerStatusError: The broker refused the listing.
-        TransportError: The RPC failed, or no broker answers.
-
-    Cancellation: safe.
-    """
-    merged: pb.FragmentsResponse | None = None
-    try:
-        async for page in _fragment_pages(client, request):
-            if merged is None:
-                merged = page
-                continue
-            for begin in range(0, len(page.fragments), _SLICE_COPIED):
-                merged.fragments.extend(page.fragments[begin : begin + _SLICE_COPIED])
-                await asyncio.sleep(0)
-    except pb.GazetteError as error:
-        error.partial = merged
-        raise
-    assert merged is not None
-    merged.next_page_token = 0
-    return merged
-
-
-async def iter_fragments(
-    client: HasContext, request: pb.FragmentsRequest | str
-) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
-    """Yield the fragments of a journal, listed page by page.
-
-    Raises:
-        GazetteError: As `list_all_fragments()`.
-
-    Cancellation: safe.
-    """
-    async for page in _fragment_pages(client, request):
-        for fragment in page.fragments:
-            yield fragment
-
-
-async def _fragment_pages(
-    client: HasContext, request: pb.FragmentsRequest | str
-) -> AsyncGenerator[pb.FragmentsResponse]:
-    paged = pb.FragmentsRequest()
-    if isinstance(request, str):
-        paged.journal = request
-    else:
-        paged.CopyFrom(request)
-    pb.validate(paged)
-    while True:
-        page = await _retried(client, paged, _page_once)
-        # Wire: a token that doesn't advance would mean an endless loop.
-        if page.next_page_token and page.next_page_token <= paged.next_page_token:
-            raise pb.ValidationError(
-                f"invalid NextPageToken ({page.next_page_token}; "
-                f"expected > {paged.next_page_token})"
-            )
-        yield page
-        if not page.next_page_token:
-            return
-        paged.next_page_token = page.next_page_token
-
-
-async def _page_once(client: HasContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
-    page = await client.context.rpc.list_fragments(request)
-    await _check_page(client, page, request.journal)
-    client.context.router.update_route(request.journal, page.header.route)
-    return page
-
-
-async def fragment_store_health(
-    client: HasContext, store: str, *, check_delete_prefix: str | None = None
-) -> pb.FragmentStoreHealthResponse:
-    """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`."""
-    request = pb.FragmentStoreHealthRequest(
-        fragment_store=store,
-        check_delete=check_delete_prefix is not None,
-        check_delete_prefix=check_delete_prefix or "",
-    )
-    pb.validate(request)
-    return await _retried(client, request, _health_once)
-
-
-async def _health_once(
-    client: HasContext, request: pb.FragmentStoreHealthRequest
-) -> pb.FragmentStoreHealthResponse:
-    response = await client.context.rpc.fragment_store_health(request)
-    if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
-        _check(client, response)
-    return response
-
-
-async def _retried(
+async def retried(
     client: HasContext,
     request: Request,
     attempt: Callable[[HasContext, Request], Awaitable[T]],
     policy: RetryPolicy | None = None,
+    deadline: Deadline | None = None,
 ) -> T:
-    attempts = Attempts(Operation.CONTROL, policy or client.context.retry_policy, request)
+    """Return the result of `attempt(client, request)`, retried according to the policy.
+
+    Raises:
+        GazetteError: The error isn't retried.
+
+    Cancellation: that of `attempt`.
+    """
+    context = client.context
+    endpoint = context.dispatcher.endpoint
+    attempts = Attempts(Operation.CONTROL, policy or context.retry_policy, request, endpoint)
     while True:
         # A time-out of connecting isn't retried: gRPC has retried meanwhile.
-        await client.context.dispatcher.ready()
+        await context.dispatcher.ready()
         try:
-            return await attempt(client, request)
+            result = await attempt(client, request)
         except pb.GazetteError as error:
+            if deadline is not None:
+                deadline.note(error)
             await attempts.pause(error)
+        else:
+            attempts.succeeded()
+            return result
 
 
-async def _check_page(client: HasContext, page: pb.FragmentsResponse, journal: str) -> None:
-    _check(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
-    for index, listed in enumerate(page.fragments):
-        within(f"Fragments[{index}]", pb.validate, listed, strict=client.context.strict)
-        if index % _SLICE_CHECKED == 0:
-            await asyncio.sleep(0)
-
-
-def _check(
+def check_status(
     client: HasContext,
     response: pb.ApplyResponse | pb.FragmentsResponse | pb.FragmentStoreHealthResponse,
     journal: str = "",
 ) -> None:
+    """Raise unless a response is valid, and its status OK.
+
+    Raises:
+        ValidationError: The response is invalid.
+        BrokerStatusError: The broker refused the request.
+    """
     pb.validate(response, strict=client.context.strict)
     if response.status != pb.Status.OK:
         raise status_error(

@@ -60,7 +60,8 @@ class PollFollower:
     def __init__(self, options: FollowerOptions, feed: ListFeed) -> None:
         self._options = options
         self._feed = feed
-        self._attempts = Attempts(self.operation, options.retry_policy, options.request)
+        endpoint = options.client.context.dispatcher.endpoint
+        self._attempts = Attempts(self.operation, options.retry_policy, options.request, endpoint)
         self._has_progressed = False
 
     async def run(self) -> None:

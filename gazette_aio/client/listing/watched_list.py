@@ -41,6 +41,8 @@ class WatchedList(Owner):
             not block.
         poll_interval: Seconds between listings of a broker without watches; 60 by default.
         retry_policy: Failures to retry; None for the policy of the client.
+        timeout: Seconds for which `ready()` waits for the first listing, `math.inf` for no limit;
+            None for that of the client.
 
     Raises:
         ValidationError: The selector is invalid.
@@ -63,6 +65,7 @@ class WatchedList(Owner):
         on_error: Callable[[pb.GazetteError], None] | None = None,
         poll_interval: float = POLL_INTERVAL,
         retry_policy: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> None:
         if not poll_interval > 0:  # NaN isn't positive either.
             raise pb.ConfigurationError("poll_interval must be positive")
@@ -71,6 +74,7 @@ class WatchedList(Owner):
         request = list_request(selector)
         self._selector = pb.format_label_selector(request.selector)
         self._client = client
+        self._deadline = client.context.deadline(f"watch of {self._selector!r}", timeout)
         self._feed = ListFeed(changed)
         self._task = OwnedTask()
         options = FollowerOptions(
@@ -95,11 +99,13 @@ class WatchedList(Owner):
 
         Raises:
             GazetteError: A permanent error ended the list.
+            OperationTimeoutError: There's no listing in time. The list is still being retried.
             RuntimeError: The list isn't entered, or was closed.
 
         Cancellation: safe.
         """
-        if not await self._feed.newer_than(0):
+        begun = self._feed.newer_than(0)
+        if not await self._deadline.run(begun, lambda: self.last_error):
             raise RuntimeError(f"{self!r} is closed")
         listing = self._feed.listing
         assert listing is not None

@@ -310,6 +310,14 @@ class Reader(JournalReader):
         stream = self._stream
         return self._referral is not None or (stream is not None and not stream.has_ended)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker of the RPC is connected, or the file that it referred to is read."""
+        stream = self._stream
+        if self._referral is not None:
+            return True
+        return stream is not None and not stream.has_ended and stream.is_connected()
+
     def status(self) -> StreamStatus:
         """Return the progress of the read."""
         offset, stream, fragment = self.offset, self._stream, self._fragment

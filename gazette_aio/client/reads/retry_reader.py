@@ -55,10 +55,15 @@ class RetryReader(JournalReader):
         claims: Claims of the RPCs; None for the least ones they need.
         direct: Whether to read directly; None for `do_not_proxy` of the request.
         verify: Whether to check the sums of fragment files that are read directly, as a whole.
+        timeout: Seconds after which a read raises OperationTimeoutError if no RPC could be made to
+            work meanwhile; `math.inf` for no limit, None for that of the client. Waiting for new
+            content at the write head isn't limited, while the broker is connected. Reading may
+            continue after the error.
 
     Raises:
         ValidationError: The request is invalid.
-        ConfigurationError: The request is for metadata only; use a Reader.
+        ConfigurationError: The request is for metadata only; use a Reader. Or the timeout isn't
+            positive.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class RetryReader(JournalReader):
         claims: pb.Claims | None = None,
         direct: bool | None = None,
         verify: bool = False,
+        timeout: float | None = None,
     ) -> None:
         self.client = client
         """Client of the reader."""
@@ -78,6 +84,7 @@ class RetryReader(JournalReader):
         self._claims = claims
         self._wants_direct = direct
         self._verify = verify
+        self._deadline = client.context.deadline("read", timeout, journal=request.journal)
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
         self._interrupted = False
@@ -91,7 +98,9 @@ class RetryReader(JournalReader):
         self._request.CopyFrom(request)
         wants = self._wants_direct
         self._direct = self._request.do_not_proxy if wants is None else wants
-        self._attempts = Attempts(Operation.READ, self._policy, self._request)
+        endpoint = self.client.context.dispatcher.endpoint
+        self._attempts = Attempts(Operation.READ, self._policy, self._request, endpoint)
+        self._is_working = False
         self._response = pb.ReadResponse()
         self._position = ReadPosition(request.offset, request.end_offset)
         self._reader = self._fresh_reader()
@@ -126,6 +135,7 @@ class RetryReader(JournalReader):
         Raises:
             OffsetJumpError: A hole was skipped. Reading may continue.
             OffsetNotYetAvailableError: The request doesn't block, and the write head was reached.
+            OperationTimeoutError: No broker could be reached, or served the journal, in time.
             GazetteError: Another error that isn't retried.
             asyncio.CancelledError: `cancel()` was called.
             RuntimeError: The reader is closed.
@@ -133,6 +143,7 @@ class RetryReader(JournalReader):
         Cancellation: safe.
         """
         self._enter()
+        self._waits_since = time.monotonic()
         try:
             while limit:
                 self._check_open()  # Race: another task may close the reader.
@@ -141,7 +152,9 @@ class RetryReader(JournalReader):
                     self._reader = self._fresh_reader()
                 try:
                     # The end is awaited as well, so that the RPC doesn't outlive the read.
-                    data = self._reader.read_nowait(limit) or await self._reader.read(limit)
+                    data = self._reader.read_nowait(limit) or await self._arrival(
+                        self._reader, limit
+                    )
                 except pb.OffsetJumpError as jump:
                     self._attempts.succeeded()
                     if jump.requested >= 0:
@@ -157,6 +170,7 @@ class RetryReader(JournalReader):
                 else:
                     if data:
                         self._attempts.succeeded()
+                        self._is_working = True
                         return data
                     if self._position.is_at_end:
                         return b""
@@ -168,6 +182,48 @@ class RetryReader(JournalReader):
         finally:
             self._task = None
         return b""
+
+    async def _arrival(self, reader: Reader, limit: int) -> bytes:
+        """Return what the reader reads. Look after its RPC until that's known to work."""
+        # Hot: a blocking RPC that works is waited for without a timer.
+        while (pause := self._next_look()) is not None:
+            timer = asyncio.timeout(pause)
+            try:
+                async with timer:
+                    return await reader.read(limit)
+            except TimeoutError:
+                if not timer.expired():
+                    raise
+            # A blocking read of a connected broker waits for content, which may take any time.
+            if reader.is_connected and self._request.block:
+                self._works()
+            elif self._is_overdue():
+                raise await self._timed_out()
+        return await reader.read(limit)
+
+    def _next_look(self) -> float | None:
+        """Return the seconds until the RPC is looked after; None if there's no need."""
+        blocks = self._request.block
+        if blocks and self._is_working:
+            return None
+        limit = self._deadline.seconds
+        pauses = [LONGEST_DELAY] if blocks and self._attempts.count else []
+        if limit is not None:
+            pauses.append(max(self._waits_since + limit - time.monotonic(), 0))
+        return min(pauses, default=None)
+
+    def _works(self) -> None:
+        self._attempts.succeeded()
+        self._is_working = True
+
+    def _is_overdue(self, delay: float = 0) -> bool:
+        limit = self._deadline.seconds
+        return limit is not None and time.monotonic() + delay - self._waits_since >= limit
+
+    async def _timed_out(self) -> pb.OperationTimeoutError:
+        self._attempts.reset()
+        reason = await self.client.context.dispatcher.failure()
+        return self._deadline.expired(reason)
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Continue at another offset, and return it.
@@ -271,18 +327,31 @@ class RetryReader(JournalReader):
             self._attempts.succeeded()  # The stream lasted for a while.
         await self._drop_reader()
         self._attempts.request = self.request  # Has the present offset.
+        if self._is_working:
+            self._is_working = False
+            self._waits_since = time.monotonic()
+            self._deadline.note(None)
+        if error is not None:
+            self._deadline.note(error)
         try:
             delay = self._attempts.failed(error)
         except pb.GazetteError:
-            self._attempts.succeeded()  # The caller may read on, which begins anew.
+            self._attempts.reset()  # The caller may read on, which begins anew.
             raise
+        is_last = self._is_overdue(delay)
+        if is_last and self._deadline.seconds is not None:
+            delay = max(self._waits_since + self._deadline.seconds - time.monotonic(), 0)
         if delay > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._closed.wait()
+                    return
+        if is_last:
+            raise await self._timed_out()
 
     def _fresh_reader(self) -> Reader:
         self._began = time.monotonic()
+        self._is_working = False
         self._request.do_not_proxy = self._direct
         reader = Reader(self.client, self.request, claims=self._claims, verify=self._verify)
         self._position = reader.position

@@ -66,6 +66,10 @@ class BrokerConnection:
             return MemberState.READY
         return MemberState.FAILED if self.is_overdue else _UNREADY[state]
 
+    def is_ready(self) -> bool:
+        """Return whether it's connected at this moment."""
+        return self.channel.get_state() is _READY
+
     async def connect(self, timeout_seconds: float) -> None:
         """Wait for the outcome of the attempt to connect, within a time-out.
 

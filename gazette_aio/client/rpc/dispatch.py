@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import random
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.status import MemberStatus
 
+_logger = logging.getLogger(__name__)
+
 _MEMBER_SCHEMES: Final = {
     "http": frozenset({"http", "https"}),
     "https": frozenset({"https"}),
@@ -44,6 +48,9 @@ on the machine of its broker.
 
 _NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 """Codes by which a proxy, or another server at a member's endpoint, answers in its place."""
+
+_SHORT_WAIT: Final = 1.0
+"""Seconds of waiting for a broker which aren't worth a log record."""
 
 _connected: Final[Counter[int]] = Counter()
 """Number of connected clients by process."""
@@ -101,6 +108,7 @@ class Dispatcher:
         """Connections to members of routes."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
+        self._waits_since: float | None = None
         self._closed = False
 
     @property
@@ -273,10 +281,11 @@ class Dispatcher:
         connection = self.default()
         channel = connection.channel
         if channel.get_state() is grpc.ChannelConnectivity.READY:
+            self._answers()
             return connection
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await channel.channel_ready()
+                await self._noted(connection)
         except TimeoutError:
             text = f"no broker answers at {self.endpoint} (waited {self._connect_timeout:g} s)"
             if reason := await connection.failure():
@@ -286,6 +295,37 @@ class Dispatcher:
             self.check()  # Closed while we waited.
             raise
         return connection
+
+    async def _noted(self, connection: BrokerConnection) -> None:
+        """Wait for a connection, and log a wait which isn't short: when it begins, and its end."""
+        if self._waits_since is None:
+            try:
+                async with asyncio.timeout(_SHORT_WAIT):
+                    await connection.channel.channel_ready()
+            except TimeoutError:
+                pass
+            else:
+                return
+        # Race: of the tasks which wait at the same time, one logs.
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
+            reason = await connection.failure()
+            _logger.warning("waiting for a broker at %s: %s", self.endpoint, reason or "no answer")
+        await connection.channel.channel_ready()
+        self._answers()
+
+    def _answers(self) -> None:
+        if self._waits_since is not None:
+            waited = time.monotonic() - self._waits_since
+            self._waits_since = None
+            _logger.warning("the broker at %s answers after %.1f s", self.endpoint, waited)
+
+    async def failure(self) -> str:
+        """Return why the default address can't be reached, or an empty text.
+
+        Cancellation: safe.
+        """
+        return "" if self._closed or self._default is None else await self._default.failure()
 
     async def aclose(self) -> None:
         """Close all connections, which ends their RPCs. Idempotent.

@@ -32,6 +32,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         endpoint: Endpoint of the broker called, for errors.
         journal: Journal of the request, for errors.
         on_close: Called once when the stream has ended.
+        is_connected: Tells whether the broker is connected at this moment.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class ResponseStream(ReadAhead, Generic[T]):
         endpoint: str = "",
         journal: str = "",
         on_close: Callable[[ResponseStream[T]], None] | None = None,
+        is_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
+        self.is_connected = is_connected
         self.journal = journal
         self.endpoint = endpoint
         self.waiting_bytes = 0

@@ -204,6 +204,7 @@ class JournalStub:
             endpoint=connection.endpoint,
             journal=journal,
             on_close=self.streams.discard,
+            is_connected=connection.is_ready,
         )
         self.streams.add(stream)
         return stream

@@ -1,0 +1,144 @@
+"""Calls that list fragments, and check fragment stores."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.listing.calls import check_status, retried
+from gazette_aio.protocol.errors import within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.deadline import Deadline
+
+_SLICE_CHECKED: Final = 32
+_SLICE_COPIED: Final = 256
+
+
+async def list_all_fragments(
+    client: HasContext, request: pb.FragmentsRequest | str, *, timeout: float | None = None
+) -> pb.FragmentsResponse:
+    """Return all fragments of a journal that a request selects.
+
+    An error after the first page has the response merged so far as `partial`.
+
+    Args:
+        client: Client to use.
+        request: The journal, or a request with bounds.
+        timeout: Seconds to wait for all pages, `math.inf` for no limit; None for that of the
+            client.
+
+    Raises:
+        ValidationError: The request or a response is invalid.
+        BrokerStatusError: The broker refused the listing.
+        TransportError: The RPC failed, or no broker answers.
+        OperationTimeoutError: The time is over.
+
+    Cancellation: safe.
+    """
+    journal = request if isinstance(request, str) else request.journal
+    deadline = client.context.deadline("list fragments", timeout, journal=journal)
+    merged: pb.FragmentsResponse | None = None
+
+    async def merge() -> None:
+        nonlocal merged
+        async for page in _fragment_pages(client, request, deadline):
+            if merged is None:
+                merged = page
+                continue
+            for begin in range(0, len(page.fragments), _SLICE_COPIED):
+                merged.fragments.extend(page.fragments[begin : begin + _SLICE_COPIED])
+                await asyncio.sleep(0)
+
+    try:
+        await deadline.run(merge())
+    except pb.GazetteError as error:
+        error.partial = merged
+        raise
+    assert merged is not None
+    merged.next_page_token = 0
+    return merged
+
+
+async def iter_fragments(
+    client: HasContext, request: pb.FragmentsRequest | str
+) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
+    """Yield the fragments of a journal, listed page by page.
+
+    Raises:
+        GazetteError: As `list_all_fragments()`.
+
+    Cancellation: safe.
+    """
+    async for page in _fragment_pages(client, request):
+        for fragment in page.fragments:
+            yield fragment
+
+
+async def _fragment_pages(
+    client: HasContext, request: pb.FragmentsRequest | str, deadline: Deadline | None = None
+) -> AsyncGenerator[pb.FragmentsResponse]:
+    paged = pb.FragmentsRequest()
+    if isinstance(request, str):
+        paged.journal = request
+    else:
+        paged.CopyFrom(request)
+    pb.validate(paged)
+    while True:
+        page = await retried(client, paged, _page_once, deadline=deadline)
+        # Wire: a token that doesn't advance would mean an endless loop.
+        if page.next_page_token and page.next_page_token <= paged.next_page_token:
+            raise pb.ValidationError(
+                f"invalid NextPageToken ({page.next_page_token}; "
+                f"expected > {paged.next_page_token})"
+            )
+        yield page
+        if not page.next_page_token:
+            return
+        paged.next_page_token = page.next_page_token
+
+
+async def _page_once(client: HasContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+    page = await client.context.rpc.list_fragments(request)
+    await _check_page(client, page, request.journal)
+    client.context.router.update_route(request.journal, page.header.route)
+    return page
+
+
+async def fragment_store_health(
+    client: HasContext,
+    store: str,
+    *,
+    check_delete_prefix: str | None = None,
+    timeout: float | None = None,
+) -> pb.FragmentStoreHealthResponse:
+    """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`."""
+    request = pb.FragmentStoreHealthRequest(
+        fragment_store=store,
+        check_delete=check_delete_prefix is not None,
+        check_delete_prefix=check_delete_prefix or "",
+    )
+    pb.validate(request)
+    deadline = client.context.deadline(f"check of store {store}", timeout)
+    return await deadline.run(retried(client, request, _health_once, deadline=deadline))
+
+
+async def _health_once(
+    client: HasContext, request: pb.FragmentStoreHealthRequest
+) -> pb.FragmentStoreHealthResponse:
+    response = await client.context.rpc.fragment_store_health(request)
+    if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
+        check_status(client, response)
+    return response
+
+
+async def _check_page(client: HasContext, page: pb.FragmentsResponse, journal: str) -> None:
+    check_status(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
+    for index, listed in enumerate(page.fragments):
+        within(f"Fragments[{index}]", pb.validate, listed, strict=client.context.strict)
+        if index % _SLICE_CHECKED == 0:
+            await asyncio.sleep(0)
