@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
@@ -22,7 +23,7 @@ from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from gazette_aio.client.fragments.fetcher import FragmentBody, FragmentFetcher
     from gazette_aio.client.metrics import Metrics
@@ -67,27 +68,23 @@ async def open_fragment_url(
 
     Cancellation: aborts.
     """
-    owned: HTTPFragmentFetcher | None = None
-    if transport is None:
-        if _scheme(url) in _WEB:
-            transport = owned = HTTPFragmentFetcher()
-        elif (transport := installed_file_transport()) is None or _scheme(url) != "file":
-            raise _no_transport(url)
-    try:
+    async with AsyncExitStack() as resources:
+        if transport is None:
+            if _scheme(url) in _WEB:
+                transport = HTTPFragmentFetcher()
+                resources.push_async_callback(transport.aclose)
+            elif (transport := installed_file_transport()) is None or _scheme(url) != "file":
+                raise _no_transport(url)
         return await _open(
             fragment,
             offset,
             url,
             transport,
-            owned=owned,
+            resources,
             metrics=metrics or NoMetrics(),
             verify=verify,
             progress_timeout=progress_timeout,
         )
-    except BaseException:
-        if owned is not None:
-            await owned.aclose()
-        raise
 
 
 class FragmentSource:
@@ -151,16 +148,18 @@ class FragmentSource:
         self._loop = loop
         if (transport := self._transport(url)) is None:
             raise _no_transport(url)
-        return await _open(
-            fragment,
-            offset,
-            url,
-            transport,
-            metrics=self._metrics,
-            verify=verify,
-            progress_timeout=self.progress_timeout,
-            begun=self._begun,
-        )
+        async with AsyncExitStack() as resources:
+            return await _open(
+                fragment,
+                offset,
+                url,
+                transport,
+                resources,
+                metrics=self._metrics,
+                verify=verify,
+                progress_timeout=self.progress_timeout,
+                begun=self._begun,
+            )
 
     def _begun(self, stream: FragmentStream) -> None:
         self._streams.add(stream)
@@ -202,11 +201,11 @@ async def _open(
     offset: int,
     url: str,
     transport: FragmentFetcher,
+    resources: AsyncExitStack,
     *,
     metrics: Metrics,
     verify: bool,
     progress_timeout: float,
-    owned: HTTPFragmentFetcher | None = None,
     begun: Callable[[FragmentStream], None] | None = None,
 ) -> FragmentReader:
     if not fragment.begin <= offset <= fragment.end:
@@ -215,21 +214,13 @@ async def _open(
         )
     requested = request_headers(fragment, offset, verify=verify)
     body = await _fetch(fragment, url, transport, requested, progress_timeout)
-    try:
-        answer = check_answer(
-            fragment,
-            requested,
-            body,
-            url=url,
-            as_stored=isinstance(body, FileBody),
-        )
-        content = FragmentContent(fragment, answer.begin, answer.codec, verify=verify)
-    except BaseException:
-        await body.aclose()
-        raise
+    resources.push_async_callback(body.aclose)
+    answer = check_answer(fragment, requested, body, url=url, as_stored=isinstance(body, FileBody))
+    content = FragmentContent(fragment, answer.begin, answer.codec, verify=verify)
     stream = FragmentStream(
         content,
-        body if owned is None else _OwningBody(body, owned),
+        body,
+        resources.pop_all(),
         url=redacted(url),
         journal=fragment.journal,
         progress_timeout=progress_timeout,
@@ -288,23 +279,3 @@ def _no_transport(url: str) -> pb.ConfigurationError:
         f'no transport for "{redacted(url)}": `file` URLs need a file_root of the client, '
         "$BROKER_FILE_ROOT or install_file_transport()"
     )
-
-
-class _OwningBody:
-    """A body that closes its fetcher too."""
-
-    def __init__(self, body: FragmentBody, fetcher: HTTPFragmentFetcher) -> None:
-        self.status = body.status
-        self.reason = body.reason
-        self.headers = body.headers
-        self._body = body
-        self._fetcher = fetcher
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return aiter(self._body)
-
-    async def aclose(self) -> None:
-        try:
-            await self._body.aclose()
-        finally:
-            await self._fetcher.aclose()

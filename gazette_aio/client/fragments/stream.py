@@ -14,6 +14,7 @@ from gazette_aio.client.rpc.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AsyncExitStack
 
     from gazette_aio.client.fragments.content import FragmentContent
     from gazette_aio.client.fragments.fetcher import FragmentBody
@@ -31,7 +32,8 @@ class FragmentStream(ReadAhead):
 
     Args:
         content: Decompresses raw bytes.
-        body: Source of raw bytes, which the stream owns.
+        body: Source of raw bytes.
+        resources: Closes the body, and what belongs to it, when the stream ends.
         url: URL of the body without its query, for errors.
         journal: Journal of the fragment, for errors.
         progress_timeout: Seconds within which each further byte of the body must arrive.
@@ -41,6 +43,7 @@ class FragmentStream(ReadAhead):
         self,
         content: FragmentContent,
         body: FragmentBody,
+        resources: AsyncExitStack,
         *,
         url: str,
         journal: str,
@@ -53,6 +56,7 @@ class FragmentStream(ReadAhead):
         """Bytes of content that wait to be received."""
         self._content = content
         self._body = body
+        self._resources = resources
         self._progress_timeout = progress_timeout
         self._raw: bytes | memoryview = b""
         self._produced = 0
@@ -130,7 +134,7 @@ class FragmentStream(ReadAhead):
                     await self._produce()
             finally:
                 self._producing = False
-                await self._body.aclose()
+                await self._resources.aclose()
         except asyncio.CancelledError:
             if not self._closing:
                 self._error = pb.TransportError(

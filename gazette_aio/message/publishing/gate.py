@@ -23,8 +23,9 @@ class Gate:
         self.turn_bytes = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none while the gate is closed."""
         self._is_reserved = False
-        self._closed: asyncio.Future[None] | None = None
-        self._idle: asyncio.Future[None] | None = None
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._idle = asyncio.Event()
         self._inside = 0
 
     async def give_turn(self) -> None:
@@ -32,7 +33,7 @@ class Gate:
 
         Cancellation: safe.
         """
-        if self._closed is None:
+        if self._opened.is_set():
             self.turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
 
@@ -51,8 +52,8 @@ class Gate:
 
         Cancellation: safe.
         """
-        while self._closed is not None:
-            await asyncio.shield(self._closed)
+        while not self._opened.is_set():
+            await self._opened.wait()
 
     async def close(self) -> None:
         """Make publishing wait from now on, and wait until no task is inside.
@@ -60,22 +61,16 @@ class Gate:
         Cancellation: aborts — the gate stays closed.
         """
         self.turn_bytes = 0
-        loop = asyncio.get_running_loop()
-        self._closed = loop.create_future()
+        self._opened.clear()
+        self._idle.clear()
         if self._inside:
-            self._idle = loop.create_future()
-            try:
-                await self._idle
-            finally:
-                self._idle = None
+            await self._idle.wait()
 
     def release(self) -> None:
         """Open the gate, also for a reservation by another transaction. Idempotent."""
         self.turn_bytes = _TURN_BYTES
         self._is_reserved = False
-        closed, self._closed = self._closed, None
-        if closed is not None and not closed.done():
-            closed.set_result(None)
+        self._opened.set()
 
     def __enter__(self) -> None:
         self._inside += 1
@@ -87,5 +82,5 @@ class Gate:
         traceback: TracebackType | None,
     ) -> None:
         self._inside -= 1
-        if self._inside == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        if self._inside == 0:
+            self._idle.set()
