@@ -45,9 +45,9 @@ from gazette_aio.protocol.auth.claims import (
     current_claims,
     with_claims,
 )
+from gazette_aio.protocol.codecs.bounded import Decompressor
 from gazette_aio.protocol.codecs.codec import (
     Compressor,
-    Decompressor,
     compressor,
     decompress_all,
     decompressor,

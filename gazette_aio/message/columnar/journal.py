@@ -13,7 +13,6 @@ from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.message.columnar.replayed import ReplayRecords
 from gazette_aio.message.columnar.uuids import MAX_BAD_ROWS, UuidReader
 from gazette_aio.message.sequencing.columnar import ColumnarSequencer
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.sequencing.plan import NO_ROWS, ReplayFilter
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.message.sequencing.checkpoint import ProducerState
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.message.sequencing.plan import CommitPlan
 
 
@@ -325,4 +324,4 @@ def _join(runs: list[tuple[Region, UuidColumns]]) -> tuple[Region, UuidColumns]:
         stops=np.concatenate([run.stops for run in regions]),
         ends=np.concatenate([run.ends for run in regions]),
     )
-    return region, UuidColumns._make(map(np.concatenate, zip(*parts, strict=True)))
+    return region, parts[0].concat(*parts[1:])

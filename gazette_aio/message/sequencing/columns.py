@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gazette_aio.message.envelopes.envelope import Envelope
 
@@ -40,10 +40,7 @@ class UuidColumns(NamedTuple):
 
     def take(self, indices: Indices) -> UuidColumns:
         """Return the messages at `indices`."""
-        producer, clock, flags, begin, end = self
-        return UuidColumns(
-            producer[indices], clock[indices], flags[indices], begin[indices], end[indices]
-        )
+        return UuidColumns._make([column[indices] for column in self])
 
     def slice(self, start: int, stop: int | None = None) -> UuidColumns:
         """Return the messages from `start` up to `stop`, as views."""
@@ -51,15 +48,9 @@ class UuidColumns(NamedTuple):
         at = slice(start, stop)
         return UuidColumns(producer[at], clock[at], flags[at], begin[at], end[at])
 
-    def concat(self, other: UuidColumns) -> UuidColumns:
-        """Return these messages, followed by those of `other`."""
-        return UuidColumns(
-            np.concatenate((self.producer, other.producer)),
-            np.concatenate((self.clock, other.clock)),
-            np.concatenate((self.flags, other.flags)),
-            np.concatenate((self.begin, other.begin)),
-            np.concatenate((self.end, other.end)),
-        )
+    def concat(self, *others: UuidColumns) -> UuidColumns:
+        """Return these messages, followed by those of `others`."""
+        return UuidColumns._make(map(np.concatenate, zip(self, *others, strict=True)))
 
     @classmethod
     def empty(cls) -> UuidColumns:
@@ -98,18 +89,12 @@ class GrowingColumns:
             return more
         room = self._room
         if room is None or room.rows < total:
-            room = self._room = UuidColumns(
-                _extended(self.columns.producer, 2 * total),
-                _extended(self.columns.clock, 2 * total),
-                _extended(self.columns.flags, 2 * total),
-                _extended(self.columns.begin, 2 * total),
-                _extended(self.columns.end, 2 * total),
+            room = self._room = UuidColumns._make(
+                [_extended(column, 2 * total) for column in self.columns]
             )
-        room.producer[held:total] = more.producer
-        room.clock[held:total] = more.clock
-        room.flags[held:total] = more.flags
-        room.begin[held:total] = more.begin
-        room.end[held:total] = more.end
+        columns: Iterable[tuple[NDArray[Any], NDArray[Any]]] = zip(room, more, strict=True)
+        for column, added in columns:
+            column[held:total] = added
         self.columns = room.slice(0, total)
         return self.columns
 

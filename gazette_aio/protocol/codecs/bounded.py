@@ -49,8 +49,8 @@ class Pending:
         return skipped
 
 
-class BoundedDecompressor(abc.ABC):
-    """Base of decompressors: limits output, and raises an error again once it occurred."""
+class Decompressor(abc.ABC):
+    """Decompresses a stream, and bounds its output. After an error, each call raises it again."""
 
     def __init__(self) -> None:
         self._input = Pending()
@@ -61,13 +61,18 @@ class BoundedDecompressor(abc.ABC):
 
     @property
     def needs_input(self) -> bool:
-        """Whether a call without data would return nothing."""
+        """Whether a call without data would return nothing and not raise."""
         return not self._rest and self._failure is None and not self._can_step()
 
     def decompress(
         self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> bytes:
-        """Take all of `data`, and return up to `max_bytes` of content.
+        """Decompress bytes, and return content.
+
+        Args:
+            data: Compressed bytes, all of which are consumed.
+            max_bytes: Greatest number of bytes to return. Call again without data for the rest,
+                until the result is empty.
 
         Raises:
             FragmentError: The stream is damaged, and all content before the damage was returned.
@@ -98,7 +103,7 @@ class BoundedDecompressor(abc.ABC):
         return content[:max_bytes]
 
     def finish(self) -> None:
-        """End the stream.
+        """End the stream, after all content was read.
 
         Raises:
             FragmentError: The stream is damaged or cut short.

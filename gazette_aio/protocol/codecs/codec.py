@@ -20,7 +20,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gazette_aio.protocol._generated.broker_pb2 import CompressionCodec
-from gazette_aio.protocol.codecs.bounded import DEFAULT_MAX_BYTES, BoundedDecompressor
+from gazette_aio.protocol.codecs.bounded import DEFAULT_MAX_BYTES, Decompressor
 from gazette_aio.protocol.codecs.snappy import SnappyCompressor, SnappyDecompressor
 from gazette_aio.protocol.codecs.zstandard import (
     DEFAULT_MAX_WINDOW,
@@ -46,38 +46,6 @@ class Compressor(Protocol):
 
     def finish(self) -> bytes:
         """End the stream, and return the remaining compressed bytes."""
-        ...
-
-
-class Decompressor(Protocol):
-    """Decompresses a stream. After an error, each call raises the error again."""
-
-    def decompress(
-        self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
-    ) -> bytes:
-        """Decompress bytes, and return content.
-
-        Args:
-            data: Compressed bytes, all of which are consumed.
-            max_bytes: Greatest number of bytes to return. Call again without data for the rest,
-                until the result is empty.
-
-        Raises:
-            FragmentError: The stream is damaged.
-        """
-        ...
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether a call without data would return nothing and not raise."""
-        ...
-
-    def finish(self) -> None:
-        """End the stream, after all content was read.
-
-        Raises:
-            FragmentError: The stream is cut short.
-        """
         ...
 
 
@@ -153,7 +121,7 @@ class _IdentityCompressor:
         return b""
 
 
-class _IdentityDecompressor(BoundedDecompressor):
+class _IdentityDecompressor(Decompressor):
     def decompress(
         self, data: bytes | bytearray | memoryview = b"", *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> bytes:
@@ -182,7 +150,7 @@ class _GzipCompressor:
         return self._stream.flush()
 
 
-class _GzipDecompressor(BoundedDecompressor):
+class _GzipDecompressor(Decompressor):
     """Decodes one or more concatenated members."""
 
     def __init__(self) -> None:

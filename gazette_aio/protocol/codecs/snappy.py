@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gazette_aio.protocol.codecs.bounded import BoundedDecompressor
+from gazette_aio.protocol.codecs.bounded import Decompressor
 from gazette_aio.protocol.errors import FragmentError
 
 _STREAM: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -43,7 +43,7 @@ class SnappyCompressor:
         return framed[begin:]
 
 
-class SnappyDecompressor(BoundedDecompressor):
+class SnappyDecompressor(Decompressor):
     """Decodes the framed format, whose chunks of data expand to at most 64 KiB.
 
     This class splits chunks; the library decodes them in groups, and verifies their checksums.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gazette_aio.protocol.codecs.bounded import BoundedDecompressor
+from gazette_aio.protocol.codecs.bounded import Decompressor
 from gazette_aio.protocol.errors import FragmentError
 
 DEFAULT_MAX_WINDOW: Final = 32 << 20
@@ -34,7 +34,7 @@ class ZstandardCompressor:
         return self._stream.flush()
 
 
-class ZstandardDecompressor(BoundedDecompressor):
+class ZstandardDecompressor(Decompressor):
     """Decodes one or more frames, as many blocks at a time as fit the output's limit.
 
     A block expands to at most 128 KiB. Content of blocks decoded together with a damaged block is

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.sequencing.columns import UuidColumns
@@ -101,11 +99,11 @@ class _Scanner:
 
     def scan(self, pieces: Pieces) -> UuidColumns:
         """Return the UUIDs of the messages which end in the next content."""
-        found = [UuidColumns.empty()]
+        found: list[UuidColumns] = []
         for region in split_regions(self._splitter, pieces):
             self._read(region, found)
         # Bad records cut the content into small parts, and processing a part has a cost.
-        return UuidColumns._make(map(np.concatenate, zip(*found, strict=True)))
+        return UuidColumns.empty().concat(*found)
 
     def _read(self, region: Region, found: list[UuidColumns]) -> None:
         while region.rows:

@@ -17,6 +17,7 @@ from gazette_aio.message.framing.regions.region import (
     ChunkSplitter,
     Indices,
     Region,
+    Run,
     join,
 )
 
@@ -132,19 +133,11 @@ class FixedSplitter(ChunkSplitter):
         check_fixed_end(self._pieces, self._size, self._needed, self._base)
 
 
-class _FixedRun:
-    """Complete fixed frames of `data`, which are cut into regions."""
-
+class _FixedRun(Run):
     def __init__(self, data: bytes, origin: int, start: int, ends: Indices) -> None:
-        self._data = data
-        self._origin = origin  # Offset of `data` in the journal.
-        self._start = start
+        super().__init__(data, origin, start)
         self._ends = ends  # Of frames, as indices of `data`.
         self._index = 0
-
-    @property
-    def begin(self) -> int:
-        return self._origin + self._start
 
     @property
     def done(self) -> bool:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gazette_aio.message.framing.ndjson import line_too_large
-from gazette_aio.message.framing.regions.region import MAX_ROWS, ChunkSplitter, Indices, Region
+from gazette_aio.message.framing.regions.region import (
+    MAX_ROWS,
+    ChunkSplitter,
+    Indices,
+    Region,
+    Run,
+)
 from gazette_aio.protocol.errors import UnexpectedEOFError
 
 _LINES_PER_SCAN = 64
@@ -57,19 +63,11 @@ class LineSplitter(ChunkSplitter):
             raise UnexpectedEOFError("unexpected EOF", offset=self._base)
 
 
-class _LineRun:
-    """Complete lines: `data` from `start` up to `stop`, which are cut into regions."""
-
+class _LineRun(Run):
     def __init__(self, data: bytes, origin: int, stop: int, max_frame_bytes: int) -> None:
-        self._data = data
-        self._origin = origin  # Offset of `data` in the journal.
-        self._start = 0
+        super().__init__(data, origin)
         self._stop = stop
         self._max = max_frame_bytes
-
-    @property
-    def begin(self) -> int:
-        return self._origin + self._start
 
     @property
     def done(self) -> bool:

@@ -100,22 +100,33 @@ class RegionSplitter(Protocol):
         ...
 
 
-class Run(Protocol):
-    """Complete frames, which are cut into regions."""
+class Run(abc.ABC):
+    """Complete frames of `data`, which are cut into regions.
+
+    Args:
+        data: Content with the frames.
+        origin: Offset of the content in the journal.
+        start: Index of the first frame in the content.
+    """
+
+    def __init__(self, data: bytes, origin: int, start: int = 0) -> None:
+        self._data = data
+        self._origin = origin
+        self._start = start
 
     @property
     def begin(self) -> int:
         """Offset of the next frame."""
-        ...
+        return self._origin + self._start
 
     @property
+    @abc.abstractmethod
     def done(self) -> bool:
         """Whether no frame is left."""
-        ...
 
+    @abc.abstractmethod
     def cut(self, limit_bytes: int) -> Region:
         """Return the next frames, or raise the error of one."""
-        ...
 
 
 class ChunkSplitter(abc.ABC):
