@@ -44,3 +44,8 @@ PROTOBUF_FIELDS: dict[str, dict[str, str]] = {
         "content_checksum": "raw content of writes is checked, which no other checksum covers"
     }
 }
+
+# Tokens of auth.json which Gazette accepts and verification here refuses, by their notes.
+REFUSED_TOKENS: dict[str, str] = {
+    'payload {"cap":8,"exp":"EXP"}': "times of tokens are numbers, as RFC 7519 demands"
+}

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.auth.claims import Capability, Claims, check_capability
 from gazette_aio.protocol.auth.jwt import Base64Error, decode_standard, decode_token, encode_token
-from gazette_aio.protocol.errors import AuthorizationError, ConfigurationError
+from gazette_aio.protocol.auth.payload import malformed
+from gazette_aio.protocol.errors import AuthorizationError, ConfigurationError, ValidationError
+from gazette_aio.protocol.labels import validate_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,10 @@ CACHED_TOKENS: Final = 1024
 
 _BEARER: Final = "Bearer "
 _ALLOWS_MISSING: Final = "AA=="
+
+_SELECTOR: Final = frozenset({"include", "exclude"})
+_LABEL_SET: Final = frozenset({"labels"})
+_LABEL: Final = frozenset({"name", "value", "prefix"})
 
 
 class Authorizer(Protocol):
@@ -236,11 +242,13 @@ def _labels_payload(labels: pb.LabelSet) -> list[dict[str, Any]] | None:
 
 
 def _claims(payload: Payload) -> Claims:
-    selector = payload.nested("sel")
+    # A part of a selector that is misspelled or means nothing must not widen what it selects.
+    selector = payload.nested("sel", _SELECTOR)
     return Claims(
         capability=Capability(payload.unsigned32("cap")),
         selector=pb.LabelSelector(
-            include=_labels(selector.nested("include")), exclude=_labels(selector.nested("exclude"))
+            include=_labels(selector.nested("include", _LABEL_SET)),
+            exclude=_labels(selector.nested("exclude", _LABEL_SET)),
         ),
         expires_at=payload.seconds("exp"),
         issued_at=payload.seconds("iat"),
@@ -253,8 +261,14 @@ def _claims(payload: Payload) -> Claims:
 
 
 def _labels(payload: Payload) -> pb.LabelSet | None:
-    labels = [
-        pb.Label(name=label.text("name"), value=label.text("value"), prefix=label.flag("prefix"))
-        for label in payload.objects("labels")
-    ]
+    labels: list[pb.Label] = []
+    for each in payload.objects("labels", _LABEL):
+        label = pb.Label(
+            name=each.text("name"), value=each.text("value"), prefix=each.flag("prefix")
+        )
+        try:
+            validate_label(label, allow_prefix=True)
+        except ValidationError:
+            raise malformed("could not JSON decode claim: invalid label in selector") from None
+        labels.append(label)
     return pb.LabelSet(labels=labels) if labels else None

@@ -12,7 +12,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.protocol.auth.payload import Payload, is_object, malformed, without_surrogates
+from gazette_aio.protocol.auth.payload import (
+    Payload,
+    is_object,
+    malformed,
+    members_of,
+    without_surrogates,
+)
 from gazette_aio.protocol.errors import AuthorizationError
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ _HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
 _HASHES: Final = {"HS256": hashlib.sha256, "HS384": hashlib.sha384}
 _MAX_TOKEN_LENGTH: Final = 64 << 10
 _MAX_ALGORITHM_LENGTH: Final = 64
+_UNSUPPORTED: Final = ("crit", "b64", "zip")
+"""Header parameters that change what a token means, so that ignoring them isn't safe."""
 _OUTSIDE_STANDARD: Final = re.compile(r"[^A-Za-z0-9+/=]")
 _OUTSIDE_URL: Final = re.compile(r"[^A-Za-z0-9_\-]")
 
@@ -94,6 +102,9 @@ def decode_token(token: str, keys: Iterable[bytes]) -> Payload:
     header = _decode_json(parts[0], "header")
     if not is_object(header):
         raise malformed("could not JSON decode header")
+    for name in _UNSUPPORTED:
+        if name in header:
+            raise malformed(f"header parameter {name} is not supported")
     payload = Payload(_decode_json(parts[1], "claim"))
     algorithm = header.get("alg")
     if not isinstance(algorithm, str):
@@ -103,13 +114,15 @@ def decode_token(token: str, keys: Iterable[bytes]) -> Payload:
         name = without_surrogates(algorithm[:_MAX_ALGORITHM_LENGTH])
         raise AuthorizationError(f"token signature is invalid: signing method {name} is invalid")
     try:
-        signature = decode_url(parts[2])
+        decode_url(parts[2])
     except Base64Error as error:
         raise malformed(f"could not base64 decode signature: {error}") from None
     signed = f"{parts[0]}.{parts[1]}".encode("ascii")
-    # Every key is tried, so that the time doesn't reveal which key matched.
+    # Every key is tried, so that the time doesn't reveal which key matched. Texts are compared:
+    # bits of the last character which no byte holds would be free otherwise.
     matches = [
-        hmac.compare_digest(hmac.digest(key, signed, algorithm_hash), signature) for key in keys
+        hmac.compare_digest(_encode_url(hmac.digest(key, signed, algorithm_hash)), parts[2])
+        for key in keys
     ]
     if not any(matches):
         raise AuthorizationError("token signature is invalid: signature is invalid")
@@ -122,10 +135,14 @@ def _not_a_constant(name: str) -> None:
 
 def _decode_json(part: str, what: str) -> Any:
     try:
-        text = decode_url(part).decode("utf-8", "replace")
+        data = decode_url(part)
     except Base64Error as error:
         raise malformed(f"could not base64 decode {what}: {error}") from None
+    if _encode_url(data) != part:
+        raise malformed(f"could not base64 decode {what}: not the canonical text")
     try:
-        return json.loads(text, parse_constant=_not_a_constant)
+        return json.loads(
+            data.decode("utf-8"), parse_constant=_not_a_constant, object_pairs_hook=members_of
+        )
     except (ValueError, RecursionError) as error:
         raise malformed(f"could not JSON decode {what}: {error}") from None

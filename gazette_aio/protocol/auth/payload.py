@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Final, TypeGuard
 
 from gazette_aio.protocol.errors import AuthorizationError
 
 LEEWAY_SECONDS: Final = 5
 """Greatest difference between the clocks of signer and verifier."""
-
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def malformed(reason: str) -> AuthorizationError:
@@ -28,6 +25,19 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
+def members_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object, for `json.loads()`.
+
+    Raises:
+        ValueError: Two members have one name. Parsers disagree about which of them counts.
+    """
+    members = dict(pairs)
+    # Peers ignore the case of names, and so do look-ups.
+    if len({name.casefold() for name in members}) != len(pairs):
+        raise ValueError("an object has two members of one name")
+    return members
+
+
 def without_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can spell but UTF-8 can't."""
     if text.isascii():
@@ -38,16 +48,23 @@ def without_surrogates(text: str) -> str:
 class Payload:
     """Claims of a token, looked up by type and by name; case doesn't matter in names.
 
+    Args:
+        value: The JSON value; null is an empty object.
+        only: Names that the object may have; None allows all.
+
     Raises:
-        AuthorizationError: From every look-up, if the value is of another type.
+        AuthorizationError: The value isn't an object, or has another member. Also from every
+            look-up, if the value is of another type.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, only: frozenset[str] | None = None) -> None:
         if value is None:
             value = {}
         if not is_object(value):
             raise self._error("value", value)
-        self._members = {name.lower(): member for name, member in value.items()}
+        self._members = {name.casefold(): member for name, member in value.items()}
+        if only is not None and not only.issuperset(self._members):
+            raise malformed(f"could not JSON decode claim: expected only {', '.join(sorted(only))}")
 
     @staticmethod
     def _error(name: str, value: object) -> AuthorizationError:
@@ -92,30 +109,30 @@ class Payload:
         return tuple(map(without_surrogates, values))
 
     def seconds(self, name: str) -> int | None:
-        """Return a time in whole Unix seconds, if there is one."""
-        value = self._members.get(name)
-        if value is None:
+        """Return a time in whole Unix seconds, if there is one. A text isn't a time."""
+        if name not in self._members:
             return None
-        if isinstance(value, str) and len(value) < 64 and _NUMBER.fullmatch(value):
-            value = float(value)
+        value = self._members[name]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self._error(name, value)
         if not math.isfinite(value) or abs(value) >= 1 << 62:
             raise self._error(name, value)
         return math.trunc(value)
 
-    def nested(self, name: str) -> Payload:
-        """Return an object, or an empty one."""
-        return Payload(self._members.get(name))
+    def nested(self, name: str, only: frozenset[str]) -> Payload:
+        """Return an object which may have the members `only`, or an empty one."""
+        return Payload(self._members.get(name), only=only)
 
-    def objects(self, name: str) -> list[Payload]:
-        """Return a list of objects, or an empty one."""
+    def objects(self, name: str, only: frozenset[str]) -> list[Payload]:
+        """Return a list of objects with members of `only`, none of them null; or an empty list."""
         value = self._members.get(name)
         if value is None:
             return []
         if not _is_list(value):
             raise self._error(name, value)
-        return [Payload(item) for item in value]
+        if not all(is_object(item) and None not in item.values() for item in value):
+            raise self._error(name, value)
+        return [Payload(item, only=only) for item in value]
 
     def check_times(self, now: float) -> int:
         """Check that the token is valid at `now`, in Unix seconds, and return its expiry.
