@@ -26,7 +26,7 @@ from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.keyspace.space_store import KeySpaceStore
-from gazette_aio.broker.resolver import Resolver
+from gazette_aio.broker.resolver import Resolver, excluding_prefixes
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta
@@ -114,7 +114,7 @@ class BrokerCore:
 
         Cancellation: safe — the directory is unlocked again.
         """
-        verifier = pb.KeyedAuth(options.auth_keys) if options.auth_keys else None
+        verifier = await in_thread(_verifier, options)
         control = control or BrokerControl(ManualClock(follow=options.clock))
         clock = control.clock
         syncs = options.fsync != "off"
@@ -142,6 +142,7 @@ class BrokerCore:
                     files,
                     root.absolute(),
                     file_only=options.file_only,
+                    origins=options.store_origins,
                     sync=syncs,
                     io=io,
                     bulk=bulk,
@@ -193,10 +194,12 @@ class BrokerCore:
         """
         if self._verifier is None:
             return pb.Claims(capability=capability)
+        options = self.runtime.options
         try:
-            return self._verifier.verify(header, capability, self.runtime.options.clock())
+            claims = self._verifier.verify(header, capability, options.clock())
         except pb.AuthorizationError as error:
             raise RpcError(str(error), "UNAUTHENTICATED") from None
+        return excluding_prefixes(claims) if options.claim_checks == "strict" else claims
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:
         """Return the time at which the token of a request expires, None if it has none.
@@ -207,6 +210,11 @@ class BrokerCore:
             return None
         clock = self.runtime.clock
         return Deadline(clock, clock.monotonic() + max(0.0, claims.expires_at - clock()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys, so that all may do all."""
+        return self._verifier is None
 
     async def replica(self, item: JournalItem) -> Replica:
         """Return the opened replica of a journal.
@@ -306,3 +314,19 @@ class BrokerCore:
             if (item := self.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)
         self.replicas.adopt(transaction, removed)
+
+
+def _verifier(options: BrokerOptions) -> pb.Verifier | None:
+    """Return the verifier of the options' keys, None if there are none. Blocks."""
+    keys = options.auth_keys
+    if (path := options.auth_keys_file) is not None:
+        try:
+            keys = path.read_text("ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            text = os_error_text(error) if isinstance(error, OSError) else "not base64"
+            raise pb.ConfigurationError(f"auth_keys_file {path}: {text}") from None
+        try:
+            return pb.KeyedAuth(keys)
+        except pb.ConfigurationError as error:
+            raise pb.ConfigurationError(f"auth_keys_file {path}: {error}") from None
+    return pb.KeyedAuth(keys) if keys else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.replicas import STOPPED
 from gazette_aio.protocol.go.text import quote
 from gazette_aio.protocol.journal import strip_meta
-from gazette_aio.protocol.selector import compile_selector
+from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
+from gazette_aio.protocol.well_known import META_PREFIX
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -143,6 +145,19 @@ def visibility(selector: pb.LabelSelector) -> Callable[[pb.LabelSet], bool] | No
     if not selector.include.labels and not selector.exclude.labels:
         return None
     return compile_selector(selector)
+
+
+def excluding_prefixes(claims: pb.Claims) -> pb.Claims:
+    """Return claims whose selector excludes names by the label `prefix` in all requests.
+
+    Gazette's broker derives this label for listings only, and excludes nothing from others.
+    """
+    selector = claims.selector
+    if all(label.name != META_PREFIX for label in selector.exclude.labels):
+        return claims
+    exclude = with_name_prefixes(selector).exclude
+    selector = pb.LabelSelector(include=selector.include, exclude=exclude)
+    return dataclasses.replace(claims, selector=selector)
 
 
 def _is_visible(item: JournalItem, claims: pb.Claims) -> bool:

@@ -135,7 +135,24 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 )
 @_option("zone", default="local", help="Zone of this broker.")
 @_option("id", help="Name of this broker in its zone. [default: name in the data directory]")
-@_option("auth-keys", metavar="KEYS", help="Base64 keys which verify the tokens of clients.")
+@_option(
+    "store-endpoint",
+    multiple=True,
+    metavar="ORIGIN",
+    help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
+)
+@_option(
+    "auth-keys",
+    metavar="KEYS",
+    help="Base64 keys which verify the tokens of clients; other processes can see options.",
+)
+@_option("auth-keys-file", type=_FILE, help="File of the keys, which other processes can't see.")
+@_option(
+    "claim-checks",
+    type=click.Choice(["strict", "gazette"]),
+    default="strict",
+    help="Whether tokens confine their holders in all requests, or as Gazette's broker does.",
+)
 @_option(
     "max-replication",
     type=click.IntRange(1, 9),

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 MAX_PORT = 65535
+
+# Strict, so that no other parser of URLs takes another host from the same text.
+_HTTP_URL: Final = re.compile(
+    r"(https?)://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(/[a-z0-9._~/-]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+_HTTP_PORTS: Final = {"http": 80, "https": 443}
 
 
 def parse_port(text: str) -> int | Path:
@@ -33,3 +42,21 @@ def url_host(host: str) -> str:
     """Return the host of a URL by which clients reach an address that's listened on."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
     return f"[{shown}]" if ":" in shown else shown
+
+
+def http_origin(url: str, *, bare: bool = False) -> str:
+    """Return the origin of a plain HTTP URL: its scheme, host and port, in one spelling.
+
+    Args:
+        url: URL without user, query, fragment and escapes.
+        bare: Whether the URL must not have a path either.
+
+    Raises:
+        ValueError: If it isn't one.
+    """
+    match = _HTTP_URL.fullmatch(url)
+    if match is None or (bare and match[4] not in (None, "/")):
+        raise ValueError("expected http://host:port or https://host:port")
+    scheme = match[1].lower()
+    port = int(match[3]) if match[3] else _HTTP_PORTS[scheme]
+    return f"{scheme}://{match[2].lower()}:{port}"

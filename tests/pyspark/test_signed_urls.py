@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import urllib.request
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -18,7 +20,7 @@ EXPECTED = [0, 1, 10, 11, 20, 21, 99]
 
 
 @pytest.fixture(scope="module")
-def store(spark):
+def store(spark: Any) -> Iterator[str]:
     """URL of a bucket. Only the broker, which is in this process, has its credentials."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -31,12 +33,13 @@ def store(spark):
         host, port = serving.get_host_and_port()
         request = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT", data=b"")
         urllib.request.urlopen(request, timeout=60).close()
-        yield f"s3://bucket/some/?endpoint=http%3A%2F%2F{host}%3A{port}"
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        yield "s3://bucket/some/"
         serving.stop()
 
 
 @pytest.fixture
-def stored(journals, store):
+def stored(journals: Any, store: str) -> Any:
     """A journal of three fragments in the store, and of another which isn't there yet."""
     journals.create("one", stores=[store], codec=pb.CompressionCodec.GZIP)
     for number in range(3):
@@ -46,16 +49,16 @@ def stored(journals, store):
     return journals
 
 
-def read(spark, journals, **options):
+def read(spark: Any, journals: Any, **options: Any) -> Any:
     given = journals.options(fileRoot=None, **options)
     return spark.read.format("talkative").schema("id BIGINT").options(**given).load()
 
 
-def ids(frame):
+def ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.collect())
 
 
-def test_workers_fetch_fragments(spark, stored, told):
+def test_workers_fetch_fragments(spark: Any, stored: Any, told: Any) -> None:
     # All of what the broker itself sends.
     reads = stored.broker.embedded.control.observe("read", journal=stored.name("one"))
     frame = read(spark, stored, io="direct")
@@ -71,7 +74,7 @@ def test_workers_fetch_fragments(spark, stored, told):
         assert "secret-of-tests" not in text
 
 
-def test_a_file_which_is_gone(spark, stored, told):
+def test_a_file_which_is_gone(spark: Any, stored: Any, told: Any) -> None:
     request = pb.FragmentsRequest(journal=stored.name("one"), signatureTTL=Duration(seconds=60))
     listed = stored.broker.run(stored.broker.client.list_fragments(request)).fragments
     assert "X-Amz-Signature=" in listed[1].signed_url
@@ -82,7 +85,7 @@ def test_a_file_which_is_gone(spark, stored, told):
     begin, end = listed[1].spec.begin, listed[1].spec.end
     with pytest.raises(PythonException) as raised:
         read(spark, stored, io="direct", fetchTimeout="100ms").collect()
-    error = raised.value
+    error: Any = raised.value
     assert f"lost [{begin}, {end}) of journal {stored.name('one')}" in str(error)
     assert "404" in str(error)
     frame = read(spark, stored, io="direct", fetchTimeout="100ms", failOnDataLoss="false")

@@ -11,16 +11,18 @@ from pathlib import Path  # noqa: TC003
 from typing import Literal, TypedDict, get_args
 
 import gazette_aio.protocol as pb
-from gazette_aio.serving.address import MAX_PORT
+from gazette_aio.serving.address import MAX_PORT, http_origin
 from gazette_aio.serving.tls import TLSFiles
 from gazette_aio.serving.unix_socket import check_socket_path
 
 FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
+ClaimChecks = Literal["strict", "gazette"]
 
 PATH_OPTIONS = (
     "data_dir",
     "file_root",
+    "auth_keys_file",
     "socket",
     "server_cert_file",
     "server_cert_key_file",
@@ -66,8 +68,14 @@ class BrokerOptions:
     """Local directory of `file://` stores; None is `fragments` within the data directory."""
     file_only: bool = False
     """Whether stores of all schemes are kept below the file root."""
+    store_endpoint: Sequence[str] = ()
+    """Origins of the S3 servers which stores may name by their argument `endpoint`."""
     auth_keys: str | None = field(default=None, repr=False)
     """Base64 keys, separated by commas or blanks, which tokens of clients are checked against."""
+    auth_keys_file: Path | None = None
+    """File of the keys, in place of `auth_keys`; read when the broker starts."""
+    claim_checks: ClaimChecks = "strict"
+    """Whether tokens confine their holders in Apply and health checks, or as Gazette's do."""
     assign_delay: float = 0.0
     """How long a new journal is left without a broker, as clusters do for a moment."""
     nested_journals: NestedJournals = "separate"
@@ -106,10 +114,17 @@ class BrokerOptions:
             raise pb.ConfigurationError(
                 f"nested_journals must be separate or shared (not {self.nested_journals})"
             )
+        if self.claim_checks not in get_args(ClaimChecks):
+            raise pb.ConfigurationError(
+                f"claim_checks must be strict or gazette (not {self.claim_checks})"
+            )
+        if self.auth_keys and self.auth_keys_file is not None:
+            raise pb.ConfigurationError("auth_keys and auth_keys_file can't both be given")
         if self.max_replication < 1:
             raise pb.ConfigurationError("max_replication must be at least 1")
         if isinstance(self.allow_origin, str):
             raise pb.ConfigurationError("allow_origin must be several origins, not a string")
+        _ = self.store_origins
         if self.chunk_size < 1:
             raise pb.ConfigurationError("chunk_size must be at least 1")
         _ = self.tls_files
@@ -123,6 +138,16 @@ class BrokerOptions:
                 f"watch_delay must not be negative (not {self.watch_delay})"
             )
         _check_identity(self)
+
+    @property
+    def store_origins(self) -> frozenset[str]:
+        """Origins of `store_endpoint`, in one spelling."""
+        if isinstance(self.store_endpoint, str):
+            raise pb.ConfigurationError("store_endpoint must be several origins, not a string")
+        try:
+            return frozenset(http_origin(each, bare=True) for each in self.store_endpoint)
+        except ValueError as error:
+            raise pb.ConfigurationError(f"store_endpoint: {error}") from None
 
     @property
     def tls_files(self) -> TLSFiles:
@@ -153,7 +178,10 @@ class BrokerKeywords(TypedDict, total=False):
     suffix: str | None
     file_root: str | os.PathLike[str] | None
     file_only: bool
+    store_endpoint: Sequence[str]
     auth_keys: str | None
+    auth_keys_file: str | os.PathLike[str] | None
+    claim_checks: ClaimChecks
     assign_delay: float
     nested_journals: NestedJournals
     max_replication: int

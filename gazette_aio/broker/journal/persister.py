@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.journal.life import JournalLife
+    from gazette_aio.broker.keyspace.keyspace import KeySpace
     from gazette_aio.broker.runtime import Runtime
     from gazette_aio.broker.stores import FragmentStore
 
@@ -38,8 +39,11 @@ _MAX_POSTFIX_LENGTH = 512
 class Persister:
     """Complete fragments of a journal, oldest first, which are to be written to its store."""
 
-    def __init__(self, runtime: Runtime, life: JournalLife, index: FragmentIndex) -> None:
+    def __init__(
+        self, runtime: Runtime, space: KeySpace, life: JournalLife, index: FragmentIndex
+    ) -> None:
         self._runtime = runtime
+        self._space = space
         self._life = life
         self._index = index
         self._complete: list[LocalFragment] = []
@@ -129,6 +133,8 @@ class Persister:
                 spec=spec,
             )
             _check_postfix(fragment.path_postfix)
+            if self._runtime.options.nested_journals == "separate":
+                _check_nested(self._space, self._life.name, fragment.path_postfix)
         path = pb.content_path(fragment)
         # Invariant: the thread has a descriptor of its own, as it may go on when nobody waits for
         # it any more, and must not read from another file which the number was given to.
@@ -157,6 +163,18 @@ def _check_postfix(postfix: str) -> None:
         raise pb.StoreError(f"rendered path postfix: {error}") from None
     if postfix == ".." or postfix.startswith("../"):
         raise pb.StoreError(f"rendered path postfix leads out of the journal ({postfix})")
+
+
+def _check_nested(space: KeySpace, journal: str, postfix: str) -> None:
+    """Raise StoreError if a postfix leads into the directory of another journal.
+
+    Appends choose registers, by which a template may render any postfix.
+    """
+    directory = journal
+    for part in postfix.split("/") if postfix else ():
+        directory = f"{directory}/{part}"
+        if space.get(directory) is not None:
+            raise pb.StoreError(f"rendered path postfix leads into journal {directory}")
 
 
 def _write(

@@ -42,7 +42,7 @@ class Replica:
     ) -> None:
         self.life = JournalLife(item, directory)
         self.index = FragmentIndex()
-        self.persister = Persister(runtime, self.life, self.index)
+        self.persister = Persister(runtime, space, self.life, self.index)
         self.head = WriteHead(runtime, self.life, self.index, self.persister)
         self.listing = StoreListing(runtime, space, self.life, self.index, is_listed=is_listed)
         self._runtime = runtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -47,8 +47,17 @@ class KeySpaceStore:
     def __repr__(self) -> str:
         return f"<KeySpaceStore {self.space!r} {self._log!r}>"
 
-    async def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> bool:
+    async def apply(
+        self,
+        changes: Sequence[pb.ApplyRequest.Change],
+        admit: Callable[[], Awaitable[None]] | None = None,
+    ) -> bool:
         """Apply valid changes, all or none; return whether they were applied.
+
+        Args:
+            changes: The changes.
+            admit: Raises if the changes aren't permitted. The key space doesn't change between
+                this call and the changes.
 
         Raises:
             TransactionError: If they're malformed.
@@ -57,6 +66,8 @@ class KeySpaceStore:
         Cancellation: safe — the changes may have been applied.
         """
         async with self._lock:
+            if admit is not None:
+                await admit()
             transaction = self.space.decide(changes)
             if transaction is None:
                 return False

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.keyspace.keyspace import TransactionError
+from gazette_aio.broker.keyspace.keyspace import MAX_CHANGES, TransactionError
 from gazette_aio.broker.resolver import visibility
+from gazette_aio.broker.service.claim_rules import (
+    Directories,
+    Refusal,
+    added_stores,
+    refusal_of_change,
+)
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.broker.core import BrokerCore
 
+_SLICE_JOURNALS = 32
 _INLINE_BYTES = 8 << 10
 """Longest change which is validated by the event loop itself."""
 
@@ -36,14 +44,18 @@ async def serve_apply(
         else:
             _validate(index, change)
         await turns.rest()
+    admit = None
     if (visible := visibility(claims.selector)) is not None:
-        for change in request.changes:
-            _authorize(change, visible)
-            await turns.rest()
+        if core.runtime.options.claim_checks == "strict":
+            admit = functools.partial(_admit, core, request.changes, visible)
+        else:
+            for change in request.changes:
+                _authorize(change, visible)
+                await turns.rest()
     if (until := core.token_end(claims)) is not None and until.has_passed:
         raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
     try:
-        applied = await core.space_store.apply(request.changes)
+        applied = await core.space_store.apply(request.changes, admit)
     except TransactionError as error:
         raise RpcError(str(error)) from None
     status = pb.Status.OK if applied else pb.Status.ETCD_TRANSACTION_FAILED
@@ -59,8 +71,35 @@ def _validate(index: int, change: pb.ApplyRequest.Change) -> None:
         raise RpcError(str(pb.ValidationError(error.text, context))) from None
 
 
+async def _admit(
+    core: BrokerCore,
+    changes: Sequence[pb.ApplyRequest.Change],
+    visible: Callable[[pb.LabelSet], bool],
+) -> None:
+    """Refuse changes which the claim rules don't permit to a confined token.
+
+    Nothing else may change the key space meanwhile.
+    """
+    space = core.space
+    directories = Directories(file_only=core.runtime.options.file_only)
+    turns = Turns()
+    for change in changes[:MAX_CHANGES]:  # More are refused anyway.
+        spec = change.upsert
+        item = space.get(spec.name if change.HasField("upsert") else change.delete)
+        if (refusal := refusal_of_change(change, item, visible)) is not None:
+            raise RpcError(str(refusal), "UNAUTHENTICATED")
+        directories.add(spec.name, added_stores(spec, item))
+        await turns.rest()
+    for number, other in enumerate(space if directories else ()):
+        if number % _SLICE_JOURNALS == 0:
+            await turns.rest()
+        if (name := directories.meets(other)) and not visible(other.labels):
+            text = "its files may be those of other journals, by its stores"
+            raise RpcError(str(Refusal(name, text)), "UNAUTHENTICATED")
+
+
 def _authorize(change: pb.ApplyRequest.Change, visible: Callable[[pb.LabelSet], bool]) -> None:
-    # A deleted journal is matched by its name alone: its labels aren't part of the request.
+    # As Gazette's broker, which matches a deleted journal by its name alone.
     spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
     if not visible(pb.label_set_ext(spec)):
         raise RpcError(f"not authorized to {spec.name}", "UNAUTHENTICATED")

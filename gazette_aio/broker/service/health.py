@@ -5,24 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
+from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.common import validated
+from gazette_aio.protocol.auth.claims import check_capability
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
+_SLICE_JOURNALS = 32
+
 
 async def serve_health(
-    core: BrokerCore, _claims: pb.Claims, request: pb.FragmentStoreHealthRequest
+    core: BrokerCore, claims: pb.Claims, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
     """Return the health of a store.
 
     Raises:
-        RpcError: If the request is invalid.
+        RpcError: If the request is invalid or not authorized.
 
     Cancellation: safe.
     """
     validated(request)
-    handle = core.runtime.stores.visit(request.fragment_store)
+    url = request.fragment_store
+    strict = not core.is_open and core.runtime.options.claim_checks == "strict"
+    if strict and not await _is_named(core, claims, url):
+        _authorize(claims, url)
+    handle = core.runtime.stores.visit(url)
     problem = await handle.check()
     if not problem and request.check_delete:
         problem = await handle.probe_delete(request.check_delete_prefix)
@@ -30,3 +40,31 @@ async def serve_health(
     return pb.FragmentStoreHealthResponse(
         status=status, header=core.headers.unrouted(), store_health_error=problem
     )
+
+
+async def _is_named(core: BrokerCore, claims: pb.Claims, url: str) -> bool:
+    """Return whether a journal which the claims match has the store."""
+    visible = visibility(claims.selector)
+    turns = Turns()
+    for number, item in enumerate(core.space.prefixed("")):
+        if number % _SLICE_JOURNALS == 0:
+            await turns.rest()
+        if url in item.spec.fragment.stores and (visible is None or visible(item.labels)):
+            return True
+    return False
+
+
+def _authorize(claims: pb.Claims, url: str) -> None:
+    """Raise RpcError unless the claims permit a store of their holder's choice.
+
+    The broker sends requests there with credentials of its own, and writes files.
+    """
+    try:
+        check_capability(claims.capability, pb.Capability.APPLY)
+    except pb.AuthorizationError as error:
+        text = f"{error}, for a store that no permitted journal has"
+        raise RpcError(text, "UNAUTHENTICATED") from None
+    rewrites = bool(pb.parse_fragment_store(url).arguments.get("find"))
+    if rewrites and visibility(claims.selector) is not None:
+        text = "not authorized to a store that rewrites paths, by a token with a selector"
+        raise RpcError(text, "UNAUTHENTICATED")

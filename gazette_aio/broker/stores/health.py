@@ -20,6 +20,8 @@ _PROBE_NAME = ".gazette-delete-probe"
 
 def check_store(store: FragmentStore) -> str:
     """Write, read and list a file of a store; return what failed, or an empty text."""
+    if not _keeps_name(store, _CHECK_PATH):
+        return "health check would be written to another file, by the store's argument find"
     step = "PUT"
     try:
         store.put(_CHECK_PATH, (_CHECK_CONTENT,))
@@ -27,7 +29,7 @@ def check_store(store: FragmentStore) -> str:
         with contextlib.closing(store.open(_CHECK_PATH)) as file:
             content = file.read(len(_CHECK_CONTENT) + 1)
         if content != _CHECK_CONTENT:
-            return f"health check content mismatch: {_mismatch(content)}"
+            return "health check content mismatch"
         step = "LIST"
         directory, _, name = _CHECK_PATH.rpartition("/")
         if name not in (listed.path for listed in store.list(directory + "/")):
@@ -42,6 +44,8 @@ def check_store(store: FragmentStore) -> str:
 def probe_delete(store: FragmentStore, prefix: str) -> str:
     """Write and remove a file below `prefix`; return what failed, or an empty text."""
     path = prefix + _PROBE_NAME
+    if not _keeps_name(store, path):
+        return "delete-probe would remove another file, by the store's argument find"
     step = "PUT"
     try:
         store.put(path, (b"delete-probe\n",))
@@ -56,19 +60,24 @@ def _text(error: Exception) -> str:
     return os_error_text(error) if isinstance(error, OSError) else str(error)
 
 
-def _mismatch(content: bytes) -> str:
-    got, want = (repr(part)[1:].replace("'", '"') for part in (content, _CHECK_CONTENT))
-    return f"got {got}, want {want}"
+def _keeps_name(store: FragmentStore, path: str) -> bool:
+    """Return whether a file keeps its name, which is no fragment's, when the store rewrites it."""
+    try:
+        key = pb.parse_fragment_store(store.url).object_key(path)
+    except pb.ValidationError:
+        return True  # The operation itself fails, and says why.
+    return key.rpartition("/")[2] == path.rpartition("/")[2]
 
 
 def _check_url(url: str) -> str:
     """Fetch the file of a check as clients do; return what failed, or an empty text."""
     import http.client  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415
-    import urllib.request  # noqa: PLC0415
+
+    from gazette_aio.broker.stores.direct_http import open_url  # noqa: PLC0415
 
     try:
-        with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_SECONDS) as response:  # noqa: S310
+        with open_url(url, _FETCH_TIMEOUT_SECONDS) as response:
             content = response.read(len(_CHECK_CONTENT) + 1)
     except urllib.error.HTTPError as error:
         error.close()
@@ -79,5 +88,5 @@ def _check_url(url: str) -> str:
         text = os_error_text(cause) if isinstance(cause, OSError) else type(error).__name__
         return f"health check fetch failed: {text}"
     if content != _CHECK_CONTENT:
-        return f"health check fetch content mismatch: {_mismatch(content)}"
+        return "health check fetch content mismatch"
     return ""

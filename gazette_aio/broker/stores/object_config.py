@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
+from gazette_aio.serving.address import http_origin
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -40,13 +41,24 @@ _UNSUPPORTED = {
     "acl": "set the bucket's object ownership instead",
     "profile": "credentials come from the environment",
 }
+# What becomes a part of the host or the path of requests, and mustn't lead them elsewhere.
+_NAMES = {
+    "bucket": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII),
+    "region": re.compile(r"[A-Za-z0-9-]+", re.ASCII),
+    "container": re.compile(r"[A-Za-z0-9$][A-Za-z0-9-]*", re.ASCII),
+    "account": re.compile(r"[A-Za-z0-9]+", re.ASCII),
+    "tenant": re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII),
+}
 _S3_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 _MAX_ERROR_CHARS = 400
 _MIN_SECRET_CHARS = 8
-_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|MASTER_KEY|SAS_KEY")
+_SECRET_NAME = re.compile(
+    r"SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|MASTER_KEY|SAS_KEY|CREDENTIALS|_FILE$"
+)
 _URL = re.compile(r"(https?://)(?:[^\s/?#@]*@)?([^\s?#]*)[?#]?\S*")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
+_STATUS = re.compile(r"(status code: \d{3}[\w ]*)")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>|\"message\":\s*\"([^\"]*)\"")
 
 
@@ -63,6 +75,45 @@ def check_arguments(parsed: pb.FragmentStoreURL) -> None:
     for name, reason in _UNSUPPORTED.items():
         if parsed.arguments.get(name):
             raise pb.StoreError(f'store URL argument "{name}" is not supported: {reason}')
+
+
+def check_destination(parsed: pb.FragmentStoreURL, origins: frozenset[str]) -> None:
+    """Check that requests for a store go to its provider, or to an allowed server.
+
+    Requests carry credentials of the broker, and clients choose the URL of the store.
+
+    Args:
+        parsed: URL of the store.
+        origins: Allowed origins of the argument `endpoint`.
+
+    Raises:
+        StoreError: If they'd go elsewhere.
+    """
+    arguments = parsed.arguments
+    if endpoint := arguments.get("endpoint", ""):
+        try:
+            allowed = http_origin(endpoint) in origins
+        except ValueError:
+            allowed = False
+        if not allowed:
+            raise pb.StoreError(
+                'store URL argument "endpoint" is not an origin which the broker allows '
+                "(--store-endpoint)"
+            )
+    names = {"bucket": parsed.host}
+    match parsed.scheme:
+        case "s3":
+            names["region"] = arguments.get("region", "") or "none"
+        case "azure":
+            names = {"container": parsed.host}
+        case "azure-ad":
+            account, container, *_ = parsed.path[1:].split("/")
+            names = {"tenant": parsed.host, "account": account, "container": container}
+        case _:
+            pass
+    for kind, name in names.items():
+        if not _NAMES[kind].fullmatch(name):
+            raise pb.StoreError(f"invalid name of a {kind} in store URL")
 
 
 def check_installed(scheme: str) -> None:
@@ -135,12 +186,14 @@ def error_text(error: Exception) -> str:
     """Return the text of an error of a client, without secrets.
 
     Dropped are queries of URLs, which may hold signatures, bodies of responses but for their code
-    and message, and credentials of the environment.
+    and message, and credentials of the environment with the paths of their files.
     """
     text = str(error).strip() or type(error).__name__
     head = text.partition("\n")[0]
     body_at = re.search(r"[<{]", head)
     shown = (head[: body_at.start()] if body_at else head).strip(" :")
+    if (status := _STATUS.search(shown)) is not None:
+        shown = shown[: status.end()]  # What follows is content of the response.
     shown = _URL.sub(r"\1\2", shown)
     parts = [shown[:_MAX_ERROR_CHARS]]
     for pattern in (_CODE, _MESSAGE):

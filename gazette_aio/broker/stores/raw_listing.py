@@ -10,12 +10,12 @@ import datetime as dt
 import http.client
 import os
 import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree as ET
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.stores.direct_http import open_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,8 +105,8 @@ def _page_url(client: S3Store, prefix: str, token: str) -> str:
 
 def _fetch(url: str) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
-            document: bytes = response.read(_MAX_PAGE_BYTES + 1)
+        with open_url(url, _TIMEOUT_SECONDS) as response:
+            document = response.read(_MAX_PAGE_BYTES + 1)
     # Texts of these errors mustn't have the URL, which is signed.
     except urllib.error.HTTPError as error:
         error.close()

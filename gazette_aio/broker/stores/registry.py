@@ -40,6 +40,7 @@ class StoreRegistry:
     Args:
         root: File root of `file://` stores.
         file_only: Whether stores of all schemes are kept below the root.
+        origins: Origins which stores may name by their argument `endpoint`.
         sync: Whether persisted files are made durable.
         io: Threads for checks of local stores.
         bulk: Threads for operations on local stores.
@@ -53,6 +54,7 @@ class StoreRegistry:
         root: Path,
         *,
         file_only: bool,
+        origins: frozenset[str],
         sync: bool,
         io: Workers,
         bulk: Workers,
@@ -63,6 +65,7 @@ class StoreRegistry:
         self._files = files
         self._root = root
         self._file_only = file_only
+        self._origins = origins
         self._sync = sync
         self._io = io
         self._bulk = bulk
@@ -124,10 +127,11 @@ class StoreRegistry:
         problem = ""
         is_remote = False
         try:
-            scheme = pb.parse_fragment_store(url).scheme
-            is_remote = scheme != "file" and not self._file_only
+            parsed = pb.parse_fragment_store(url)
+            is_remote = parsed.scheme != "file" and not self._file_only
             if is_remote:
-                object_config.check_installed(scheme)
+                object_config.check_destination(parsed, self._origins)
+                object_config.check_installed(parsed.scheme)
                 store = ObjectFragmentStore(url, self._open_client or object_config.open_client)
             else:
                 store = FileFragmentStore(self._files, self._root, url, sync=self._sync)

@@ -451,8 +451,12 @@ async def test_a_silent_store_keeps_no_other_from_its_own(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(100)
-        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
-        async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = f"s3://bucket/?endpoint={endpoint}"
+        async with (
+            new_broker(tmp_path, store_endpoint=[endpoint]) as broker,
+            calling(broker.endpoint) as caller,
+        ):
             for number in range(24):
                 name = f"test/{number:02}"
                 await caller.create(journal_spec(name))

@@ -21,14 +21,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import grpc.aio
 import obstore
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker import BrokerOptions, EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
-from gazette_aio.broker.stores import ObjectFragmentStore, object_config, raw_listing
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.stores import (
+    FileFragmentStore,
+    ObjectFragmentStore,
+    object_config,
+    raw_listing,
+)
+from gazette_aio.broker.stores.health import check_store
 from gazette_aio.broker.stores.raw_listing import parse_page
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
@@ -126,7 +135,13 @@ class Bucket:
         return S3Store(self.name, endpoint=self.endpoint, client_options={"allow_http": True})
 
     def keys(self) -> list[str]:
-        return [meta["path"] for chunk in obstore.list(self.client()) for meta in chunk]
+        return [meta["path"] for chunk in listed_of(self.client()) for meta in chunk]
+
+
+def listed_of(client: Any) -> Any:
+    """Return all objects of a bucket. Its stubs have a form of results which isn't installed."""
+    listing: Any = vars(obstore)["list"]
+    return listing(client)
 
 
 def content_of(codec: int, size: int = 10_000) -> bytes:
@@ -163,7 +178,10 @@ async def check_each_codec(caller: Caller, store: str) -> None:
 
 async def test_a_bucket_is_written_and_served(tmp_path: Path, bucket: Bucket) -> None:
     store = bucket.url("some/prefix/")
-    async with new_broker(tmp_path / "one") as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path / "one", store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await write_each_codec(broker, caller, store)
         await check_each_codec(caller, store)
     keys = bucket.keys()
@@ -173,7 +191,10 @@ async def test_a_bucket_is_written_and_served(tmp_path: Path, bucket: Bucket) ->
     assert headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(data) == content_of(OFFLOAD)
     # Another broker, which has nothing but the bucket.
-    async with new_broker(tmp_path / "two") as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path / "two", store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         for codec in CODECS:
             spec = journal_spec(f"codec/{codec}", stores=[store], compression_codec=codec)
             await caller.create(spec)
@@ -183,7 +204,10 @@ async def test_a_bucket_is_written_and_served(tmp_path: Path, bucket: Bucket) ->
 
 async def test_long_fragments_are_written_in_parts(tmp_path: Path, bucket: Bucket) -> None:
     content = os.urandom(1 << 20) * 19
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec(stores=[bucket.url()]))
         await caller.commit(content)
         await broker.flush("test/journal")
@@ -200,16 +224,23 @@ async def test_signed_urls_can_be_fetched(
     tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec(stores=[bucket.url("a%20b/")]))
         await caller.commit(b"content")
         await broker.flush("test/journal")
-        request = pb.FragmentsRequest(journal="test/journal", signatureTTL={"seconds": 77})
+        request = pb.FragmentsRequest(journal="test/journal", signatureTTL=Duration(seconds=77))
         response = await caller.fragments_call(request)
         (fragment,) = response.fragments
         read = caller.read_call(pb.ReadRequest(journal="test/journal", do_not_proxy=True))
         (metadata,) = [message async for message in read]
-        for url, seconds in ((fragment.signed_url, "77"), (metadata.fragment_url, "60")):
+        urls: list[tuple[str, str]] = [
+            (fragment.signed_url, "77"),
+            (metadata.fragment_url, "60"),
+        ]
+        for url, seconds in urls:
             assert parse_qs(urlsplit(url).query)["X-Amz-Expires"] == [seconds]
             fetched = await asyncio.to_thread(urllib.request.urlopen, url, timeout=30)
             with fetched:
@@ -231,7 +262,10 @@ async def test_arguments_are_applied(tmp_path: Path, bucket: Bucket) -> None:
         "replace": "found/",
     }
     store = bucket.url("p/", **arguments)
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec(stores=[store]))
         await caller.commit(b"content")
         await broker.flush("test/journal")
@@ -251,7 +285,10 @@ async def test_arguments_are_applied(tmp_path: Path, bucket: Bucket) -> None:
 async def test_several_stores_are_one_journal(tmp_path: Path, bucket: Bucket, s3: str) -> None:
     second = Bucket(s3).url("second/")
     first = bucket.url("first/")
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         written = b""
         for number, stores in enumerate(([first], [second, first], ["file:///", first, second])):
             await caller.create(journal_spec(stores=stores))
@@ -276,7 +313,10 @@ async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> 
     bucket.request("PUT", f"test/journal/date=1/{name}", content)
     bucket.request("PUT", f"test/journal-2/{name.replace('.raw', '.gz')}", b"-")
     bucket.request("PUT", f"test/journal/nested/{name.replace('0', '1', 1)}", b"-")
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(
             journal_spec("test/journal/nested", stores=[bucket.url()]),
             journal_spec(stores=[bucket.url()]),
@@ -294,7 +334,7 @@ async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> 
 async def test_keys_which_cannot_be_parsed_hide_nothing(
     tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written = []
+    written: list[bytes] = []
     for begin in (0, 5):
         content = b"%05d" % begin
         name = f"{begin:016x}-{begin + 5:016x}-{hashlib.sha1(content).hexdigest()}.raw"
@@ -306,7 +346,10 @@ async def test_keys_which_cannot_be_parsed_hide_nothing(
         written.append(content)
     for odd in ("a//b", "/b", "a%01b", "zz%7f", "q/../x", "a%25zz", "date=1%252/x"):
         await asyncio.to_thread(bucket.put_raw, f"in/test/journal/{odd}")
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec(stores=[bucket.url("in/")]))
         await broker.refresh("test/journal")
         await broker.refresh("test/journal")
@@ -378,7 +421,10 @@ async def test_servers_which_list_badly(
 
 
 async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucket: Bucket) -> None:
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec("test/secret", stores=[bucket.url()]))
         await caller.commit(b"secret", "test/secret")
         await broker.flush("test/secret")
@@ -416,7 +462,10 @@ async def health(caller: Caller, store: str, **fields: Any) -> str:
 
 
 async def test_health_of_buckets(tmp_path: Path, bucket: Bucket) -> None:
-    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+    async with (
+        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         store = bucket.url("p/")
         probe = {"check_delete": True, "check_delete_prefix": "sub/"}
         assert await health(caller, store, **probe) == ""
@@ -448,6 +497,158 @@ async def test_arguments_are_checked(caller: Caller, url: str, problem: str) -> 
     assert await health(caller, url) == problem
 
 
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server which nobody may connect to."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(10)
+        listening.setblocking(False)
+        yield listening
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://127.0.0.1:{port}",
+        "http://127.0.0.1:{port}/path",
+        "http://allowed:9000@127.0.0.1:{port}",
+        "http://127.0.0.1:{port}\\@allowed:9000",
+        "http://127.0.0.1:{port}#@allowed:9000",
+        "http://127.0.0.1:{port}?http://allowed:9000",
+        "http://2130706433:{port}",
+        "http://[::ffff:127.0.0.1]:{port}",
+        "http:127.0.0.1:{port}",
+        " http://127.0.0.1:{port}",
+        "http://127.0.0.1:{port}\thttp://allowed:9000",
+        "https://allowed:9000",
+        "http://allowed",
+        "http://allowed:90000",
+        "http://allowed.:9000",
+    ],
+)
+async def test_stores_lead_to_no_server_which_is_not_allowed(
+    tmp_path: Path, listener: socket.socket, endpoint: str
+) -> None:
+    port = listener.getsockname()[1]
+    store = f"s3://bucket/?EndPoint={quote(endpoint.format(port=port), safe='')}"
+    options = {"store_endpoint": ["http://allowed:9000"], "store_wait": 0.1}
+    async with new_broker(tmp_path, **options) as broker, calling(broker.endpoint) as caller:
+        problem = await health(caller, store)
+        assert problem == (
+            'store URL argument "endpoint" is not an origin which the broker allows '
+            "(--store-endpoint)"
+        )
+        assert await refused(caller, store) == problem
+        with pytest.raises(grpc.aio.AioRpcError, match="not an origin"):
+            await caller.fragments()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("s3://bucket/?region=127.0.0.1:{port}%2F", "region"),
+        ("s3://bucket/?region=evil.example%23", "region"),
+        ("s3://bucket/?region=x@127.0.0.1:{port}%2F", "region"),
+        ("s3://127.0.0.1:{port}/", "bucket"),
+        ("s3://a%2523b/", "bucket"),
+        ("gs://a%252Fb/", "bucket"),
+        ("azure://127.0.0.1:{port}/", "container"),
+        ("azure-ad://tenant/127.0.0.1:{port}/container/", "account"),
+        ("azure-ad://tenant/evil.example%23/container/", "account"),
+        ("azure-ad://..%25/account/container/", "tenant"),
+        ("azure-ad://tenant/account/a%3Fb/", "container"),
+    ],
+)
+async def test_names_in_a_store_lead_to_no_other_host(
+    tmp_path: Path, listener: socket.socket, url: str, kind: str
+) -> None:
+    store = url.format(port=listener.getsockname()[1])
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        assert await health(caller, store) == f"invalid name of a {kind} in store URL"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["HTTP://Allowed:9000", "http://allowed:09000", "http://allowed:9000/a/b"]
+)
+def test_spellings_of_an_allowed_origin(endpoint: str) -> None:
+    origins = BrokerOptions(store_endpoint=["http://ALLOWED:9000/"]).store_origins
+    parsed = pb.parse_fragment_store(f"s3://bucket/?endpoint={quote(endpoint, safe='')}")
+    object_config.check_destination(parsed, origins)
+    with pytest.raises(pb.StoreError, match="not an origin"):
+        object_config.check_destination(parsed, frozenset())
+
+
+@pytest.mark.parametrize(
+    "origin", ["", "minio:9000", "http://", "http://a/b", "http://u@a", "http://a?b", "ftp://a"]
+)
+def test_what_is_not_an_origin(origin: str) -> None:
+    with pytest.raises(pb.ConfigurationError, match="store_endpoint: expected http://host:port"):
+        BrokerOptions(store_endpoint=[origin])
+
+
+class _LeadingStore(FileFragmentStore):
+    """A store whose files clients fetch from a server."""
+
+    def __init__(self, root: Path, origin: str) -> None:
+        super().__init__(FileOps(), root, "file:///", sync=False)
+        self._origin = origin
+
+    def sign_get(self, path: str, seconds: float = 60.0) -> str:
+        return f"{self._origin}/{path}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"200 OK\r\nContent-Length: 6\r\n\r\nsecret", "fetch content mismatch"),
+        (b"403 secret\r\nContent-Length: 6\r\n\r\nsecret", "fetch returned status 403"),
+        (b"301 Moved\r\nLocation: {inside}\r\n\r\n", "fetch returned status 301"),
+        (b"302 Found\r\nLocation: {inside}\r\n\r\n", "fetch returned status 302"),
+        (b"303 See Other\r\nLocation: file:///etc/passwd\r\n\r\n", "fetch returned status 303"),
+        (b"307 Temporary\r\nLocation: {inside}\r\n\r\n", "fetch returned status 307"),
+        (b"308 Permanent\r\nLocation: //{inside}\r\n\r\n", "fetch returned status 308"),
+    ],
+)
+async def test_health_checks_follow_no_redirect_and_show_no_content(
+    tmp_path: Path, listener: socket.socket, answer: bytes, problem: str
+) -> None:
+    inside = f"http://127.0.0.1:{listener.getsockname()[1]}/".encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 " + answer.replace(b"{inside}", inside))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        store = _LeadingStore(tmp_path, origin)
+        assert await asyncio.to_thread(check_store, store) == f"health check {problem}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"internal words\nand more", b"internal: words", b"(internal words)"]
+)
+async def test_bodies_of_refusals_are_not_shown(tmp_path: Path, body: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with new_broker(tmp_path, store_endpoint=[origin]) as broker:
+            async with calling(broker.endpoint) as caller:
+                problem = await health(caller, f"s3://bucket/?endpoint={origin}")
+    assert problem.endswith("status code: 404 Not Found")
+    assert "internal" not in problem
+
+
 async def refused(caller: Caller, store: str) -> str:
     await caller.create(journal_spec(stores=[store]))
     async with asyncio.timeout(SOON_SECONDS):
@@ -461,8 +662,9 @@ async def refused(caller: Caller, store: str) -> str:
 async def test_appends_give_up_on_a_store_which_is_down(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        store = f"s3://bucket/?endpoint=http://127.0.0.1:{unused.getsockname()[1]}"
-        async with new_broker(tmp_path, store_wait=0.3) as broker:
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        store = f"s3://bucket/?endpoint={endpoint}"
+        async with new_broker(tmp_path, store_wait=0.3, store_endpoint=[endpoint]) as broker:
             async with calling(broker.endpoint) as caller:
                 await refused(caller, store)
                 assert (await health(caller, store)).startswith("health check PUT failed: ")
@@ -472,8 +674,9 @@ async def test_appends_give_up_on_a_store_which_is_silent(tmp_path: Path) -> Non
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(100)
-        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
-        async with new_broker(tmp_path, store_wait=0.3) as broker:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = f"s3://bucket/?endpoint={endpoint}"
+        async with new_broker(tmp_path, store_wait=0.3, store_endpoint=[endpoint]) as broker:
             async with calling(broker.endpoint) as caller:
                 assert "takes longer than an append may wait" in await refused(caller, store)
                 # Journals of other stores aren't held up by it.
@@ -490,8 +693,9 @@ async def test_a_silent_store_does_not_delay_the_end(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen(100)
         silent.setblocking(False)
-        store = f"s3://bucket/?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
-        broker = new_broker(tmp_path)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = f"s3://bucket/?endpoint={endpoint}"
+        broker = new_broker(tmp_path, store_endpoint=[endpoint])
         await broker.start()
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec(stores=[store]), journal_spec("other"))
@@ -555,7 +759,10 @@ async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
         silent.bind(("127.0.0.1", 0))
         silent.listen(200)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
+        async with (
+            new_broker(tmp_path, clock=clock, store_endpoint=[bucket.endpoint, endpoint]) as broker,
+            calling(broker.endpoint) as caller,
+        ):
             assert await health(caller, bucket.url()) == ""
             await caller.create(journal_spec(stores=[bucket.url()]))
             await caller.commit(b"content")
@@ -601,7 +808,9 @@ async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path)
 async def test_a_store_comes_back(tmp_path: Path, bucket: Bucket) -> None:
     later = f"{bucket.name}-later"
     store = bucket.url().replace(bucket.name, later)
-    async with new_broker(tmp_path, store_wait=0.1, persist_retry=0.01) as broker:
+    async with new_broker(
+        tmp_path, store_wait=0.1, persist_retry=0.01, store_endpoint=[bucket.endpoint]
+    ) as broker:
         async with calling(broker.endpoint) as caller:
 
             async def is_missing() -> bool:
@@ -664,10 +873,10 @@ async def test_other_schemes(tmp_path: Path, url: str, prefix: str) -> None:
             await write_each_codec(broker, caller, url)
             await check_each_codec(caller, url)
             response = await caller.fragments_call(
-                pb.FragmentsRequest(journal="codec/1", signatureTTL={"seconds": 9})
+                pb.FragmentsRequest(journal="codec/1", signatureTTL=Duration(seconds=9))
             )
             assert response.fragments[0].signed_url == ""
-    keys = {meta["path"] for chunk in memory.list() for meta in chunk}
+    keys = {meta["path"] for chunk in listed_of(memory) for meta in chunk}
     assert keys >= {f"{prefix}.test/health-check"}
     assert sum(key.startswith(f"{prefix}codec/") for key in keys) == len(CODECS) == len(keys) - 1
     # One for whoever asks about a store, and one for its journals.
@@ -710,8 +919,9 @@ def test_clients_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = pb.parse_fragment_store("azure-ad://tenant/other/container/prefix/")
     client = object_config.open_client(parsed)
     assert isinstance(client, AzureStore)
-    assert client.config["account_name"] == "other"
-    assert client.config["container_name"] == "container"
+    config: Any = client.config
+    assert config["account_name"] == "other"
+    assert config["container_name"] == "container"
 
 
 def test_clients_of_gcs(monkeypatch: pytest.MonkeyPatch) -> None:

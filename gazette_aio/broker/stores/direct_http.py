@@ -1,0 +1,32 @@
+"""HTTP requests which end where they are sent: redirects aren't followed.
+
+A server of objects would otherwise lead the broker to addresses which only the broker can reach.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import http.client
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        """Return no request, so that a redirect is an HTTPError of its status."""
+
+
+def open_url(url: str, timeout: float) -> http.client.HTTPResponse:
+    """Return the response to a GET of an HTTP URL, a context manager. Blocks.
+
+    Args:
+        url: The URL.
+        timeout: Seconds to wait for each of its parts.
+
+    Raises:
+        HTTPError: If the status isn't one of success; so isn't that of a redirect.
+        OSError, HTTPException: If there's no response.
+    """
+    opener = urllib.request.build_opener(_NoRedirects)
+    return cast("http.client.HTTPResponse", opener.open(url, timeout=timeout))
