@@ -32,6 +32,7 @@ from examples.flights.progress import LineProgress
 from examples.spark_flights import data
 from examples.spark_session import missing, start_session
 from gazette_aio import GazetteError, connect
+from gazette_aio.spark import start_query
 from gazette_aio.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -59,15 +60,14 @@ def compact(spark: SparkSession, brokers: str, output: Path, checkpoint: Path) -
         .option("maxBytesPerTrigger", 256 << 20)
         .load()
     )
-    query = (
+    writer = (
         flights.writeStream.format("parquet")
         .partitionBy(data.AIRPORT)
         .option("path", str(output))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    start_query(writer).awaitTermination()
 
 
 def differences(spark: SparkSession, output: Path, flights: list[Flight]) -> list[str]:

@@ -24,6 +24,7 @@ from pyspark.sql import functions as fn
 
 from examples.spark_flights import data
 from examples.spark_session import start_session
+from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,8 @@ def departures(spark: SparkSession, brokers: str, batch_bytes: int) -> DataFrame
 
 def weather(spark: SparkSession, path: Path) -> DataFrame:
     """Return the kind of weather at each airport and hour."""
-    table = spark.read.csv(str(path), header=True, schema=WEATHER, nullValue="NA")
+    options = {"header": "true", "nullValue": "NA"}
+    table = spark.read.format("csv").options(**options).schema(WEATHER).load(str(path))
     return table.select(
         fn.col("origin").alias("airport"), "time_hour", weather_kind().alias("weather")
     )
@@ -120,13 +122,13 @@ def start(
         if after_batch is not None:
             after_batch(batch)
 
-    return (
+    writer = (
         figures.writeStream.foreachBatch(publish)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
+    return start_query(writer)
 
 
 def main() -> None:

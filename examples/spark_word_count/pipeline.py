@@ -26,6 +26,7 @@ from pyspark.sql import functions as fn
 
 from examples.spark_session import start_session
 from examples.spark_word_count import data
+from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,13 +84,13 @@ def start(frame: DataFrame, brokers: str, checkpoint: Path) -> StreamingQuery:
             .save()
         )
 
-    return (
+    writer = (
         frame.writeStream.foreachBatch(publish)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
+    return start_query(writer)
 
 
 def main() -> None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gazette_aio.spark.sink.committing import recover_sink
     from gazette_aio.spark.source import GazetteDataSource
     from gazette_aio.spark.streaming.lag import lag
+    from gazette_aio.spark.streaming.starting import start_query
 
-__all__ = ["GazetteDataSource", "lag", "read_committed", "recover_sink", "register"]
+__all__ = ["GazetteDataSource", "lag", "read_committed", "recover_sink", "register", "start_query"]
 
 _MODULES = {
     "GazetteDataSource": "gazette_aio.spark.source",
@@ -26,6 +27,7 @@ _MODULES = {
     "read_committed": "gazette_aio.spark.committed_rows",
     "recover_sink": "gazette_aio.spark.sink.committing",
     "register": "gazette_aio.spark.registration",
+    "start_query": "gazette_aio.spark.streaming.starting",
 }
 
 if not TYPE_CHECKING:  # With this function, type checkers would accept any name.

@@ -1,0 +1,47 @@
+"""Start of streaming queries whose sources may take long to connect to Spark."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_logger = logging.getLogger(__name__)
+
+START_SECONDS: Final = 120.0
+
+_NOT_CONNECTED: Final = "Timed out while waiting for the Python worker to connect back"
+_POLL_SECONDS: Final = 0.02
+
+
+def start_query(
+    writer: DataStreamWriter, *, timeout_seconds: float = START_SECONDS
+) -> StreamingQuery:
+    """Start a streaming query, and return it once its sources have begun.
+
+    Spark gives the Python process of a source 10 seconds to connect, and has no setting for it. On
+    a busy machine that may be too few. The query has read nothing then, and is started again.
+
+    Args:
+        writer: The writer of the query, before its `start()`.
+        timeout_seconds: Seconds after which the query isn't started again; 120 by default.
+
+    Returns:
+        The query. If it failed, its `awaitTermination()` raises the error.
+
+    Example:
+        query = start_query(frame.writeStream.format("console").trigger(availableNow=True))
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(_POLL_SECONDS)
+        error = None if query.isActive else query.exception()
+        if error is None or _NOT_CONNECTED not in str(error) or time.monotonic() >= deadline:
+            return query
+        _logger.warning("the process of a source was too slow to connect: starting the query again")
