@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import (
         AppendService,
         AsyncAppend,
+        AsyncJournalClient,
         JournalClient,
         OpFuture,
         RetryPolicy,
@@ -69,6 +70,7 @@ __all__ = [
     "Adapter",
     "AppendService",
     "AsyncAppend",
+    "AsyncJournalClient",
     "BearerAuth",
     "BrokerStatusError",
     "Clock",
@@ -115,6 +117,7 @@ _NAMES = {
     "gazette_aio.client": (
         "AppendService",
         "AsyncAppend",
+        "AsyncJournalClient",
         "JournalClient",
         "OpFuture",
         "RetryPolicy",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gazette_aio.client.appends.appender import Appender
+from gazette_aio.client.appends.async_journal_client import AsyncJournalClient
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_aio.client.appends.handle import AsyncAppend
+from gazette_aio.client.appends.journal_errors import ClearedError
 from gazette_aio.client.appends.once import Content
 from gazette_aio.client.appends.service import AppendService
 from gazette_aio.client.auth import Auth, auth_from_environment
@@ -18,6 +20,7 @@ from gazette_aio.client.fragments.fetcher import (
 from gazette_aio.client.fragments.file_transport import install_file_transport
 from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.source import FragmentSource, open_fragment_url
+from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.listing.calls import (
     apply_journals,
     get_journal,
@@ -52,9 +55,11 @@ __all__ = [
     "AppendStatus",
     "Appender",
     "AsyncAppend",
+    "AsyncJournalClient",
     "AsyncOperation",
     "Auth",
     "BufferedRetryReader",
+    "ClearedError",
     "ClientOptions",
     "ClientStatus",
     "Content",
@@ -68,6 +73,7 @@ __all__ = [
     "HasContext",
     "JournalChange",
     "JournalClient",
+    "JournalRPCs",
     "ListChanges",
     "ListFold",
     "MemberStatus",

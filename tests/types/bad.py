@@ -53,6 +53,7 @@ async def messages(client: JournalClient, listing: pb.ListResponse) -> None:
     ReadCommittedIter("a", lambda spec: spec.nonsense, client=client)  # error: attr-defined
     ReadCommittedIter("a", order_key, client=client)  # error: arg-type
     publisher = Publisher(client.appends, adapter)
+    Publisher(client, adapter)  # error: arg-type
     mapping = modulo_mapping(order_key, lambda: listing)
     await publisher.publish_uncommitted(mapping, "text")  # error: arg-type
     await publisher.publish_uncommitted("a/journal", Order(1))  # error: arg-type

@@ -14,6 +14,7 @@ from gazette_aio import (
     Adapter,
     AppendService,
     AsyncAppend,
+    AsyncJournalClient,
     EmbeddedBroker,
     Envelope,
     Flags,
@@ -63,6 +64,13 @@ async def appends(service: AppendService) -> None:
     assert_type(pending.commit_range, tuple[int, int])
     await asyncio.wait([pending, asyncio.create_task(service.flush())])
     await service.start_append("a/journal", [pending, asyncio.create_task(service.flush())])
+
+
+async def async_journal_clients(client: JournalClient, other: AsyncJournalClient) -> None:
+    appends: AsyncJournalClient = client.appends
+    assert_type(await appends.list("a=b"), pb.ListResponse)
+    assert_type(await appends.start_append("a/journal"), AsyncAppend)
+    assert_type(Publisher(other, json_adapter(Order)), Publisher[Order])
 
 
 async def messages(client: JournalClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
@@ -15,7 +15,9 @@ from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
 from gazette_aio.client.appends.journal_errors import JournalErrors
+from gazette_aio.client.context import HasContext
 from gazette_aio.client.deadline import checked_timeout
+from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.status import AppendStatus
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import ClearedError
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.reads.retry_reader import RetryReader
     from gazette_aio.client.retry import RetryPolicy
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ DRAIN_SECONDS: Final = 30.0
 
 MAX_PENDING_BYTES: Final = 1 << 30
 """Pending bytes at which appends after a full batch have to wait."""
+
+
+class RPCClient(HasContext, JournalRPCs, Protocol):
+    """A JournalClient, as far as an AppendService needs to know it."""
 
 
 class AppendContext:
@@ -105,7 +111,7 @@ class AppendService(Owner):
 
     def __init__(
         self,
-        client: HasContext,
+        client: RPCClient,
         *,
         retry_policy: RetryPolicy | None = None,
         claims: pb.Claims | None = None,
@@ -117,6 +123,8 @@ class AppendService(Owner):
     ) -> None:
         self.cutoff_bytes = cutoff_bytes
         """Length beyond which a batch takes no further appends."""
+        self.client = client
+        """Client of the RPCs."""
         self._context = client.context
         self._settings = AppendSettings(
             client,
@@ -330,6 +338,42 @@ class AppendService(Owner):
             if appends.worker is not None:
                 appends.worker.cancel()
 
+    # The RPCs of the client, so that the service is an AsyncJournalClient.
+
+    async def list(self, selector: str | pb.LabelSelector | pb.ListRequest = "") -> pb.ListResponse:
+        """Return all journals that a selector matches, as `JournalClient.list()`.
+
+        Cancellation: safe.
+        """
+        return await self.client.list(selector)
+
+    async def apply(
+        self, request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change]
+    ) -> pb.ApplyResponse:
+        """Create, update and delete journals, as `JournalClient.apply()`.
+
+        Cancellation: aborts — changes that were applied remain.
+        """
+        return await self.client.apply(request)
+
+    def read(self, request: pb.ReadRequest | str) -> RetryReader:
+        """Return a reader of a journal, as `JournalClient.read()`."""
+        return self.client.read(request)
+
+    async def list_fragments(self, request: pb.FragmentsRequest | str) -> pb.FragmentsResponse:
+        """Return all fragments of a journal, as `JournalClient.list_fragments()`.
+
+        Cancellation: safe.
+        """
+        return await self.client.list_fragments(request)
+
+    async def fragment_store_health(self, store: str) -> pb.FragmentStoreHealthResponse:
+        """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`.
+
+        Cancellation: safe.
+        """
+        return await self.client.fragment_store_health(store)
+
     async def flush(self) -> None:
         """Wait until all appends pending now have completed.
 
@@ -385,8 +429,8 @@ class AppendService(Owner):
     def _is_clogged(self, appends: JournalAppends) -> bool:
         return appends.chain.is_full and self.pending_bytes > self._max_pending_bytes
 
-    def _workers(self) -> list[asyncio.Task[None]]:
-        return [appends.worker for appends in self._journals.values() if appends.worker is not None]
+    def _workers(self) -> set[asyncio.Task[None]]:
+        return {appends.worker for appends in self._journals.values() if appends.worker is not None}
 
     def _check(self) -> None:
         if self._closed:

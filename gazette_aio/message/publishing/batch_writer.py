@@ -10,7 +10,7 @@ from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
     from gazette_aio.aio.turns import Turns
-    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.routes import Encoded, Route, Routes
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
@@ -33,7 +33,7 @@ class BatchWriter:
 
     def __init__(
         self,
-        appends: AppendService,
+        appends: AsyncJournalClient,
         routes: Routes[Any],
         clock: Clock,
         *,

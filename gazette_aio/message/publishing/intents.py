@@ -24,7 +24,7 @@ from gazette_aio.protocol.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient
 
 
 class IntentLog:
@@ -88,7 +88,7 @@ class IntentLog:
                 f"{self.path}: intents of a transaction before are not written: call recover()"
             )
 
-    async def recover(self, appends: AppendService) -> State:
+    async def recover(self, appends: AsyncJournalClient) -> State:
         """Append the stored acknowledgements again, and return the stored state.
 
         The first call appends them even if the record is marked as written: a repeated one commits
@@ -177,7 +177,7 @@ class IntentLog:
                 Path(temporary).unlink(missing_ok=True)
 
 
-async def append_intents(appends: AppendService, intents: Iterable[AckIntent]) -> None:
+async def append_intents(appends: AsyncJournalClient, intents: Iterable[AckIntent]) -> None:
     """Append acknowledgements, each to its journal, and wait until all are committed.
 
     Cancellation: aborts — some may be appended; append all of them again.

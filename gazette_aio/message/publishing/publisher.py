@@ -39,7 +39,7 @@ from gazette_aio.protocol.errors import ValidationError, within
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
@@ -71,7 +71,7 @@ class Publisher(Generic[T]):
 
     def __init__(
         self,
-        appends: AppendService,
+        appends: AsyncJournalClient,
         adapter: Adapter[T],
         *,
         producer: bytes | None = None,

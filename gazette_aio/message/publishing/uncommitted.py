@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
-    from gazette_aio.client import AppendService
+    from gazette_aio.client import AsyncJournalClient
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.routes import Routes
@@ -26,7 +26,7 @@ class Uncommitted:
         clock: Its clock.
     """
 
-    def __init__(self, appends: AppendService, routes: Routes[Any], clock: Clock) -> None:
+    def __init__(self, appends: AsyncJournalClient, routes: Routes[Any], clock: Clock) -> None:
         self.appends = appends
         self._routes = routes
         self._clock = clock

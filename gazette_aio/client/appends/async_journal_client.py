@@ -1,0 +1,68 @@
+"""Protocol of a client that appends in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gazette_aio.client.journal_rpcs import JournalRPCs
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+    import gazette_aio.protocol as pb
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.client.appends.handle import AsyncAppend
+    from gazette_aio.client.appends.journal_errors import ClearedError
+
+
+class AsyncJournalClient(JournalRPCs, Protocol):
+    """A client of journals that appends in the background, as AppendService does.
+
+    A Publisher takes any object with these members, such as a wrapper of an AppendService that
+    checks or counts appends.
+    """
+
+    @property
+    def cutoff_bytes(self) -> int:
+        """Length of content after which a large append should be continued by another one."""
+        ...
+
+    async def start_append(
+        self,
+        request: pb.AppendRequest | str,
+        dependencies: Iterable[asyncio.Future[Any]] = (),
+        /,
+    ) -> AsyncAppend:
+        """Lock a journal, and return an append to write to and to `release()`.
+
+        Appends of one journal commit in the order of these calls. See
+        `AppendService.start_append()`.
+
+        Cancellation: safe — nothing was started.
+        """
+        ...
+
+    def try_append(self, journal: str, data: bytes, /) -> AsyncAppend | None:
+        """Append `data` without suspension, if that's possible at this moment.
+
+        Returns:
+            The released append; or None, always permitted, to have `start_append()` called.
+        """
+        ...
+
+    def pending_except(self, journal: str, /) -> set[OpFuture]:
+        """Return operations that complete when all appends pending now have completed.
+
+        Args:
+            journal: Journal to leave out, or empty.
+        """
+        ...
+
+    def cleared_error(self, journal: str, /) -> ClearedError | None:
+        """Return the latest error of a journal that was cleared, or None.
+
+        While it's the same object, the success of an append means that all earlier appends of the
+        journal have succeeded.
+        """
+        ...
