@@ -118,14 +118,12 @@ from gazette_aio.protocol.journal import (
     Journal,
     validate_journal,
 )
-from gazette_aio.protocol.journal_space.dump import (
-    dump_journal_space,
-)
-from gazette_aio.protocol.journal_space.load import (
-    load_journal_space,
-)
 from gazette_aio.protocol.journal_space.space import (
     Node,
+)
+from gazette_aio.protocol.journal_space.yaml import (
+    dump_journal_space,
+    load_journal_space,
 )
 from gazette_aio.protocol.journal_spec import (
     intersect_journal_specs,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gazette_aio.spark.committed_rows import read_committed
-    from gazette_aio.spark.registration import register
     from gazette_aio.spark.sink.committing import recover_sink
-    from gazette_aio.spark.source import GazetteDataSource
+    from gazette_aio.spark.source import GazetteDataSource, register
     from gazette_aio.spark.streaming.lag import lag
     from gazette_aio.spark.streaming.starting import start_query
 
@@ -26,7 +25,7 @@ _MODULES = {
     "lag": "gazette_aio.spark.streaming.lag",
     "read_committed": "gazette_aio.spark.committed_rows",
     "recover_sink": "gazette_aio.spark.sink.committing",
-    "register": "gazette_aio.spark.registration",
+    "register": "gazette_aio.spark.source",
     "start_query": "gazette_aio.spark.streaming.starting",
 }
 

@@ -10,11 +10,15 @@ import grpc.aio
 
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.member_choice import MemberState
-from gazette_aio.client.rpc.methods import Methods
 from gazette_aio.client.status import MemberStatus
+from gazette_aio.protocol import service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from google.protobuf.message import Message
+
+    import gazette_aio.protocol as pb
 
 SWEEP_SECONDS: Final = 30.0
 """Seconds between sweeps; a connection without use for a whole interval is closed."""
@@ -35,6 +39,38 @@ _UNREADY: Final = {
 _FAILURE_SECONDS: Final = 1.0
 
 _UNRESOLVED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+
+
+class Methods:
+    """Begins RPCs of the broker's service on one channel. Responses are left encoded.
+
+    Args:
+        channel: The channel.
+    """
+
+    # Wire: grpcio returns None for a response that its deserializer fails on, so it has none.
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.list: Any = channel.unary_stream(service.LIST, _encode, _undecoded)
+        self.apply: Any = channel.unary_unary(service.APPLY, _encode, _undecoded)
+        self.read: Any = channel.unary_stream(service.READ, _encode, _undecoded)
+        self.append: Any = channel.stream_unary(service.APPEND, _encode_append, _undecoded)
+        self.list_fragments: Any = channel.unary_unary(service.LIST_FRAGMENTS, _encode, _undecoded)
+        self.fragment_store_health: Any = channel.unary_unary(
+            service.FRAGMENT_STORE_HEALTH, _encode, _undecoded
+        )
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
+    # Hot: content chunks are encoded already, which saves copies.
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def _undecoded(data: bytes) -> bytes:
+    return data
 
 
 class BrokerConnection:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
 from gazette_aio.message.publishing.slices import Slices
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Flags
 
 T = TypeVar("T")
+
+_TABLE_ROWS: Final = "gazette_aio.message.publishing.table_rows"  # Needs pyarrow.
 
 _TAKEN_AT_ONCE: Final = 4096
 _YIELDED_AT_ONCE: Final = 32
@@ -96,6 +101,25 @@ class MessageRows(Generic[T]):
         if not isinstance(self._adapter, SplittingAdapter):
             return list(messages)
         return cast("SplittingAdapter[T]", self._adapter).split(messages)
+
+
+async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
+    """Return the rows of a table which supports the PyCapsule interface of Arrow.
+
+    Cancellation: safe.
+
+    Raises:
+        ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
+            table.
+    """
+    # Importing takes long, and so may a table which is yet to be computed.
+    if _TABLE_ROWS not in sys.modules:
+        try:
+            await in_thread(importlib.import_module, _TABLE_ROWS)
+        except ImportError as error:
+            text = "tables need pyarrow and numpy (pip install gazette-aio[arrow])"
+            raise ConfigurationError(text) from error
+    return await in_thread(sys.modules[_TABLE_ROWS].TableRows, table, adapter)
 
 
 async def take(messages: Iterable[T], pace: Turns) -> list[T]:

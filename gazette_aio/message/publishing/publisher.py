@@ -17,11 +17,11 @@ from gazette_aio.message.publishing.encoding import (
     encode_rows,
     map_rows,
     release,
+    rows_of_table,
     take,
 )
 from gazette_aio.message.publishing.gate import Gate
 from gazette_aio.message.publishing.routes import Routes
-from gazette_aio.message.publishing.tables import rows_of_table
 from gazette_aio.message.publishing.transaction import Transaction
 from gazette_aio.message.publishing.uncommitted import Uncommitted
 from gazette_aio.message.uuid import (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from gazette_aio.message.columnar.documents.conversion import (
@@ -17,6 +19,7 @@ from gazette_aio.message.columnar.documents.conversion import (
     convert_elements,
     convert_fields,
     convert_items,
+    convert_values,
     is_bytes,
     is_text,
     is_text_dictionary,
@@ -26,7 +29,6 @@ from gazette_aio.message.columnar.documents.conversion import (
 )
 from gazette_aio.message.columnar.documents.json_checks import LineChecker
 from gazette_aio.message.columnar.documents.json_guard import guard, line_list, rebuild
-from gazette_aio.message.columnar.documents.json_maps import MapReader, has_map
 from gazette_aio.message.columnar.documents.json_stamps import StampStripper
 from gazette_aio.message.columnar.payloads import Lines
 from gazette_aio.message.columnar.pyarrow_api import pa, pj
@@ -71,13 +73,13 @@ class JSONReader:
             except TypeError as error:
                 text = f"column {field.name!r}: {error} can't be decoded from JSON"
                 raise ConfigurationError(text) from None
-            if has_map(kind):
+            if _has_map(kind):
                 self._map_places.append(len(self.converters))
                 map_fields.append(pa.field(field.name, kind))
             else:
                 self._fields.append(pa.field(field.name, kind))
             self.converters.append(converter)
-        self._maps = MapReader(map_fields) if map_fields else None
+        self._maps = _MapReader(map_fields) if map_fields else None
         self._parse_options = _parse_options(self._fields)
         self._use_threads = use_threads
         self._checker = LineChecker(self._fields)
@@ -198,6 +200,45 @@ class JSONReader:
             read_options=pj.ReadOptions(use_threads=False, block_size=len(line) + 1),
             parse_options=_parse_options([field]),
         )
+
+
+class _MapReader:
+    """Reads columns with maps, objects of any members, which pyarrow can't read from JSON.
+
+    Documents are parsed one by one, but only the members of these columns.
+
+    Args:
+        fields: Columns as they're parsed.
+    """
+
+    def __init__(self, fields: list[Any]) -> None:
+        self._fields = fields
+        self._checker = LineChecker(fields)
+
+    def read(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
+        """Return columns of lines, with nulls for bad lines, and the errors of these by index."""
+        documents, errors = self._checker.decode(lines)
+        for row, document in enumerate(documents):
+            if document is None and row not in errors:
+                errors[row] = ValueError("text isn't JSON")
+        columns: list[Any] = []
+        for number, field in enumerate(self._fields):
+            name = f"f{number}"
+            values = [_plain(getattr(document, name, None)) for document in documents]
+            columns.append(convert_values(field.name, values, field.type, errors))
+        return columns, errors
+
+
+def _plain(value: Any) -> Any:
+    return None if value is None else msgspec.to_builtins(value, builtin_types=(Decimal,))
+
+
+def _has_map(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    if not pa.types.is_nested(kind):
+        return False
+    return any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _parse_options(fields: list[Any]) -> Any:
