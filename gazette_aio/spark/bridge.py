@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import gazette_aio.protocol as pb
 
@@ -28,20 +28,16 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Hashable
 
+    from gazette_aio.aio.closing import Closeable
+
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", bound="Hashable")
+C = TypeVar("C", bound="Closeable")
 
 _CLOSE_SECONDS: Final = 10.0
 """Seconds within which iterators, tasks and clients must end when their loop is closed."""
-
-
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
-
-
-K = TypeVar("K", bound="Hashable")
-C = TypeVar("C", bound=_Closable)
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -351,11 +347,11 @@ _bridges: Final[dict[int, _Bridge]] = {}
 _locks: Final[dict[int, contextlib.AbstractContextManager[bool]]] = {}
 """Locks by process: a fork may copy a lock whose thread doesn't exist in the child."""
 
-_clients: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Closable]]] = (
+_clients: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Closeable]]] = (
     weakref.WeakKeyDictionary()
 )
 
-_closing: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Closable]]] = (
+_closing: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Closeable]]] = (
     weakref.WeakKeyDictionary()
 )
 

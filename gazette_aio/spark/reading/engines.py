@@ -7,7 +7,8 @@ then fed next, up to its end.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -44,17 +45,18 @@ MAX_PENDING_BYTES: Final = 64 << 20
 _NEVER: Final = 1 << 63
 
 
-class RowEngine(Protocol):
+class RowEngine(ABC):
     """Makes rows from the content of a task. Calls come one after the other, from any thread."""
 
+    @abstractmethod
     def feed(self, pieces: Pieces) -> None:
         """Add content: of the requested range, if there is one, or else the next content."""
-        ...
 
+    @abstractmethod
     def end(self) -> None:
         """Declare the end of the content, or of the requested range."""
-        ...
 
+    @abstractmethod
     def work(self) -> list[RecordBatch] | None:
         """Return the next rows, possibly none; or None if the engine needs content or is done.
 
@@ -62,15 +64,14 @@ class RowEngine(Protocol):
             FramingError: A record is bad, and the mode is FAILFAST.
             SequencingError: Content differs from when it was read before.
         """
-        ...
 
     def wanted(self) -> tuple[int, int] | None:
         """Return the range which the engine requests again, if any."""
-        ...
+        return None
 
     def finish(self) -> list[RecordBatch]:
         """Return the last rows, after all content is processed."""
-        ...
+        return []
 
 
 class TaskRows(NamedTuple):
@@ -130,7 +131,7 @@ def rows_of(
     return TaskRows(decoder, engine, bounds)
 
 
-class SequencedRows:
+class SequencedRows(RowEngine):
     """Makes rows of all messages, or of the messages which a sequencer commits.
 
     Args:
@@ -204,7 +205,7 @@ class SequencedRows:
         return wanted.begin, wanted.end
 
 
-class SplitRows:
+class SplitRows(RowEngine):
     """Makes rows of the messages of a split which are committed, in the split or after it.
 
     Args:
@@ -272,7 +273,7 @@ class SplitRows:
         return wanted
 
 
-class ChunkRows:
+class ChunkRows(RowEngine):
     """Makes rows of up to 1 MiB from content without a known framing.
 
     Rows end at multiples of 1 MiB in the journal, independent of the pieces of content.
@@ -327,11 +328,3 @@ class ChunkRows:
             numbers, numbers, np.zeros(rows, np.uint16), region.begins(), region.ends
         )
         return self._outputs.rows(columns, payloads, np.arange(rows))
-
-    def finish(self) -> list[RecordBatch]:
-        """Return the last rows: none."""
-        return []
-
-    def wanted(self) -> tuple[int, int] | None:
-        """Return the range to read again: none."""
-        return None

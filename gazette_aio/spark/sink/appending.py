@@ -37,8 +37,7 @@ class TaskAppends(Owner):
     `put()`.
 
     Invariant: a failed append is repeated with the same bytes, before any later append. Readers
-        drop
-    repeated messages by their clocks.
+        drop repeated messages by their clocks.
 
     Args:
         client: Client to use.
