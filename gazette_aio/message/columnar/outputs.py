@@ -78,15 +78,10 @@ class Output(NamedTuple):
 class OutputMaker(Protocol):
     """Makes the outputs of messages of one journal."""
 
-    @property
-    def journal(self) -> str:
-        """Name of the journal."""
-        ...
-
-    @property
-    def options(self) -> RecordOptions:
-        """Options of the outputs."""
-        ...
+    journal: str
+    """Name of the journal."""
+    options: RecordOptions
+    """Options of the outputs."""
 
     @property
     def skipped(self) -> int:

@@ -97,6 +97,24 @@ def take_spans(data: Buffer, starts: Places, stops: Places, rows: Indices | None
     return elements.take(pa.array(np.arange(0, len(bounds), 2) if rows is None else rows * 2))
 
 
+def cut_runs(
+    ends: Places, max_bytes: int, max_rows: int = MAX_TAKE_BYTES
+) -> Iterator[tuple[int, int]]:
+    """Yield runs of at most `max_bytes` and `max_rows`, or of one larger row.
+
+    Args:
+        ends: End of each row, if the first one begins at 0.
+        max_bytes: Limit of the bytes of a run.
+        max_rows: Limit of its rows.
+    """
+    begin = base = 0
+    while begin < len(ends):
+        fit = int(np.searchsorted(ends, base + max_bytes, "right"))
+        end = min(max(fit, begin + 1), begin + max_rows)
+        yield begin, end
+        begin, base = end, int(ends[end - 1])
+
+
 class Payloads:
     """Payloads of the rows of a table: rows carried over, followed by rows of the batch."""
 
@@ -192,13 +210,8 @@ class Payloads:
             yield rows
             return
         sizes = np.concatenate([chunk.stops - chunk.starts for chunk in self._chunks])[rows] + 1
-        ends = np.cumsum(sizes)
-        begin = 0
-        while begin < len(rows):
-            base = int(ends[begin - 1]) if begin else 0
-            end = max(int(np.searchsorted(ends, base + max_bytes, "right")), begin + 1)
+        for begin, end in cut_runs(np.cumsum(sizes), max_bytes):
             yield rows[begin:end]
-            begin = end
 
     def _append(self, chunk: _Chunk) -> None:
         self._chunks.append(chunk)

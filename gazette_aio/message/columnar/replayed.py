@@ -116,9 +116,8 @@ class ReplayRecords:
         payloads = Payloads()
         payloads.add(region)
         rows = columns.take(kept)
-        return self._maker.make(
-            rows, payloads, kept, self._progress_of(rows), self._progress_of(rows)(len(kept))
-        )
+        progress = self._progress_of(rows)
+        return self._maker.make(rows, payloads, kept, progress, progress(len(kept)))
 
     def _finish(self) -> list[Output]:
         self.finished = True

@@ -50,7 +50,6 @@ class TableRows:
         if len(set(names)) < len(names):
             raise ConfigurationError("the table has two columns of one name")
         _check(self._table)
-        self._adapter = adapter
         self._names = [name for name in names if name not in METADATA_NAMES]
         self._is_values = self._names == [VALUE_NAME]
         if not self._is_values:

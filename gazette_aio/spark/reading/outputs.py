@@ -65,6 +65,7 @@ class RowOutputs:
         *,
         torn_at: int = -1,
     ) -> None:
+        self.journal = decoder.journal
         self.options = RecordOptions(
             adapter=adapter,
             documents=None,
@@ -85,11 +86,6 @@ class RowOutputs:
         self._torn_at = torn_at
         self._garbage: _Garbage | None = None
         self._window: deque[tuple[int, bytes]] = deque()
-
-    @property
-    def journal(self) -> str:
-        """Name of the journal."""
-        return self._decoder.journal
 
     @property
     def skipped(self) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 
 from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
 from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
-from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
+from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES, cut_runs
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import timestamps
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
@@ -34,7 +34,7 @@ from gazette_aio.spark.rows.formats import Format, format_of
 from gazette_aio.spark.types import RESERVED, classify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pyarrow import RecordBatch, Schema
 
@@ -215,7 +215,9 @@ class RowDecoder:
             columns, indices = columns.take(wanted), indices[wanted]
         batches = [
             self._make(columns.slice(begin, end), payloads, indices[begin:end])
-            for begin, end in self._cut(columns)
+            for begin, end in cut_runs(
+                np.cumsum(columns.end - columns.begin), self._batch_bytes, self._batch_rows
+            )
         ]
         return [batch for batch in batches if batch.num_rows]
 
@@ -269,17 +271,6 @@ class RowDecoder:
         if not layout.options.include_acks:
             wanted &= columns.flags != _ACK
         return None if wanted.all() else np.flatnonzero(wanted)
-
-    def _cut(self, columns: UuidColumns) -> Iterator[tuple[int, int]]:
-        """Yield runs of messages which fit a batch; a run has at least one message."""
-        ends = np.cumsum(columns.end - columns.begin)
-        begin = 0
-        while begin < columns.rows:
-            base = int(ends[begin - 1]) if begin else 0
-            fit = int(np.searchsorted(ends, base + self._batch_bytes, "right"))
-            end = min(max(fit, begin + 1), begin + self._batch_rows)
-            yield begin, end
-            begin = end
 
     def _make(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> RecordBatch:
         has_uuid = columns.clock != _NO_CLOCK

@@ -30,13 +30,11 @@ from gazette_aio.message.columnar.documents.conversion import (
 from gazette_aio.message.columnar.documents.json_checks import LineChecker
 from gazette_aio.message.columnar.documents.json_guard import guard, line_list, rebuild
 from gazette_aio.message.columnar.documents.json_stamps import StampStripper
-from gazette_aio.message.columnar.payloads import Lines
+from gazette_aio.message.columnar.payloads import Lines, cut_runs
 from gazette_aio.message.columnar.pyarrow_api import pa, pj
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gazette_aio.message.columnar.payloads import Payloads
     from gazette_aio.message.sequencing.columns import Indices
 
@@ -99,7 +97,7 @@ class JSONReader:
         blocks: list[list[Any]] = []
         failed: dict[int, Exception] = {}
         # Without columns, pyarrow has no rows.
-        for begin, end in _cut(lines.offsets) if self._fields else []:
+        for begin, end in cut_runs(lines.offsets[1:], _BLOCK_BYTES) if self._fields else ():
             block = _slice(lines, begin, end)
             try:
                 blocks.append(self._parse(block, use_threads=self._use_threads))
@@ -289,19 +287,6 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         read = pa.map_(kind.key_field, pa.field(kind.item_field.name, item))
         return read, None if converter is None else convert_items(kind, converter)
     raise TypeError(str(kind))
-
-
-def _cut(offsets: NDArray[np.int32]) -> list[tuple[int, int]]:
-    """Return blocks of lines: of at most _BLOCK_BYTES, or of one larger line."""
-    rows = len(offsets) - 1
-    blocks: list[tuple[int, int]] = []
-    begin = 0
-    while begin < rows:
-        limit = int(offsets[begin]) + _BLOCK_BYTES
-        end = max(int(np.searchsorted(offsets, limit, "right")) - 1, begin + 1)
-        blocks.append((begin, end))
-        begin = end
-    return blocks
 
 
 def _slice(lines: Lines, begin: int, end: int) -> Lines:
