@@ -34,12 +34,11 @@ def carrier_key(flight: Flight) -> bytes:
 
 async def produce(options: argparse.Namespace) -> None:
     """Publish those rows of the share which aren't published yet."""
-    async with connect(options.broker) as client:
+    async with connect(options.broker) as client, IntentLog(options.intents) as intents:
         partitions = await client.list(SELECTOR)
         mapping = modulo_mapping(carrier_key, lambda: partitions)
         publisher = Publisher(client.appends, json_adapter(Flight))
 
-        intents = IntentLog(options.intents)
         state = await intents.recover(client.appends)
         next_row = state["next_row"] if isinstance(state, dict) else options.begin
         tell(Event("ready", next_row=next_row))

@@ -48,6 +48,7 @@ from gazette_aio.message.mapping import (
     random_mapping,
     rendezvous_mapping,
 )
+from gazette_aio.message.publishing.fence import Fence
 from gazette_aio.message.publishing.intent_record import AckIntent, IntentRecord
 from gazette_aio.message.publishing.intents import IntentLog
 from gazette_aio.message.publishing.publisher import Publisher
@@ -90,6 +91,7 @@ __all__ = [
     "Decoder",
     "Envelope",
     "EnvelopeBatch",
+    "Fence",
     "FixedFraming",
     "Flags",
     "Frame",

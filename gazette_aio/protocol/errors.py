@@ -27,6 +27,7 @@
     ├── RecoveryError
     ├── FencedError
     ├── StoreError
+    │   └── LockedError
     ├── AuthorizationError
     └── ConfigurationError
 
@@ -455,6 +456,10 @@ class FencedError(GazetteError):
 
 class StoreError(GazetteError):
     """A store failed."""
+
+
+class LockedError(StoreError):
+    """A file is in use by another process."""
 
 
 class AuthorizationError(GazetteError):

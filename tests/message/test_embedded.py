@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,14 +33,14 @@ class Row(msgspec.Struct):
 
 
 @pytest.fixture
-async def client(tmp_path):
+async def client(tmp_path: Path):
     async with EmbeddedBroker(tmp_path / "broker", fsync="off") as broker:
         async with connect(broker.endpoint) as client:
             await client.apply([change(name) for name in JOURNALS])
             yield client
 
 
-def change(name):
+def change(name: Any):
     upsert = pb.JournalSpec(name=name, replication=1)
     upsert.labels.labels.add(name="content-type", value=NDJSON)
     upsert.fragment.length = 1 << 24
@@ -47,13 +49,17 @@ def change(name):
     return pb.ApplyRequest.Change(upsert=upsert)
 
 
-async def partitions(client):
+def row_key(row: Row) -> bytes:
+    return str(row.v).encode()
+
+
+async def partitions(client: Any):
     listing = await client.list("name:prefix=topic/")
     return lambda: listing
 
 
-async def read(client, journals=JOURNALS, **options):
-    got = {}
+async def read(client: Any, journals: Any = JOURNALS, **options: Any) -> dict[str, list[int]]:
+    got: dict[str, list[int]] = {}
     iterator = ReadCommittedIter(
         journals, json_adapter(Row), client=client, skip_acks=True, **options
     )
@@ -64,10 +70,10 @@ async def read(client, journals=JOURNALS, **options):
 
 
 @pytest.mark.parametrize("buffer", [10, 10_000])
-async def test_publish_and_read_back(client, tmp_path, buffer):
-    mapping = modulo_mapping(lambda row: str(row.v).encode(), await partitions(client))
+async def test_publish_and_read_back(client: Any, tmp_path: Path, buffer: Any):
+    mapping = modulo_mapping(row_key, await partitions(client))
 
-    async def produce(number):
+    async def produce(number: int):
         publisher = Publisher(client.appends, json_adapter(Row))
         log = IntentLog(tmp_path / f"intents-{number}")
         for transaction in range(5):
@@ -89,10 +95,10 @@ async def test_publish_and_read_back(client, tmp_path, buffer):
         assert all(mapping(Row(v))[0] == journal for v in rows)
 
 
-async def test_crashes_between_persisting_and_acknowledging(client, tmp_path):
+async def test_crashes_between_persisting_and_acknowledging(client: Any, tmp_path: Path):
     path = tmp_path / "intents"
 
-    def mapping(row):
+    def mapping(row: Row) -> tuple[str, str]:
         return JOURNALS[row.v % 2], NDJSON
 
     publisher = Publisher(client.appends, json_adapter(Row))
@@ -107,7 +113,7 @@ async def test_crashes_between_persisting_and_acknowledging(client, tmp_path):
     del publisher
 
     log = IntentLog(path)
-    state = await log.recover(client.appends)
+    state: Any = await log.recover(client.appends)
     assert state == {"next": 10}
     publisher = Publisher(client.appends, json_adapter(Row))
     for value in range(state["next"], 20):
@@ -115,6 +121,7 @@ async def test_crashes_between_persisting_and_acknowledging(client, tmp_path):
     await publisher.flush()
     await log.persist(publisher.build_ack_intents(), {"next": 20})
     # This one dies after its intents were stored, before they're appended.
+    await log.aclose()
     del publisher
 
     assert sum(map(len, (await read(client)).values())) == 10
@@ -126,11 +133,11 @@ async def test_crashes_between_persisting_and_acknowledging(client, tmp_path):
     assert await read(client) == got
 
 
-async def test_shared_clocks_and_replays(client):
+async def test_shared_clocks_and_replays(client: Any):
     clock = Clock()
     journal = JOURNALS[0]
 
-    def mapping(_row):
+    def mapping(_row: Any):
         return journal, NDJSON
 
     committed = Publisher(client.appends, json_adapter(Row), clock=clock)
@@ -142,8 +149,8 @@ async def test_shared_clocks_and_replays(client):
         for name, intent in transactional.build_ack_intents():
             await client.append(name, intent)
 
-    async def take(count):
-        got = []
+    async def take(count: int) -> list[Any]:
+        got: list[Any] = []
         for _ in range(count):
             envelope = await anext(iterator)
             got.append((envelope.message.v if envelope.message else None, envelope.clock))
@@ -171,11 +178,14 @@ async def test_shared_clocks_and_replays(client):
         assert await take(6) == [(4, 800), (6, 1120), (3, 640), (5, 960), (7, 1280), (None, 1440)]
 
 
-async def test_end_offsets_and_garbage(client):
+async def test_end_offsets_and_garbage(client: Any):
     journal = JOURNALS[1]
     good = json_adapter(Row)
     publisher = Publisher(client.appends, good)
-    mapping = lambda _row: (journal, NDJSON)  # noqa: E731
+
+    def mapping(_row: Row) -> tuple[str, str]:
+        return journal, NDJSON
+
     first = await publisher.publish_committed(mapping, Row(1))
     await first
     await client.append(journal, b"garbage\n")
@@ -185,7 +195,7 @@ async def test_end_offsets_and_garbage(client):
     iterator = ReadUncommittedIter(
         client.read(pb.ReadRequest(journal=journal, end_offset=end)), json_adapter(Row)
     )
-    got = []
+    got: list[Any] = []
     with pytest.raises(FramingError) as raised:  # noqa: PT012
         async for envelope in iterator:
             got.append(envelope)  # noqa: PERF401
@@ -200,10 +210,11 @@ async def test_end_offsets_and_garbage(client):
     await iterator.aclose()
 
 
-async def test_checkpoints_across_iterators(client):
+async def test_checkpoints_across_iterators(client: Any):
     publisher = Publisher(client.appends, json_adapter(Row))
-    mapping = modulo_mapping(lambda row: str(row.v).encode(), await partitions(client))
-    checkpoint, got = None, []
+    mapping = modulo_mapping(row_key, await partitions(client))
+    checkpoint = None
+    got: list[int] = []
     for turn in range(3):
         async with publisher.transaction():
             for value in range(turn * 50, turn * 50 + 50):

@@ -52,6 +52,7 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.RecoveryError("text"),
     pb.FencedError("text"),
     pb.StoreError("text"),
+    pb.LockedError("text"),
     pb.AuthorizationError("text"),
     pb.ConfigurationError("text"),
 ]

@@ -66,3 +66,7 @@ class AsyncJournalClient(JournalRPCs, Protocol):
         journal have succeeded.
         """
         ...
+
+    def clear_error(self, journal: str, /) -> BaseException | None:
+        """Allow new appends of a journal after a failed one, and return the error."""
+        ...

@@ -6,11 +6,15 @@ import asyncio
 import copy
 import dataclasses
 import os
-import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.message.publishing import intent_files as files
+from gazette_aio.message.publishing.fence import FenceRegister, Hold
+from gazette_aio.message.publishing.intent_files import PLAIN, LogLock, RecordID
 from gazette_aio.message.publishing.intent_record import (
     WRITTEN,
     AckIntent,
@@ -19,38 +23,66 @@ from gazette_aio.message.publishing.intent_record import (
     decode_record,
     encode_record,
 )
-from gazette_aio.protocol.errors import StoreError
+from gazette_aio.protocol.errors import FencedError, LockedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gazette_aio.client import AsyncAppend, AsyncJournalClient
+    from gazette_aio.message.publishing.fence import Fence
+
+_POLL_SECONDS: Final = 0.02
 
 
-class IntentLog:
+class IntentLog(Owner):
     """A file which holds the acknowledgements of the latest transaction, along with a state.
 
     The record is replaced as a whole: it's written to a temporary file, synced, and renamed, and
     the directory is synced. After a crash at any moment, the file holds either the record of the
     transaction, both acknowledgements and state, or the record before.
 
-    A path belongs to one publisher at a time. After its start, a process calls `recover()` before
-    it publishes.
+    A log belongs to one publisher at a time. `recover()`, or else the first transaction, locks the
+    file `path` + `.lock`, until `aclose()`, the end of the process, or that of this object. After
+    its start, a process calls `recover()` before it publishes.
+
+    A lock holds on one machine. Where the directory may be reached from several, such as a network
+    file system or a volume that moves, give the log a `fence`: `recover()` takes the register of
+    the fence, and each transaction is decided by an append that checks it. Whoever held the fence
+    before, and may still run or pause, fails with FencedError at its next commit, and nothing of
+    that transaction commits. Records are then files named `path` + `.EPOCH-NUMBER`.
 
     Args:
         path: Path of the file. Its directory must exist.
+        fence: Identity of the publisher on all machines; None for a lock alone.
+        lock_timeout: Seconds to wait for the lock, such as for the end of a predecessor; 0 by
+            default.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fence: Fence | None = None,
+        lock_timeout: float = 0.0,
+    ) -> None:
         self.path = Path(path)
+        self.fence = fence
+        self._lock_timeout = lock_timeout
+        self._lock = LogLock(self.path)
         self._record: IntentRecord | None = None
-        self._loaded = False
+        self._record_id = PLAIN
+        """Record in `_record`, which may be undecided."""
+        self._obsolete: RecordID | None = None
+        """Record before the decided one."""
+        self._hold: Hold | None = None
+        self._fenced: str = ""
+        """Reason why this log decides nothing any more."""
         self._recovered = False  # Only records of this object can be in doubt.
         self._in_doubt = False
 
     @property
     def state(self) -> State:
-        """Copy of the state of the latest record loaded or persisted, or None."""
+        """Copy of the state of the latest record recovered or persisted, or None."""
         return None if self._record is None else copy.deepcopy(self._record.state)
 
     @property
@@ -59,37 +91,41 @@ class IntentLog:
         return self._in_doubt
 
     async def load(self) -> IntentRecord | None:
-        """Return the stored record, or None if there is none.
+        """Return the stored record, or None if there is none. Doesn't lock the log.
+
+        With a fence, that's the newest record, which may be undecided before `recover()`.
 
         Cancellation: safe.
 
         Raises:
             StoreError: If the record can't be read, or is damaged.
         """
-        content = await in_thread(_read, self.path)
-        record = None if content is None else decode_record(content)
-        self._record = record
-        self._loaded = True
-        self._in_doubt = record is not None and not record.written
-        return record
+        if self.fence is None or self._hold is not None:
+            return await self._read(self._record_id)
+        return await self._read(max(await self._find_records(), default=PLAIN))
 
     async def require_recovered(self) -> None:
-        """Load the record once, and raise if it has to be recovered.
+        """Lock the log and load the record once, and raise if it has to be recovered.
 
         Cancellation: safe.
 
         Raises:
+            LockedError: The log is in use by another process.
+            FencedError: Another process has taken the fence.
             StoreError: If `recover()` must be called, or the record can't be read or is damaged.
         """
-        if not self._loaded:
-            await self.load()
+        if not self._lock.is_held:
+            await self._open()
+        self._check_fenced()
+        if self.fence is not None and self._hold is None:
+            raise StoreError(f"{self.path}: the log has a fence: call recover()")
         if self._in_doubt:
             raise StoreError(
                 f"{self.path}: intents of a transaction before are not written: call recover()"
             )
 
     async def recover(self, appends: AsyncJournalClient) -> State:
-        """Append the stored acknowledgements again, and return the stored state.
+        """Lock the log, take its fence, append the stored acknowledgements, and return the state.
 
         The first call appends them even if the record is marked as written: a repeated one commits
         nothing, and rolls back the messages which its producer left pending at a crash. Later calls
@@ -104,15 +140,30 @@ class IntentLog:
         Cancellation: safe — call again.
 
         Raises:
-            StoreError: If the record can't be read, or is damaged.
+            LockedError: The log is in use by another process.
+            FencedError: Another process has taken the fence from this object.
+            StoreError: If the record can't be read, or is damaged or missing.
             GazetteError: If an append fails. Call again.
         """
+        if not self._lock.is_held:
+            await self._open()
+        self._check_fenced()
         if not self._recovered or self._in_doubt:
-            record = await self.load()
+            if self.fence is not None:
+                self._hold = await self._take_fence(appends, self.fence)
+                self._record_id = self._hold.record
+            record = self._record = await self._read(self._record_id)
+            if record is None and self._record_id != PLAIN:
+                self._lose_fence("a later owner, which removed the record")
             if record is not None:
                 self._in_doubt = True
+                # A crash of the machine must not bring back an older record than the one which
+                # readers see acknowledged.
+                await in_thread(_sync, self.path)
                 await append_intents(appends, record.intents)
-                await self.mark_written()
+            await self.mark_written()
+            if self._hold is not None:
+                await in_thread(_remove_others, self.path, self._hold)
             self._recovered = True
         return self.state
 
@@ -122,19 +173,46 @@ class IntentLog:
         Cancellation: poisons — the record may or may not be stored; call `recover()`.
 
         Raises:
+            LockedError: The log is in use by another process.
+            FencedError: Another process has taken the fence.
             StoreError: If it can't be stored, or the record before isn't written or is damaged. If
                 `in_doubt` is set afterwards, it may be stored nevertheless; call `recover()`.
         """
         await self.require_recovered()
         content = encode_record(intents, state)
+        hold, record_id = self._hold, self._record_id
         try:
-            await in_thread(self._replace, content)
+            if hold is None:
+                await in_thread(files.replace_file, self.path, content, self._doubt)
+            else:
+                is_own = record_id.epoch == hold.epoch
+                record_id = RecordID(hold.epoch, record_id.number + 1 if is_own else 1)
+                await in_thread(files.create_file, record_id.file_of(self.path), content)
         except asyncio.CancelledError:
             self._in_doubt = True
             raise
         self._record = decode_record(content)
+        self._record_id = record_id
         self._recovered = True
         self._in_doubt = True
+
+    async def decide(self, appends: AsyncJournalClient) -> None:
+        """Decide the transaction whose record is persisted. Without a fence, that's so already.
+
+        Cancellation: poisons — the transaction may or may not be decided; call `recover()`.
+
+        Raises:
+            FencedError: Another process has taken the fence, and decides the outcome.
+            GazetteError: The append to the fence's journal failed; call `recover()`.
+        """
+        held = self._hold
+        if held is None or self.fence is None:
+            return
+        wanted = held._replace(record=self._record_id)
+        found = await FenceRegister(appends, self.fence).swap(held, wanted)
+        if found != wanted:
+            self._lose_fence(f"epoch {found.epoch}" if found else "nobody")
+        self._hold, self._obsolete = wanted, held.record
 
     async def mark_written(self) -> None:
         """Mark the record as written: its acknowledgements were appended.
@@ -144,37 +222,125 @@ class IntentLog:
         Cancellation: safe — they're appended again by `recover()`.
 
         Raises:
+            FencedError: Another process has taken the fence, and removed the record.
             StoreError: If the mark can't be written.
         """
         record = self._record
         if record is not None and not record.written:
-            await in_thread(_append, self.path, WRITTEN)
+            file = self._record_id.file_of(self.path)
+            try:
+                await in_thread(self._mark, file)
+            except FileNotFoundError as error:
+                if self._hold is not None:
+                    self._lose_fence("a later owner, which removed the record")
+                raise StoreError(f"{file}: {error.strerror}") from error
             self._record = dataclasses.replace(record, written=True)
         self._in_doubt = False
 
+    async def aclose(self) -> None:
+        """Release the lock of the log. Idempotent.
+
+        Cancellation: safe.
+        """
+        self._lock.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_lock", None) is not None:
+            self._lock.release()
+
     def __repr__(self) -> str:
-        state = "in doubt" if self._in_doubt else "written"
+        state = "fenced" if self._fenced else "in doubt" if self._in_doubt else "written"
         return f"<IntentLog {os.fspath(self.path)!r} {state}>"
 
-    def _replace(self, content: bytes) -> None:
-        directory = self.path.parent
-        temporary: str | None = None
+    async def _open(self) -> None:
+        """Lock the log, and load the record unless it's the register of a fence which names it."""
+        deadline = time.monotonic() + self._lock_timeout
+        while True:
+            try:
+                await in_thread(self._lock.acquire, is_optional=self.fence is not None)
+                break
+            except LockedError:
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(_POLL_SECONDS)
+        # Others may have used the log while this object didn't hold the lock.
+        self._recovered, self._hold, self._in_doubt = False, None, False
         try:
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=directory)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # Invariant: from here on the record may be found by a later process.
-            Path(temporary).replace(self.path)
-            temporary = None
-            self._in_doubt = True
-            _sync_directory(directory)
-        except OSError as error:
-            raise StoreError(f"{self.path}: {error}") from error
-        finally:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
+            if self.fence is None:
+                if (found := max(await self._find_records(), default=PLAIN)) != PLAIN:
+                    text = f"{found.file_of(self.path)} is of a log with a fence: give the fence"
+                    raise StoreError(text)
+                self._record = await self._read(PLAIN)
+                self._in_doubt = self._record is not None and not self._record.written
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def _take_fence(self, appends: AsyncJournalClient, fence: Fence) -> Hold:
+        register = FenceRegister(appends, fence)
+        missing: Hold | None = None
+        while True:
+            held = await register.read()
+            # Invariant: records are looked for after the register was read, so that all which it
+            # may name are there.
+            records = await self._find_records()
+            newest = max(records, default=PLAIN)
+            if held is None:
+                # Nobody held it, or brokers have lost the register: the newest record counts.
+                held_epoch, record = 0, await self._newest_sound(records)
+            else:
+                held_epoch, record = held.epoch, held.record
+                if record != PLAIN and record not in records:
+                    if held != missing:
+                        missing = held  # Race: its owner may have decided another by now.
+                        continue
+                    raise StoreError(
+                        f"{record.file_of(self.path)} is missing: the latest transaction of "
+                        f"{fence.name!r} was recorded elsewhere"
+                    )
+            wanted = Hold.after(max(held_epoch, newest.epoch), record)
+            if await register.swap(held, wanted) == wanted:
+                return wanted
+
+    async def _newest_sound(self, records: Iterable[RecordID]) -> RecordID:
+        damage: StoreError | None = None
+        for record in sorted(records, reverse=True):
+            try:
+                await self._read(record)
+            except StoreError as error:
+                damage = damage or error  # It may be torn, and isn't decided then.
+            else:
+                return record
+        if damage is not None:
+            raise damage
+        return PLAIN
+
+    def _check_fenced(self) -> None:
+        if self._fenced:
+            raise FencedError(self._fenced)
+
+    def _lose_fence(self, owner: str) -> NoReturn:
+        assert self.fence is not None
+        self._fenced = (
+            f"{self.path}: {self.fence.name!r} of {self.fence.journal} was taken by {owner}"
+        )
+        raise FencedError(self._fenced)
+
+    def _doubt(self) -> None:
+        self._in_doubt = True
+
+    def _mark(self, file: Path) -> None:
+        files.append_file(file, WRITTEN)
+        if self._obsolete is not None:
+            files.remove_file(self._obsolete.file_of(self.path))
+            self._obsolete = None
+
+    async def _find_records(self) -> set[RecordID]:
+        return await in_thread(files.find_records, self.path)
+
+    async def _read(self, record_id: RecordID) -> IntentRecord | None:
+        content = await in_thread(files.read_file, record_id.file_of(self.path))
+        return None if content is None else decode_record(content)
 
 
 async def append_intents(appends: AsyncJournalClient, intents: Iterable[AckIntent]) -> None:
@@ -195,30 +361,16 @@ async def append_intents(appends: AsyncJournalClient, intents: Iterable[AckInten
         await append
 
 
-def _read(path: Path) -> bytes | None:
+def _sync(path: Path) -> None:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        files.sync_directory(path)
     except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error.strerror}") from error
 
 
-def _append(path: Path, content: bytes) -> None:
-    try:
-        # Not by mode `a`, which would create a file that isn't a record.
-        with path.open("r+b") as file:
-            file.seek(0, os.SEEK_END)
-            file.write(content)
-    except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "nt":
-        return  # Directories can't be opened there.
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _remove_others(path: Path, hold: Hold) -> None:
+    """Remove the records of former owners, except the one that counts."""
+    for record in files.find_records(path):
+        # Race: a later owner may have records by now.
+        if record.epoch < hold.epoch and record != hold.record:
+            files.remove_file(record.file_of(path))

@@ -23,10 +23,12 @@ class Transaction(Scope):
     2. all uncommitted messages are awaited until the broker has written them;
     3. acknowledgements are built, and stored in the IntentLog along with `state`, durably and as
        one record;
-    4. the acknowledgements are appended to their journals, and awaited;
-    5. the record is marked as written, and other tasks publish again.
+    4. if the log has a fence, an append that checks the fence decides the transaction; without one,
+       storing the record has decided it;
+    5. the acknowledgements are appended to their journals, and awaited;
+    6. the record is marked as written, and other tasks publish again.
 
-    A crash before the record is stored leaves messages which never commit, and the state of the
+    A crash before the decision leaves messages which never commit, and the state of the
     transaction before. After a later crash, `IntentLog.recover()` appends the acknowledgements,
     and the transaction is committed with its state. Readers deliver each message once, since they
     ignore repeated acknowledgements.
@@ -54,6 +56,8 @@ class Transaction(Scope):
         Cancellation: safe — nothing began.
 
         Raises:
+            LockedError: The IntentLog is in use by another process.
+            FencedError: Another process has taken the fence of the IntentLog.
             StoreError: The IntentLog can't be read, or has intents which `recover()` must append.
             RuntimeError: Another transaction of the Publisher is open.
         """
@@ -76,6 +80,8 @@ class Transaction(Scope):
                 return
             await self._commit()
         finally:
+            # A log that only this transaction refers to is unlocked, for the next one of its path.
+            self._intents = None
             self._gate.release()
 
     async def _commit(self) -> None:
@@ -91,6 +97,7 @@ class Transaction(Scope):
         try:
             if log is not None and persisted:
                 await log.persist(intents, self.state)
+                await log.decide(uncommitted.appends)
             await append_intents(uncommitted.appends, intents)
             if log is not None and persisted:
                 await log.mark_written()

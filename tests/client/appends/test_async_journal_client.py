@@ -54,6 +54,9 @@ class Counting:
     def cleared_error(self, journal: str) -> ClearedError | None:
         return self._service.cleared_error(journal)
 
+    def clear_error(self, journal: str) -> BaseException | None:
+        return self._service.clear_error(journal)
+
     async def list(self, selector: str | pb.LabelSelector | pb.ListRequest = "") -> pb.ListResponse:
         return await self._service.list(selector)
 

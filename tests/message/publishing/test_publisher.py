@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,13 +32,14 @@ from gazette_aio.protocol.errors import (
     UnrecognizedContentTypeError,
 )
 from tests import golden, known_differences
-from tests.message.fakes import FakeAppends
+from tests.message import fakes
 
+FakeAppends: Any = fakes.FakeAppends
 NDJSON = "application/x-ndjson"
 
 
-class Body(dict):
-    def __init__(self, body, fail=None):
+class Body(dict[str, Any]):
+    def __init__(self, body: Any, fail: Any = None):
         super().__init__({"body": body} if body else {})
         self.fail = fail
 
@@ -48,13 +52,14 @@ class MixedAdapter:
     """The three kinds of messages of the golden data, by the framing which is next."""
 
     def __init__(self):
-        self.kind = None
+        self.kind = ""
+        self.ack_kinds: list[str] = []
         self._json = json_adapter(dict, "uuid")
 
-    def decode(self, frame):
+    def decode(self, frame: Any):
         raise AssertionError
 
-    def encode(self, message, uuid):
+    def encode(self, message: Any, uuid: Any):
         if message.fail == "marshal_error":
             raise ValueError("can't")
         body = message.get("body", "")
@@ -66,15 +71,15 @@ class MixedAdapter:
         assert len(raw) < 128
         return b"\x0a\x10" + uuid.bytes + (b"\x12" + bytes([len(raw)]) + raw if raw else b"")
 
-    def uuid(self, message):
+    def uuid(self, message: Any):
         raise AssertionError
 
-    def acknowledgement(self, uuid):
+    def acknowledgement(self, uuid: Any):
         if self.kind_of_ack(uuid) == NDJSON:
             return self._json.acknowledgement(uuid)
         return b"\x0a\x10" + uuid.bytes
 
-    def kind_of_ack(self, _uuid):
+    def kind_of_ack(self, _uuid: Any) -> str:
         return self.ack_kinds.pop(0)
 
 
@@ -92,7 +97,7 @@ async def test_golden_sequences():
                 clock=clock,
                 allow_mixed=True,
             )
-            used = []
+            used: list[str] = []
             for op in case["ops"]:
                 if op["op"] == "clock_update":
                     clock.update(op["unix_nanos"])
@@ -109,7 +114,12 @@ async def test_golden_sequences():
                         "application/unknown" if kind == "unknown_framing" else types[journal]
                     )
 
-                    def mapping(_message, kind=kind, journal=journal, content_type=content_type):
+                    def mapping(
+                        _message: Any,
+                        kind: Any = kind,
+                        journal: str = journal,
+                        content_type: Any = content_type,
+                    ):
                         if kind == "mapping_error":
                             raise EmptyListResponseError("empty ListResponse")
                         return journal, content_type
@@ -139,12 +149,15 @@ async def test_golden_sequences():
     assert escapes, known_differences.PUBLISHER_JSON_BODIES
 
 
-def to(journal, content_type=NDJSON):
-    return lambda _message: (journal, content_type)
+def to(journal: str, content_type: str = NDJSON) -> Any:
+    def mapping(_message: Any) -> tuple[str, str]:
+        return journal, content_type
+
+    return mapping
 
 
-def lines(appends, journal):
-    found = []
+def lines(appends: Any, journal: str) -> list[Any]:
+    found: list[Any] = []
     for line in bytes(appends.journals.get(journal, b"")).splitlines():
         document = json.loads(line)
         uuid = parse_uuid(document["_meta"]["uuid"])
@@ -160,12 +173,12 @@ async def test_committed_messages():
         assert await append
     assert lines(appends, "a/j") == [(160, 0, "hello"), (320, 0, "world"), (480, 0, "beer!")]
     with pytest.raises(ValueError, match="whoops!"):
-        await publisher.publish_committed(None, Body("x", "invalid"))
+        await publisher.publish_committed(to("a/j"), Body("x", "invalid"))
     assert publisher.clock.value == 480
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_uncommitted_messages_and_intents(fast):
+async def test_uncommitted_messages_and_intents(fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
 
@@ -193,7 +206,7 @@ async def test_uncommitted_messages_and_intents(fast):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_encoding_errors_leave_nothing(fast):
+async def test_encoding_errors_leave_nothing(fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     with pytest.raises(TypeError):
@@ -204,23 +217,19 @@ async def test_encoding_errors_leave_nothing(fast):
     assert lines(appends, "a/j") == [(320, 0, 1)]
 
 
-async def test_intents_are_kept_if_they_cannot_be_built():
-    class Failing(dict):
-        pass
-
+async def test_intents_are_kept_if_they_cannot_be_built(monkeypatch: pytest.MonkeyPatch):
     appends = FakeAppends()
     adapter = json_adapter()
     publisher = Publisher(appends, adapter)
     await publisher.publish_uncommitted(to("a/j"), {"v": 1})
-    whole = adapter.acknowledgement
 
-    def fail(_uuid):
+    def fail(_uuid: Any):
         raise ValueError("can't")
 
-    adapter.acknowledgement = fail
+    monkeypatch.setattr(adapter, "acknowledgement", fail)
     with pytest.raises(ValueError, match="can't"):
         publisher.build_ack_intents()
-    adapter.acknowledgement = whole
+    monkeypatch.undo()
     assert [i.journal for i in publisher.build_ack_intents()] == ["a/j"]
 
 
@@ -239,15 +248,15 @@ async def test_mixing_is_refused():
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_concurrent_publishers_keep_the_order(fast):
+async def test_concurrent_publishers_keep_the_order(fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter())
 
-    async def mapping(message):
+    async def mapping(message: Any):
         await asyncio.sleep(0)
         return f"j/{message['v'] % 2}", NDJSON
 
-    async def publish(number):
+    async def publish(number: int):
         for value in range(10):
             await publisher.publish_committed(mapping, {"v": number * 10 + value})
 
@@ -287,7 +296,7 @@ async def test_cancelled_while_waiting_for_the_journal():
     assert "a/j" not in appends.journals
 
 
-async def test_transaction(tmp_path):
+async def test_transaction(tmp_path: Path):
     log = IntentLog(tmp_path / "intents")
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter(), clock=Clock())
@@ -302,15 +311,16 @@ async def test_transaction(tmp_path):
     assert lines(appends, "J2") == [(320, 1, 2), (640, 2, None)]
     assert not log.in_doubt
     record = await IntentLog(log.path).load()
+    assert record
     assert record.state == {"row": 2}
     assert record.written
     async with publisher.transaction(intents=log) as transaction:
         assert transaction.state == {"row": 2}
     assert len(lines(appends, "J1")) == 2
-    assert [p.name for p in tmp_path.iterdir()] == ["intents"]
+    assert set(os.listdir(tmp_path)) == {"intents", "intents.lock"}  # noqa: PTH208
 
 
-async def test_recovery_commits_what_was_persisted(tmp_path):
+async def test_recovery_commits_what_was_persisted(tmp_path: Path):
     path = tmp_path / "intents"
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
@@ -322,12 +332,13 @@ async def test_recovery_commits_what_was_persisted(tmp_path):
     assert await log.recover(appends) == b"\x00state"
     assert [flags for _, flags, _ in lines(appends, "J1")] == [1, 2]
     assert [flags for _, flags, _ in lines(appends, "J2")] == [1, 2]
-    assert (await log.load()).written
+    assert (record := await log.load())
+    assert record.written
     assert await IntentLog(tmp_path / "none").recover(appends) is None
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_an_exception_abandons(tmp_path, fast):
+async def test_an_exception_abandons(tmp_path: Path, fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     producer = publisher.producer_id
@@ -357,7 +368,7 @@ async def test_an_exception_abandons(tmp_path, fast):
     assert {get_producer_id(parse_uuid(u)) for u in last} == {publisher.producer_id}
 
 
-async def test_failed_appends_abandon(tmp_path):
+async def test_failed_appends_abandon(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     producer = publisher.producer_id
@@ -369,7 +380,7 @@ async def test_failed_appends_abandon(tmp_path):
     assert not (tmp_path / "log").exists()
 
 
-async def test_a_transaction_in_doubt_must_be_recovered(tmp_path):
+async def test_a_transaction_in_doubt_must_be_recovered(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     log = IntentLog(tmp_path / "log")
@@ -379,7 +390,7 @@ async def test_a_transaction_in_doubt_must_be_recovered(tmp_path):
             await publisher.publish_uncommitted(to("a/j"), {"v": 1})
             transaction.state = {"row": 1}
 
-            async def fail(journal, dependencies=()):
+            async def fail(journal: str, dependencies: Any = ()):
                 raise OSError("broker is gone")
 
             appends.start_append = fail
@@ -394,7 +405,7 @@ async def test_a_transaction_in_doubt_must_be_recovered(tmp_path):
         await publisher.publish_uncommitted(to("a/j"), {"v": 3})
 
 
-async def test_others_wait_while_a_transaction_commits(tmp_path):
+async def test_others_wait_while_a_transaction_commits(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     log = IntentLog(tmp_path / "log")
@@ -410,7 +421,7 @@ async def test_others_wait_while_a_transaction_commits(tmp_path):
         await publisher.publish_uncommitted(to("a/j"), {"v": 1})
         wait = log.persist
 
-        async def persist(intents, state=None):
+        async def persist(intents: Any, state: Any = None):
             started.set()
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -422,13 +433,13 @@ async def test_others_wait_while_a_transaction_commits(tmp_path):
     assert [(flags, v) for _, flags, v in lines(appends, "a/j")] == [(1, 1), (2, None), (1, 2)]
 
 
-async def test_cancelled_commits_are_in_doubt(tmp_path):
+async def test_cancelled_commits_are_in_doubt(tmp_path: Path):
     appends = FakeAppends()
     for turns in range(12):
         publisher = Publisher(appends, json_adapter())
         log = IntentLog(tmp_path / f"log {turns}")
 
-        async def commit(publisher=publisher, log=log, journal=f"j/{turns}"):
+        async def commit(publisher: Any = publisher, log: Any = log, journal: str = f"j/{turns}"):
             async with publisher.transaction(intents=log) as transaction:
                 await publisher.publish_uncommitted(to(journal), {"v": 1})
                 transaction.state = {"row": 1}
@@ -441,6 +452,7 @@ async def test_cancelled_commits_are_in_doubt(tmp_path):
             await task
         except asyncio.CancelledError:
             pass
+        await log.aclose()
         state = await IntentLog(log.path).recover(appends)
         flags = [flags for _, flags, _ in lines(appends, f"j/{turns}")]
         # State and acknowledgement go together.
@@ -452,7 +464,7 @@ async def test_cancelled_commits_are_in_doubt(tmp_path):
             await publisher.publish_uncommitted(to(f"j/{turns}"), {"v": 2})
 
 
-async def test_damaged_records_are_refused(tmp_path):
+async def test_damaged_records_are_refused(tmp_path: Path):
     path = tmp_path / "log"
     await IntentLog(path).persist([], {"row": 1})
     content = path.read_bytes()
@@ -461,7 +473,8 @@ async def test_damaged_records_are_refused(tmp_path):
         with pytest.raises(StoreError, match="damaged"):
             await IntentLog(path).load()
     path.write_bytes(content + b"writ")
-    assert not (await IntentLog(path).load()).written
+    assert (record := await IntentLog(path).load())
+    assert not record.written
     with pytest.raises(StoreError, match="can't be stored"):
         await IntentLog(tmp_path / "other").persist([], {"row": object()})
     with pytest.raises(StoreError):
@@ -472,16 +485,16 @@ async def test_unusual_framings():
     class Adapter:
         uuid_place = UUIDPlace(b"", b"", text=True)
 
-        def decode(self, frame):
+        def decode(self, frame: Any):
             return frame
 
-        def encode(self, message, uuid):
+        def encode(self, message: Any, uuid: Any):
             return str(uuid).encode() + message
 
-        def uuid(self, message):
+        def uuid(self, message: Any):
             return parse_uuid(message[:36])
 
-        def acknowledgement(self, uuid):
+        def acknowledgement(self, uuid: Any):
             return str(uuid).encode()
 
     appends = FakeAppends()
@@ -491,7 +504,9 @@ async def test_unusual_framings():
         await publisher.publish_uncommitted(to("a/j", fixed), body)
     decoder = framing_by_content_type(fixed).decoder()
     decoder.feed(bytes(appends.journals["a/j"]) + publisher.build_ack_intents()[0].intent)
-    payloads = decoder.frames().payloads
+    frames = decoder.frames()
+    assert frames
+    payloads = frames.payloads
     assert [p[36:] for p in payloads] == [b"one", b"two", b""]
     assert get_flags(parse_uuid(payloads[2])) == ACK_TXN
     assert "Publisher" in repr(publisher)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,57 +23,65 @@ from gazette_aio.message import (
 )
 from gazette_aio.message.publishing import intents
 from gazette_aio.protocol.errors import MixedTransactionError, StoreError
-from tests.message.fakes import FakeAppends, FakeClient
+from tests.message import fakes
 
+FakeAppends: Any = fakes.FakeAppends
+FakeClient: Any = fakes.FakeClient
 NDJSON = "application/x-ndjson"
 JOURNALS = ("J1", "J2")
 POINTS = 60
 """More suspensions than a transaction has."""
 
 
-def to(journal):
-    return lambda _message: (journal, NDJSON)
+def to(journal: str) -> Any:
+    def mapping(_message: Any) -> tuple[str, str]:
+        return journal, NDJSON
+
+    return mapping
 
 
-async def committed(client, journals=JOURNALS):
+async def committed(client: Any, journals: Any = JOURNALS):
     source = ReadCommittedIter(journals, json_adapter(), client=client, skip_acks=True)
     async with source as messages:
         return sorted([(env.journal, env.message["v"]) async for env in messages])
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def threads(monkeypatch: pytest.MonkeyPatch):
     """Run what goes to threads within the loop, so that suspensions are the same each time."""
 
-    async def call(function, *args):
+    async def call(function: Any, *args: Any, **options: Any):
         await asyncio.sleep(0)
-        result = function(*args)
+        result = function(*args, **options)
         await asyncio.sleep(0)
         return result
 
-    monkeypatch.setattr(intents, "in_thread", lambda *given: finish(call(*given)))
+    async def called(*given: Any, **options: Any) -> Any:
+        return await finish(call(*given, **options))
+
+    monkeypatch.setattr(intents, "in_thread", called)
 
 
-async def commit(publisher, log, number):
+async def commit(publisher: Any, log: Any, number: int):
     async with publisher.transaction(intents=log) as transaction:
         for journal in JOURNALS:
             await publisher.publish_uncommitted(to(journal), {"v": number})
         transaction.state = {"row": number}
 
 
-async def steps(task, count):
+async def steps(task: Any, count: Any):
     for _ in range(count):
         await asyncio.sleep(0)
     return task.done()
 
 
-def rows(*numbers):
+def rows(*numbers: Any):
     return sorted((journal, number) for journal in JOURNALS for number in numbers)
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_a_crash_at_every_suspension(tmp_path, threads, fast):
-    outcomes = set()
+async def test_a_crash_at_every_suspension(tmp_path: Path, threads: Any, fast: bool):
+    outcomes: set[Any] = set()
     for point in range(POINTS):
         path = tmp_path / str(point)
         client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
@@ -89,19 +99,21 @@ async def test_a_crash_at_every_suspension(tmp_path, threads, fast):
 
         appends = FakeAppends(after, fast=fast)
         recovered = IntentLog(crashed)
-        state = await recovered.recover(appends)
+        state: Any = await recovered.recover(appends)
         wanted = {1: rows(1), 2: rows(1, 2)}[state["row"]]
         assert await committed(after) == wanted, point
-        assert await IntentLog(crashed).recover(appends) == state
-        await commit(Publisher(appends, json_adapter()), recovered, 3)
+        await recovered.aclose()
+        again = IntentLog(crashed)
+        assert await again.recover(appends) == state
+        await commit(Publisher(appends, json_adapter()), again, 3)
         assert await committed(after) == sorted(wanted + rows(3)), point
         outcomes.add((state["row"], done))
     assert outcomes == {(1, False), (2, False), (2, True)}
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
-    outcomes = set()
+async def test_a_cancellation_at_every_suspension(tmp_path: Path, threads: Any, fast: bool):
+    outcomes: set[Any] = set()
     for point in range(POINTS):
         client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
         appends = FakeAppends(client, fast=fast)
@@ -116,7 +128,7 @@ async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
         if in_doubt:
             with pytest.raises(StoreError, match="not written"):
                 await commit(publisher, log, 9)
-        state = await log.recover(appends)
+        state: Any = await log.recover(appends)
         wanted = {1: rows(1), 2: rows(1, 2)}[state["row"]]
         assert await committed(client) == wanted, point
         # The same Publisher goes on, and nothing given up comes along.
@@ -126,13 +138,13 @@ async def test_a_cancellation_at_every_suspension(tmp_path, threads, fast):
     assert outcomes == {(1, False), (2, True), (2, False)}
 
 
-async def test_an_empty_transaction_settles_nothing(tmp_path):
+async def test_an_empty_transaction_settles_nothing(tmp_path: Path):
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
     start = appends.start_append
 
-    async def fail(_journal, _dependencies=()):
+    async def fail(_journal: Any, _dependencies: Any = ()):
         raise OSError("broker is gone")
 
     appends.start_append = fail
@@ -140,25 +152,29 @@ async def test_an_empty_transaction_settles_nothing(tmp_path):
         await commit(publisher, log, 1)
     appends.start_append = start
     for reopened in (log, IntentLog(log.path)):
+        await log.aclose()
         with pytest.raises(StoreError, match="not written"):
             async with publisher.transaction(intents=reopened):
                 pass
         with pytest.raises(StoreError, match="not written"):
             await reopened.persist([], None)
+    await reopened.aclose()
     assert await IntentLog(log.path).recover(appends) == {"row": 1}
     assert await committed(client) == rows(1)
 
 
-async def test_state_may_be_modified_in_place(tmp_path):
+async def test_state_may_be_modified_in_place(tmp_path: Path):
     publisher, log = Publisher(FakeAppends(), json_adapter()), IntentLog(tmp_path / "log")
     async with publisher.transaction(intents=log) as transaction:
         transaction.state = {"row": 1}
     state = transaction.state
     stale = publisher.transaction(intents=log)
     async with publisher.transaction(intents=log) as transaction:
+        assert isinstance(transaction.state, dict)
         transaction.state["row"] = 2
     async with stale as transaction:
         assert transaction.state == {"row": 2}
+    await log.aclose()
     assert await IntentLog(log.path).recover(FakeAppends()) == {"row": 2}
     assert state == {"row": 1}
     # A log which wasn't recovered goes on from its state, too.
@@ -166,7 +182,7 @@ async def test_state_may_be_modified_in_place(tmp_path):
         assert transaction.state == {"row": 2}
 
 
-async def test_recovering_again_leaves_pending_messages_alone(tmp_path):
+async def test_recovering_again_leaves_pending_messages_alone(tmp_path: Path):
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
@@ -179,11 +195,12 @@ async def test_recovering_again_leaves_pending_messages_alone(tmp_path):
         pass
     assert await committed(client) == [("J1", 1), ("J1", 2), ("J2", 1)]
     size = log.path.stat().st_size
+    await log.aclose()
     assert await IntentLog(log.path).recover(appends) == {"row": 1}
     assert log.path.stat().st_size == size
 
 
-async def test_files_which_are_not_records_are_left_alone(tmp_path):
+async def test_files_which_are_not_records_are_left_alone(tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(b"somebody's notes\n")
     publisher = Publisher(FakeAppends(), json_adapter())
@@ -206,6 +223,7 @@ async def test_waiting_messages_are_of_the_new_producer():
     appends = FakeAppends(client)
     publisher = Publisher(appends, json_adapter())
     held = await appends.start_append("J1")
+    waiting: Any = None
     with pytest.raises(KeyError):  # noqa: PT012
         async with publisher.transaction():
             await publisher.publish_uncommitted(to("J2"), {"v": 1})
@@ -240,12 +258,14 @@ async def test_mixing_is_refused_behind_a_waiting_message():
 
 
 @pytest.mark.parametrize("broken", ["acknowledgement", "append"])
-async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(broken, caplog):
+async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(
+    broken: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends, adapter = FakeAppends(client), json_adapter()
     publisher = Publisher(appends, adapter)
 
-    def fail(*_args):
+    def fail(*_args: Any):
         raise RuntimeError("broken")
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyError):  # noqa: PT012
@@ -254,11 +274,10 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(broken, 
             if broken == "append":
                 appends.try_append = fail
             else:
-                adapter.acknowledgement, whole = fail, adapter.acknowledgement
+                monkeypatch.setattr(adapter, "acknowledgement", fail)
             raise KeyError
     assert "can't roll back" in caplog.text
-    if broken == "acknowledgement":
-        adapter.acknowledgement = whole
+    monkeypatch.undo()
     async with publisher.transaction():
         await publisher.publish_uncommitted(to("J1"), {"v": 2})
     assert await committed(client) == [("J1", 2)]
@@ -273,7 +292,7 @@ async def test_no_acknowledgement_has_a_zero_clock():
     assert get_clock(parse_uuid(json.loads(line)["_meta"]["uuid"])) == 1
 
 
-async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doubt(tmp_path):
+async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doubt(tmp_path: Path):
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
@@ -294,7 +313,9 @@ async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doub
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-async def test_clearing_an_error_hides_no_missing_message(tmp_path, caplog, is_early):
+async def test_clearing_an_error_hides_no_missing_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_early: Any
+):
     """A transaction fails if a message of it is missing, whoever let later ones proceed."""
     from gazette_aio.client import connect
     from gazette_aio.protocol import DependencyError, JournalNotFoundError, Status
