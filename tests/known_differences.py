@@ -33,6 +33,11 @@ BROKER_SCENARIOS: dict[str, str] = {
     ),
 }
 
+# Parts of texts in broker_scenarios.json, and what a broker of this package has in their place.
+BROKER_TEXTS: dict[str, tuple[str, str]] = {
+    "${file_root}/": ("", "paths in errors are relative to the file root, which clients don't see")
+}
+
 # Playbacks of recoverylog_playback.json, by index.
 RECOVERYLOG_PLAYBACK: dict[int, str] = {
     4: "a known field of another wire type is kept as unknown; the chain of checksums tells it"

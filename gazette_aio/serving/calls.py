@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -114,7 +114,7 @@ async def answer_call(
         raise
     except Exception as error:
         _logger.exception("served RPC failed")
-        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        await context.abort(grpc.StatusCode.UNKNOWN, failure_text(error))
 
 
 def parse_request(cls: type[M], message: bytes) -> M:

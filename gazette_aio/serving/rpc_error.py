@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 
+def failure_text(error: Exception) -> str:
+    """Return the text of an unexpected failure for clients, who see no paths of the server."""
+    text = str(error)
+    if isinstance(error, OSError):
+        text = error.strerror or ""
+    return f"{type(error).__name__}: {text}"
+
+
 class RpcError(Exception):
     """An RPC ends with a gRPC code and a text.
 

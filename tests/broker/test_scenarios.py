@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -87,6 +88,8 @@ async def _replay(scenario: dict[str, Any], directory: Path) -> str | None:
             auth_key=_AUTH_KEYS.partition(",")[0] if keyed else None,
             http_address=broker.http_endpoint.removeprefix("http://"),
         )
+        for text, (ours, _) in known_differences.BROKER_TEXTS.items():
+            scenario = json.loads(json.dumps(scenario).replace(text, ours))
         differs = scenario["name"] in known_differences.BROKER_SCENARIOS
         return await scenarios.replay(target, scenario, poll_seconds=2.0 if differs else None)
 
@@ -104,9 +107,8 @@ async def _replay_remotely(scenario: dict[str, Any], address: str) -> str | None
             request_serializer=pb.ListRequest.SerializeToString,
             response_deserializer=pb.ListResponse.FromString,
         )
-        async for response in call(pb.ListRequest()):
-            process_id = response.header.process_id
-            break
+        response = await anext(aiter(call(pb.ListRequest())))
+        process_id = response.header.process_id
     return await scenarios.replay(
         scenarios.Target(
             address=target,
@@ -137,6 +139,8 @@ def test_scenarios_were_collected() -> None:
     golden.directory()
     assert len(SCENARIOS) == 204
     assert set(known_differences.BROKER_SCENARIOS) <= set(SCENARIOS)
+    for text in known_differences.BROKER_TEXTS:
+        assert sum(text in json.dumps(scenario) for scenario in SCENARIOS.values()) == 3
 
 
 async def test_nested_journals_are_shared_on_request(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def _decode(records: list[FoundRecord], path: Path) -> list[Entry]:
     entries: list[Entry] = []
     for record in records:
         if (entry := decode_entry(record.payload)) is None:
-            raise pb.StoreError(f"{path}: unknown record at offset {record.offset}")
+            raise pb.StoreError(f"{path.name}: unknown record at offset {record.offset}")
         entries.append(entry)
     return entries
 

@@ -22,7 +22,7 @@ from gazette_aio.broker.gateway.target import (
     redirect_page,
 )
 from gazette_aio.broker.resolver import visibility
-from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +75,7 @@ class GatewayRoutes:
             _logger.exception("request failed", extra={"method": request.method})
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("the answer isn't whole") from None
-            return text_response(f"{type(error).__name__}: {error}", 500)
+            return text_response(failure_text(error), 500)
         finally:
             connection.finish()
             self._tasks.discard(task)

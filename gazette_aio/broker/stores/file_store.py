@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
 import os
+import posixpath
 import secrets
 import stat as file_stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.host.files import FileOps, opened, os_error_text
+from gazette_aio.broker.host.files import FileOps, opened
+from gazette_aio.broker.stores.below import (
+    LocalFile,
+    directory_below,
+    open_below,
+    shown_error,
+    status_below,
+    unlink_below,
+)
 from gazette_aio.broker.stores.fragment_store import Listed
 
 if TYPE_CHECKING:
@@ -21,15 +28,8 @@ if TYPE_CHECKING:
 _MAX_KNOWN_DIRECTORIES = 4096
 
 
-class _LocalFile(io.FileIO):
-    """A file which is open for reading."""
-
-    gzipped = True
-    """Nobody on the way decompresses a local file."""
-
-
 class FileFragmentStore:
-    """A directory below the file root of the broker.
+    """A directory below the file root of the broker. Symbolic links below the root aren't followed.
 
     Args:
         root: File root of the broker.
@@ -66,18 +66,15 @@ class FileFragmentStore:
         """Write a file as a whole."""
         base = self._base()
         try:
-            base.stat()
+            with directory_below(self._root, base):
+                pass
         except OSError as error:
-            raise pb.StoreError(
-                f"invalid file store directory {base}: {os_error_text(error, 'stat', base)}"
-            ) from error
-        target = self._local(path)
-        if not target.parent.is_dir():
-            self._durable.clear()  # What was known may have been removed.
-            self._files.make_directory(target.parent)
+            text = f"invalid file store directory {'/'.join(base) or '.'}"
+            raise pb.StoreError(f"{text}: {shown_error(error, 'stat', base)}") from error
+        target = self._target(path)
         temporary = target.with_name(f".partial-{target.name[:180]}{secrets.token_hex(5)}")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with opened(self._files, temporary, flags) as descriptor:
                 position = 0
                 for piece in pieces:
@@ -97,8 +94,8 @@ class FileFragmentStore:
         """Make a file durable which exists already."""
         if not self._sync:
             return
-        target = self._local(path)
-        with opened(self._files, target, os.O_RDONLY) as descriptor:
+        target = self._target(path)
+        with opened(self._files, target, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
             self._files.datasync(descriptor)
         self._sync_names(target)
 
@@ -107,60 +104,56 @@ class FileFragmentStore:
 
         An empty one doesn't: it's what a crash leaves of a file whose name outlived its content.
         """
-        target = self._local(path)
+        parts = self._parts(path)
         try:
-            status = target.stat()
+            status = status_below(self._root, parts)
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not file_stat.S_ISREG(status.st_mode):
-            raise pb.StoreError(f"{target} is not a file")
+            raise pb.StoreError(f"{'/'.join(parts)} is not a file")
         return int(status.st_mtime) if status.st_size else None
 
-    def open(self, path: str) -> _LocalFile:
+    def open(self, path: str) -> LocalFile:
         """Open a file for reading.
 
         Raises:
             StoreError: If it can't be opened.
         """
-        target = self._local(path)
+        parts = self._parts(path)
         try:
-            return _LocalFile(target)
+            return open_below(self._root, parts)
         except OSError as error:
-            raise pb.StoreError(os_error_text(error, "open", target)) from error
+            raise pb.StoreError(shown_error(error, "open", parts)) from error
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
-        """List all files below a directory, which may be missing."""
-        base = self._local(prefix)
-        if not base.is_dir():
-            return
-        pending = [(base, "")]
+        """List all files below a directory, which may be missing. Links aren't listed."""
+        base = self._parts(prefix)
+        pending = [""]
         while pending:
-            directory, relative = pending.pop()
-            try:
-                entries = os.scandir(directory)
-            except FileNotFoundError:
-                continue  # Removed meanwhile.
-            with entries:
-                for entry in entries:
+            relative = pending.pop()
+            parts = (*base, *relative.split("/")[:-1])
+            with contextlib.ExitStack() as stack:
+                try:
+                    directory = stack.enter_context(directory_below(self._root, parts))
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # There's none, or it was removed meanwhile.
+                for entry in stack.enter_context(os.scandir(directory)):
                     path = relative + entry.name
-                    # Invariant: links to directories aren't followed: they may be circular.
                     if entry.is_dir(follow_symlinks=False):
                         if path not in skip:
-                            pending.append((directory / entry.name, path + "/"))
+                            pending.append(path + "/")
                         continue
                     try:
-                        status = entry.stat()
-                    except OSError as error:
-                        if error.errno != errno.ENOENT and not entry.is_symlink():
-                            raise
-                        continue  # Removed meanwhile, or a link which leads nowhere.
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # Removed meanwhile.
                     # Opening a pipe would wait for ever.
                     if file_stat.S_ISREG(status.st_mode):
                         yield Listed(path, int(status.st_mtime))
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self._local(path).unlink()
+        unlink_below(self._root, self._parts(path))
 
     def sign_get(self, path: str, seconds: float = 60.0) -> str:  # noqa: ARG002
         """Return the URL of a file, relative to the file root of the broker."""
@@ -186,11 +179,26 @@ class FileFragmentStore:
         except pb.ValidationError as error:
             raise pb.StoreError(str(error)) from None
 
-    def _local(self, path: str) -> Path:
-        return self._root / self._key(path)
+    def _parts(self, path: str) -> tuple[str, ...]:
+        """Return the names which lead from the root to a file."""
+        return Path(posixpath.normpath(self._key(path))).parts
 
-    def _base(self) -> Path:
+    def _target(self, path: str) -> Path:
+        """Return the path of a file to write, in a directory which exists and has no links."""
+        parts = self._parts(path)
+        target = self._root.joinpath(*parts)
         try:
-            return self._root / pb.join_below("", self._parsed.path.strip("/"))
+            with directory_below(self._root, parts[:-1]):
+                return target
+        except FileNotFoundError:
+            self._durable.clear()  # What was known may have been removed.
+            self._files.make_directory(target.parent)
+        # Race: a link may have taken the place of a directory meanwhile.
+        with directory_below(self._root, parts[:-1]):
+            return target
+
+    def _base(self) -> tuple[str, ...]:
+        try:
+            return Path(pb.join_below("", self._parsed.path.strip("/"))).parts
         except pb.ValidationError as error:
             raise pb.StoreError(str(error)) from None
