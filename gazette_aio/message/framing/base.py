@@ -110,8 +110,8 @@ def _depth(cls: type, name: str) -> int:
     return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
 
-class Decoder(Protocol):
-    """Splits the content of one journal into frames."""
+class Splitter(Protocol):
+    """Splits the content of one journal."""
 
     @property
     def offset(self) -> int:
@@ -126,6 +126,18 @@ class Decoder(Protocol):
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of content. Never raises."""
         ...
+
+    def end(self) -> None:
+        """Declare the end of content: a partial frame is now an error."""
+        ...
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
+        ...
+
+
+class Decoder(Splitter, Protocol):
+    """Splits the content of one journal into frames."""
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None at a clean end, or if more content is needed.
@@ -143,14 +155,6 @@ class Decoder(Protocol):
 
         Raises as `next_frame()` does, if an error is next.
         """
-        ...
-
-    def end(self) -> None:
-        """Declare the end of content: a partial frame is now an error."""
-        ...
-
-    def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of buffered bytes which were discarded."""
         ...
 
 

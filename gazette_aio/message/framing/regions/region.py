@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gazette_aio.message.framing.base import Splitter
 from gazette_aio.protocol.errors import FramingError
 
 Indices = NDArray[np.int64]
@@ -60,22 +61,11 @@ class Region(NamedTuple):
         )
 
 
-class RegionSplitter(Protocol):
-    """Splits the content of one journal into regions."""
+class RegionSplitter(Splitter, Protocol):
+    """Splits the content of one journal into regions.
 
-    @property
-    def offset(self) -> int:
-        """Offset of the next frame: of the first byte which wasn't returned or discarded."""
-        ...
-
-    @property
-    def buffered(self) -> int:
-        """Number of bytes from `offset` to the end of the content fed."""
-        ...
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of content. Never raises."""
-        ...
+    Complete frames which weren't returned yet count as buffered, too.
+    """
 
     def next_region(self, limit_bytes: int) -> Region | None:
         """Return complete frames, up to the next error, or None if there are none.
@@ -89,14 +79,6 @@ class RegionSplitter(Protocol):
             FramingError: A frame which can't be delimited was skipped.
             UnexpectedEOFError: Content ended within a frame; raised again by each call.
         """
-        ...
-
-    def end(self) -> None:
-        """Declare the end of content: a partial frame is now an error."""
-        ...
-
-    def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
         ...
 
 
