@@ -21,7 +21,6 @@ from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-    from types import TracebackType
 
 _READ_BYTES: Final = 1 << 20
 _MISSING: Final = frozenset(
@@ -187,12 +186,7 @@ class InstalledFileTransport:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self()
 
     def __repr__(self) -> str:

@@ -142,7 +142,8 @@ class FragmentStream(ReadAhead):
                 )
             raise
         except OSError as error:
-            self._error = self._failure(error)
+            text = f'reading "{self.url}": {error.strerror or type(error).__name__}'
+            self._error = self._failure("UNAVAILABLE", text)
         except Exception as error:  # noqa: BLE001 - The receiver raises it.
             self._error = error
             if isinstance(error, pb.TransportError):
@@ -221,17 +222,8 @@ class FragmentStream(ReadAhead):
                 return None
         except TimeoutError:
             pass
-        raise pb.TransportError(
-            "DEADLINE_EXCEEDED",
-            f'no byte of "{self.url}" came within {self._progress_timeout:g} s',
-            journal=self.journal,
-            retryable=True,
-        )
+        text = f'no byte of "{self.url}" came within {self._progress_timeout:g} s'
+        raise self._failure("DEADLINE_EXCEEDED", text)
 
-    def _failure(self, error: OSError) -> pb.TransportError:
-        return pb.TransportError(
-            "UNAVAILABLE",
-            f'reading "{self.url}": {error.strerror or type(error).__name__}',
-            journal=self.journal,
-            retryable=True,
-        )
+    def _failure(self, code: str, text: str) -> pb.TransportError:
+        return pb.TransportError(code, text, journal=self.journal, retryable=True)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Final
 
 _TURN_BYTES: Final = 1 << 19
 """Bytes which are published without suspension: it takes some two milliseconds."""
@@ -75,12 +72,7 @@ class Gate:
     def __enter__(self) -> None:
         self._inside += 1
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inside -= 1
         if self._inside == 0:
             self._idle.set()
