@@ -13,7 +13,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
@@ -29,12 +31,18 @@ class Doors(Caller):
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
         super().__init__(channel)
+        self.token = token
+        self.replicate_call: Any = channel.stream_stream(
+            "/protocol.Journal/Replicate",
+            request_serializer=pb.ReplicateRequest.SerializeToString,
+            response_deserializer=pb.ReplicateResponse.FromString,
+        )
         metadata = (("authorization", f"Bearer {token}"),)
 
         def authorized(call: Any) -> Any:
             return functools.partial(call, metadata=metadata)
 
-        for name in ("list", "apply", "read", "append", "fragments", "health"):
+        for name in ("list", "apply", "read", "append", "replicate", "fragments", "health"):
             setattr(self, f"{name}_call", authorized(getattr(self, f"{name}_call")))
 
     async def refused(self, *changes: pb.ApplyRequest.Change) -> str:
@@ -480,3 +488,104 @@ async def test_watches_end_with_the_sight_of_a_journal(broker: EmbeddedBroker) -
         await owner.create(spec("area/base", tier="y"))
         await eventually(lambda: names_are([]))
         watch.cancel()
+
+
+# All doors
+
+
+async def _answers(doors: Doors, web: httpx.AsyncClient, name: str) -> dict[str, str]:
+    """Return how each door answers requests for a journal, with its name taken out."""
+    answers: dict[str, str] = {}
+
+    async def note(door: str, call: Any) -> None:
+        try:
+            if hasattr(call, "__aiter__") and not hasattr(call, "__await__"):
+                answer = str([str(response) async for response in call])
+            else:
+                answer = str(await call)
+        except grpc.aio.AioRpcError as error:
+            answer = f"{error.code()} {error.details()}"
+        answers[door] = answer.replace(name, "NAME")
+
+    selector = pb.parse_label_selector(f"name={name}")
+    await note("List", doors.list_call(pb.ListRequest(selector=selector)))
+    for offset in (0, -1, 3):
+        read = pb.ReadRequest(journal=name, offset=offset, metadata_only=offset == 3)
+        await note(f"Read {offset}", doors.read_call(read))
+    await note("Read meta", doors.read_call(pb.ReadRequest(journal=f"{name};meta")))
+    for label, request in {
+        "": pb.AppendRequest(journal=name),
+        "offset": pb.AppendRequest(journal=name, offset=99),
+        "registers": pb.AppendRequest(journal=name, check_registers=selector),
+        "suspend": pb.AppendRequest(journal=name, suspend=pb.AppendRequest.SUSPEND_NOW),
+        "resume": pb.AppendRequest(journal=name, suspend=pb.AppendRequest.SUSPEND_RESUME),
+    }.items():
+        await note(f"Append {label}", doors.append_call(iter([request, pb.AppendRequest()])))
+    for seconds in (0, 60):
+        listing = pb.FragmentsRequest(journal=name, signatureTTL=Duration(seconds=seconds))
+        if not seconds:
+            listing.ClearField("signatureTTL")
+        await note(f"ListFragments {seconds}", doors.fragments_call(listing))
+    listed = await anext(aiter(doors.list_call(pb.ListRequest())))
+    header = pb.Header()
+    header.CopyFrom(listed.header)
+    proposal = pb.Fragment(journal=name, compression_codec=pb.CompressionCodec.NONE)
+    replicate = pb.ReplicateRequest(header=header, proposal=proposal, acknowledge=True)
+    replicate.registers.SetInParent()
+    await note("Replicate", doors.replicate_call(iter([replicate])))
+    await note("Health", doors.health_call(_health_of(f"file:///{name}/")))
+    for method, path, body in (
+        ("GET", f"/{name}", None),
+        ("GET", f"/{name}?offset=-1", None),
+        ("HEAD", f"/{name}", None),
+        ("PUT", f"/{name}", b"content"),
+        ("POST", "/v1/journals/read", f'{{"journal": "{name}"}}'.encode()),
+        (
+            "POST",
+            "/v1/journals/list",
+            f'{{"selector":{{"include":{{"labels":[{{"name":"name","value":"{name}"}}]}}}}}}'.encode(),
+        ),
+        ("GET", "/debug/metrics", None),
+    ):
+        response = await web.request(method, path, content=body)
+        headers = {k: v for k, v in response.headers.items() if k != "date"}
+        text = "\n".join(line for line in response.text.splitlines() if "write_head" in line)
+        shown = text if path == "/debug/metrics" else response.text
+        answers[f"{method} {path}".replace(name, "NAME")] = (
+            f"{response.status_code} {headers if path != '/debug/metrics' else ''} {shown}"
+        ).replace(name, "NAME")
+    await note("Apply", doors.apply_call(pb.ApplyRequest(changes=[delete(name)])))
+    return answers
+
+
+def _health_of(store: str) -> pb.FragmentStoreHealthRequest:
+    return pb.FragmentStoreHealthRequest(fragment_store=store)
+
+
+@pytest.mark.parametrize("selector", ["tier=x", "tier!=y", "name:prefix=mine/", "!tier"])
+async def test_a_hidden_journal_is_like_a_missing_one(tmp_path: Path, selector: str) -> None:
+    """At each door, whatever the request is."""
+    (tmp_path / "root" / "hidden" / "jrnl").mkdir(parents=True)
+    everything = ALL & ~pb.Capability.APPLY
+    async with (
+        new_broker(tmp_path, http_port=0) as broker,
+        holding(broker) as owner,
+        holding(broker, selector, everything) as thief,
+    ):
+        await owner.create(
+            spec("hidden/jrnl", "file:///", "file:///hidden/jrnl/", tier="y"), spec("mine/jrnl")
+        )
+        await owner.commit(b"secret", "hidden/jrnl")
+        await broker.flush("hidden/jrnl")
+        await owner.commit(b"secret", "hidden/jrnl")
+        headers = {"Authorization": f"Bearer {thief.token}"}
+        async with httpx.AsyncClient(base_url=broker.http_endpoint, headers=headers) as web:
+            hidden = await _answers(thief, web, "hidden/jrnl")
+            missing = await _answers(thief, web, "hidden/none")
+        assert hidden == missing
+        assert "secret" not in str(hidden)
+        # The doors aren't closed to all.
+        headers = {"Authorization": f"Bearer {owner.token}"}
+        async with httpx.AsyncClient(base_url=broker.http_endpoint, headers=headers) as web:
+            seen = await _answers(owner, web, "hidden/jrnl")
+        assert {door: seen[door] for door in seen if seen[door] == hidden[door]} == {}
