@@ -204,6 +204,7 @@ class JournalClient(Owner):
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed.
             OperationTimeoutError: The time is over.
+            TypeError: Content is of another type.
             Exception: Any exception of `content`; nothing is appended.
 
         Cancellation: aborts — rolled back, unless the broker is about to commit.

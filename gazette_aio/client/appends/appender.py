@@ -11,6 +11,7 @@ import grpc.aio
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
+from gazette_aio.client.appends.content_buffer import require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.stub import decoded, without_header
@@ -108,9 +109,11 @@ class Appender(Scope):
             ValidationError: The request is invalid.
             BrokerStatusError: The broker refused the append.
             TransportError: The RPC failed.
+            TypeError: `data` is something else than bytes.
 
         Cancellation: poisons — the append is rolled back.
         """
+        require_bytes(data)
         if not data:
             return  # Wire: an empty message means to commit.
         view = memoryview(data).cast("B")

@@ -22,6 +22,26 @@ CROWDED_BYTES: Final = 1 << 20
 """Bytes in memory at which new holders wait until content has moved."""
 
 
+def require_bytes(data: object) -> None:
+    """Raise unless `data` is bytes.
+
+    Raises:
+        TypeError: It's something else.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"data: expected bytes, not {type(data).__name__}")
+
+
+def checked_bytes(data: bytes | bytearray | memoryview) -> bytes:
+    """Return `data` as bytes.
+
+    Raises:
+        TypeError: It's something else. A number would make as many zeros.
+    """
+    require_bytes(data)
+    return bytes(data)
+
+
 class ContentBuffer:
     """Content that grows, is truncated to an earlier length, and is read as a whole.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.client.appends.content_buffer import checked_bytes
 from gazette_aio.client.appends.futures import OpFuture
 
 if TYPE_CHECKING:
@@ -86,11 +87,12 @@ class AsyncAppend(OpFuture):
         Content is kept in memory until the append is released, or `drain()` is awaited.
 
         Raises:
+            TypeError: It's something else than bytes.
             RuntimeError: The append was released.
         """
         if self._holding is None:
             self._held("write()")  # Hot: called only to raise.
-        content = data if type(data) is bytes else bytes(data)
+        content = data if type(data) is bytes else checked_bytes(data)
         self.batch.buffer.append(content)
         return len(content)
 

@@ -56,6 +56,8 @@ async def append(
     timeout: float | None = None,
 ) -> pb.AppendResponse:
     """Append content to a journal as a whole, as `JournalClient.append()`."""
+    for item in content:
+        _require_content(item)
     if isinstance(request, str):
         request = pb.AppendRequest(journal=request)
     else:
@@ -67,6 +69,14 @@ async def append(
     )
     policy = retry_policy or client.context.retry_policy
     return await deadline.run(_retried(client, request, content, policy, deadline))
+
+
+def _require_content(item: object) -> None:
+    if not isinstance(item, bytes | bytearray | memoryview | SeekableFile | Callable):
+        raise TypeError(
+            "content: expected bytes, a binary file or a function that returns an iterable, "
+            f"not {type(item).__name__}"
+        )
 
 
 async def _retried(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client.appends.batch import NO_DEPENDENCIES
-from gazette_aio.client.appends.content_buffer import CROWDED_BYTES
+from gazette_aio.client.appends.content_buffer import CROWDED_BYTES, checked_bytes
 from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
@@ -261,6 +261,7 @@ class AppendService(Owner):
 
         Raises:
             ValidationError: `journal` isn't the name of a journal.
+            TypeError: `data` is something else than bytes.
         """
         appends = self._journals.get(journal)
         if (
@@ -270,6 +271,7 @@ class AppendService(Owner):
             or appends.lock.held
             or not batch.is_plain
             or not self._takes_appends
+            or type(data) is not bytes
         ):
             return self._try_append(appends, journal, data)
         # Hot: `buffer.append()` and `leave()`, inlined.
@@ -287,12 +289,13 @@ class AppendService(Owner):
             appends = self._begin(journal)
         elif appends.lock.held or self._is_clogged(appends):
             return None
+        content = checked_bytes(data)
         batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
         buffer = batch.buffer
         if buffer.memory_bytes > CROWDED_BYTES:
             return None
         begin = buffer.length
-        buffer.append(data)
+        buffer.append(content)
         batch.kept += 1
         appends.spill(batch)
         return AsyncAppend(batch, begin, buffer.length)

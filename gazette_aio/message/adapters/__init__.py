@@ -13,6 +13,7 @@ from gazette_aio.message.adapters.base import (
     SplitMessages,
     SplittingAdapter,
     StampingAdapter,
+    TypedAdapter,
     UUIDPlace,
 )
 from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
@@ -32,6 +33,7 @@ __all__ = [
     "SplitMessages",
     "SplittingAdapter",
     "StampingAdapter",
+    "TypedAdapter",
     "UUIDPlace",
     "csv_adapter",
     "json_adapter",

@@ -45,6 +45,14 @@ AdapterBySpec = Callable[[pb.JournalSpec], Adapter[T]]
 
 
 @runtime_checkable
+class TypedAdapter(Protocol):
+    """An adapter whose messages are of known classes. Publishers refuse other messages."""
+
+    message_types: tuple[type, ...] | None
+    """Classes of messages; None if they aren't known."""
+
+
+@runtime_checkable
 class FrameUUIDAdapter(Protocol):
     """An adapter which reads the UUID of a message from its bytes, without decoding the rest.
 

@@ -21,6 +21,8 @@ class CSVAdapter:
     """
 
     uuid_is_text = True
+    message_types: tuple[type, ...] | None = (list, tuple)
+    """Classes of messages."""
 
     def __init__(self, columns: int | None, uuid_column: int) -> None:
         if uuid_column < 0 or (columns is not None and uuid_column >= columns):

@@ -16,9 +16,11 @@ from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.adapters.members import (
     find_member,
     float_members,
+    is_pydantic,
     may_hold_floats,
     may_hold_raw,
     member_names,
+    message_types,
     refuse_non_finite,
 )
 from gazette_aio.message.uuid import (
@@ -65,7 +67,10 @@ class JSONAdapter(Generic[T]):
         check_floats: bool,
         float_members: tuple[str, ...] = (),
         check_lines: bool = False,
+        message_types: tuple[type, ...] | None = None,
     ) -> None:
+        self.message_types = message_types
+        """Classes of messages; None if they aren't known."""
         self._path = path
         self.decode = decode  # Hot: a method would be one more call for each message.
         """Return the message of a JSON document."""
@@ -386,8 +391,9 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
             has_top_member=lambda message: path[0] in message,
             check_floats=True,
             check_lines=True,
+            message_types=(dict,),
         )
-    if _is_pydantic(type):
+    if is_pydantic(type):
         return _pydantic_adapter(type, path)
     try:
         decode = msgspec.json.Decoder(type).decode
@@ -406,6 +412,7 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
         check_floats=may_hold_floats(type),
         float_members=float_members(type),
         check_lines=may_hold_raw(type),
+        message_types=message_types(type),
     )
 
 
@@ -421,6 +428,7 @@ def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
         encode=_one_line,
         has_top_member=lambda message: name in message or b"\\" in message,
         check_floats=False,
+        message_types=(bytes, bytearray),
     )
 
 
@@ -443,10 +451,6 @@ def _parse_path(uuid_path: str) -> tuple[str, ...]:
     except UnicodeEncodeError:
         pass
     raise ConfigurationError(f"invalid UUID path {uuid_path!r}")
-
-
-def _is_pydantic(kind: Any) -> bool:
-    return hasattr(kind, "__pydantic_core_schema__") or hasattr(kind, "__pydantic_fields__")
 
 
 def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
@@ -473,6 +477,7 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
         encode=encode,
         has_top_member=_constantly_true if has_member else None,
         check_floats=True,
+        message_types=message_types(kind),
     )
 
 

@@ -137,3 +137,17 @@ def _is_within(info: object, wanted: tuple[type, ...], seen: set[int]) -> bool:
             _is_within(getattr(info, name), wanted, seen) for name in fields if name != "default"
         )
     return False
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Return whether a type is a model or a dataclass of pydantic."""
+    return hasattr(kind, "__pydantic_core_schema__") or hasattr(kind, "__pydantic_fields__")
+
+
+def message_types(kind: Any) -> tuple[type, ...] | None:
+    """Return the class of messages of a type; None if a class doesn't tell them apart."""
+    config = getattr(kind, "__struct_config__", None)
+    if config is not None and config.array_like:
+        return None  # Arrays are refused when they're encoded, as all that isn't an object.
+    is_dataclass = hasattr(kind, "__dataclass_fields__")
+    return (kind,) if config is not None or is_dataclass or is_pydantic(kind) else None

@@ -36,6 +36,8 @@ class ProtobufAdapter(Generic[M]):
         if field is None or field.type != FieldDescriptor.TYPE_BYTES:
             raise ConfigurationError(f"{cls.DESCRIPTOR.full_name} has no bytes field {uuid_field}")
         self._cls = cls
+        self.message_types: tuple[type, ...] | None = (cls,)
+        """Classes of messages."""
         self._parse = cls.FromString
         self._field = uuid_field
         # Wire: one which is there is written even if it's empty, and the last one of all counts.

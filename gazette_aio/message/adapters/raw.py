@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class RawAdapter:
     """Adapter of bytes. Made by `raw_adapter()`."""
 
+    message_types: tuple[type, ...] | None = (bytes, bytearray)
+    """Classes of messages."""
+
     def __init__(
         self,
         uuid: Callable[[bytes], UUID] | None,

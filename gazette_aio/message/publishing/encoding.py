@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import reprlib
 import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
@@ -14,7 +15,7 @@ from gazette_aio.message.publishing.slices import Slices
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from gazette_aio.aio.turns import Turns
     from gazette_aio.message.mapping import Mapping, Target
@@ -176,6 +177,7 @@ async def map_rows(
         if isinstance(mapping, tuple):
             indices[mapping] = range(stop)
             continue
+        require_mapping(mapping)
         targets = await _targets(mapping, rows.items(start, stop), start)
         if len(targets) == 1:
             before = indices.get(targets[0], range(0))
@@ -193,6 +195,34 @@ async def map_rows(
     return indices
 
 
+def require_mapping(mapping: object) -> None:
+    """Raise unless `mapping` may be called.
+
+    Raises:
+        TypeError: It's no function.
+    """
+    if not callable(mapping):
+        text = "mapping: expected a function that returns a pair of journal and content type"
+        raise TypeError(f"{text}, not {reprlib.repr(mapping)}")
+
+
+async def awaited_target(target: Awaitable[Target]) -> Target:
+    """Return the target that a mapping has returned, or that it returns when it's awaited.
+
+    Raises:
+        TypeError: It isn't a pair of a journal and a content type.
+    """
+    mapped = await target if inspect.isawaitable(target) else target
+    _require_pair(mapped)
+    return mapped
+
+
+def _require_pair(mapped: object) -> None:
+    if not isinstance(mapped, tuple):
+        shown = reprlib.repr(mapped)
+        raise TypeError(f"mapping: expected a pair of journal and content type, not {shown}")
+
+
 async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> list[Target]:
     """Return the targets of items, or a single one if it's the same for all."""
     targets: list[Any] = []
@@ -207,7 +237,7 @@ async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> l
             return targets
         for done, target in enumerate(targets):
             if not isinstance(target, tuple):
-                targets[done] = await target
+                targets[done] = await awaited_target(target)
     except BaseException as error:
         mapped = len(targets) == len(items)
         for unused in targets[done + 1 if mapped else 0 :]:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
+from gazette_aio.message.adapters.base import Adapter, TypedAdapter
 from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
+    awaited_target,
     encode_rows,
     map_rows,
     release,
+    require_mapping,
     rows_of_table,
     take,
 )
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from gazette_aio.client import AsyncAppend, AsyncJournalClient
-    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.intents import IntentLog
@@ -67,6 +69,10 @@ class Publisher(Generic[T]):
             clock, and updates it from wall time.
         allow_mixed: Permit `publish_committed()` to journals with uncommitted messages, which makes
             readers drop the uncommitted ones.
+
+    Raises:
+        ValidationError: The producer ID isn't of six bytes.
+        TypeError: `adapter` is no Adapter, but the class of messages, for example.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class Publisher(Generic[T]):
         clock: Clock | None = None,
         allow_mixed: bool = False,
     ) -> None:
+        _require_adapter(adapter)
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")
         self.appends = appends
@@ -89,6 +96,7 @@ class Publisher(Generic[T]):
         self._routes: Routes[T] = Routes(adapter, own, allow_mixed=allow_mixed)
         self._open_routes = self._routes.open
         self._plain: set[type] = set()  # Types of messages which have no validation.
+        self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
         self._uncommitted = Uncommitted(appends, self._routes, self.clock)
         self._gate = Gate()
 
@@ -130,6 +138,7 @@ class Publisher(Generic[T]):
         Raises:
             MappingError: The mapping has no journal for the message.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
+            TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
@@ -138,7 +147,11 @@ class Publisher(Generic[T]):
         if turn_bytes > 0:
             if type(message) not in self._plain:
                 self._validate(message)
-            target = mapping(message)
+            try:
+                target = mapping(message)
+            except TypeError:
+                require_mapping(mapping)
+                raise
             route = self._open_routes.get(target)
             if route is not None:
                 clock = self.clock
@@ -164,13 +177,14 @@ class Publisher(Generic[T]):
             await self._gate.give_turn()
         if type(message) not in self._plain:
             self._validate(message)
+        require_mapping(mapping)
         return await self._publish_mapped(mapping(message), message, flags)
 
     async def _publish_mapped(
         self, target: Target | Awaitable[Target], message: T, flags: Flags
     ) -> AsyncAppend:
         if not isinstance(target, tuple):
-            target = await target
+            target = await awaited_target(target)
         await self._gate.passed()
         route = self._routes.route_to(target, flags)
         if self._update_clock:
@@ -269,6 +283,7 @@ class Publisher(Generic[T]):
                 journal two content types.
             ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
                 columns of the table.
+            TypeError: A message isn't of the adapter's type, or the mapping returns no pair.
             DependencyError: Part of a journal's messages may be missing, as an error was cleared;
                 or some were abandoned, and the rest isn't published.
             Exception: Validation, the mapping or encoding raises it; a note tells the message.
@@ -309,6 +324,9 @@ class Publisher(Generic[T]):
 
     def _validate(self, message: T) -> None:
         kind: Any = type(message)
+        if self._message_types is not None and not issubclass(kind, self._message_types):
+            expected = " or ".join(cls.__name__ for cls in self._message_types)
+            raise TypeError(f"message: expected {expected}, not {kind.__name__}")
         if _has_validate(kind):
             validated: Any = message
             validated.validate()
@@ -357,6 +375,11 @@ class Publisher(Generic[T]):
             GazetteError: If an append failed, or may have failed whose error was cleared.
         """
         await self._uncommitted.flush()
+
+
+def _require_adapter(adapter: object) -> None:
+    if isinstance(adapter, type) or not isinstance(adapter, Adapter):
+        raise TypeError(f"adapter: expected an Adapter, such as json_adapter(), not {adapter!r}")
 
 
 def _check_journals(targets: Iterable[Target]) -> None:
