@@ -75,9 +75,9 @@ class UnixSocket:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise self._error("it exists, and isn't a socket")
+            raise self._error("the file exists, and isn't a socket")
         if _is_listened_on(self.path):
-            raise self._error("somebody listens there already")
+            raise self._error("another server listens on it")
         self.path.unlink()
 
     def _error(self, reason: str) -> pb.ConfigurationError:
@@ -94,7 +94,7 @@ def check_socket_path(path: str) -> None:
         raise pb.ConfigurationError(f"socket must be an absolute path (not {path})")
     # Wire: it's part of the endpoint, as it is, of which clients make the address to dial.
     if not path.isprintable() or any(char in path for char in "%?#,"):
-        raise pb.ConfigurationError(f"socket can't be told in a URL: {path!r}")
+        raise pb.ConfigurationError(f"socket path can't be part of a URL: {path!r}")
     if len(os.fsencode(path)) > _PATH_BYTES:
         raise pb.ConfigurationError(
             f"socket is longer than the {_PATH_BYTES} bytes of such paths: {path}"

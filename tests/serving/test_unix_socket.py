@@ -99,7 +99,7 @@ async def test_a_socket_in_use_stays(tmp_path: Path, path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "data", socket=path, fsync="off") as broker:
         file = path.stat().st_ino
         other = EmbeddedBroker(tmp_path / "other", socket=path, fsync="off")
-        with pytest.raises(pb.ConfigurationError, match=f"{path}: somebody listens there already"):
+        with pytest.raises(pb.ConfigurationError, match=f"{path}: another server listens on it"):
             await other.start()
         assert path.stat().st_ino == file
         await works(broker)
@@ -111,7 +111,7 @@ async def test_a_queue_which_is_full_is_in_use(tmp_path: Path, path: Path) -> No
         server.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(os.fspath(path))
-            with pytest.raises(pb.ConfigurationError, match="somebody listens"):
+            with pytest.raises(pb.ConfigurationError, match="another server listens"):
                 await EmbeddedBroker(tmp_path / "data", socket=path).start()
     assert path.is_socket()
 
@@ -208,11 +208,11 @@ async def test_the_file_of_another_is_not_removed(path: Path) -> None:
 def test_paths_are_checked(tmp_path: Path) -> None:
     for wrong, problem in (
         ("relative.sock", "must be an absolute path"),
-        ("/tmp/a%20b", "can't be told in a URL"),
-        ("/tmp/a?b", "can't be told in a URL"),
-        ("/tmp/a#b", "can't be told in a URL"),
-        ("/tmp/a,b", "can't be told in a URL"),
-        ("/tmp/a\nb", "can't be told in a URL"),
+        ("/tmp/a%20b", "can't be part of a URL"),
+        ("/tmp/a?b", "can't be part of a URL"),
+        ("/tmp/a#b", "can't be part of a URL"),
+        ("/tmp/a,b", "can't be part of a URL"),
+        ("/tmp/a\nb", "can't be part of a URL"),
         (f"/tmp/{'x' * 120}", "longer than"),
     ):
         with pytest.raises(pb.ConfigurationError, match=problem):

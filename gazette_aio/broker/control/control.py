@@ -181,7 +181,7 @@ class BrokerControl:
             kind, after_messages=after_messages, after_bytes=after_bytes, at=at, fail=fail
         )
         if times is not None and times < 1:
-            raise ValueError(f"a rule is for one or more requests (not {times})")
+            raise ValueError(f"times must be at least 1 (not {times})")
         return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where, times=times))
 
     # Stores and time

@@ -167,15 +167,15 @@ def cut(
     if sum(argument is not None for argument in (after_messages, after_bytes, at)) != 1:
         raise ValueError("exactly one of after_messages, after_bytes and at is expected")
     if kind not in _STREAMS and kind != "append":
-        raise ValueError(f"{kind} isn't a stream which can be cut")
+        raise ValueError(f"a stream of {kind} can't be cut")
     if kind == "list" and after_bytes is not None:
-        raise ValueError("streams of list have no content to count bytes of")
+        raise ValueError("after_bytes needs a stream with content, which list has not")
     if at is not None and (kind != "append" or at not in get_args(Moment)):
         raise ValueError(f"{kind} can't be cut at {at!r}")
     if fail is None and kind == "append":
-        raise ValueError("an append which is cut has to fail")
+        raise ValueError("fail=None can't cut an append")
     if min(after_messages or 0, after_bytes or 0) < 0:
-        raise ValueError("a stream is cut after zero or more messages or bytes")
+        raise ValueError("after_messages and after_bytes must not be negative")
     failed = None if fail is None else failure(fail)
     return RuleCut(failed, after_messages, after_bytes, at)
 
@@ -187,7 +187,7 @@ def pause(seconds: float) -> RulePause:
         ValueError: If it's negative, or not finite.
     """
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ValueError(f"a delay is of zero or more seconds (not {seconds})")
+        raise ValueError(f"seconds must be finite and not negative (not {seconds})")
     return RulePause(seconds)
 
 
@@ -365,7 +365,7 @@ class CutCounter:
             RpcError: If the append is cut there.
         """
         if self._cut is not None and self._cut.at == moment:
-            assert self._cut.failure is not None, "an append which is cut has to fail"
+            assert self._cut.failure is not None, "a cut append fails"
             raise self._cut.failure.error()
 
 

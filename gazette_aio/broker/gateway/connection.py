@@ -62,7 +62,7 @@ class GatewayConnection(web.RequestHandler):
             ConnectionResetError: If it's gone already.
         """
         if self._half_closed:
-            raise ConnectionResetError("the client is gone")
+            raise ConnectionResetError("the client has closed the connection")
         self._endless = True
 
     def finish(self) -> None:
@@ -158,7 +158,7 @@ class GatewayConnection(web.RequestHandler):
         """Return the answer to what isn't HTTP."""
         _logger.debug("bad request", extra={"client": request.remote}, exc_info=exc)
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
-            raise ConnectionAbortedError("there is no answer, or not the whole of it")
+            raise ConnectionAbortedError("the response is missing or incomplete")
         response = text_response(f"{status} {'Bad Request' if status == 400 else 'Error'}", status)
         response.force_close()
         return response

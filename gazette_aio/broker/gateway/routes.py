@@ -74,7 +74,7 @@ class GatewayRoutes:
         except Exception as error:
             _logger.exception("request failed", extra={"method": request.method})
             if request.writer.output_size > 0:
-                raise ConnectionAbortedError("the answer isn't whole") from None
+                raise ConnectionAbortedError("the response is incomplete") from None
             return text_response(failure_text(error), 500)
         finally:
             connection.finish()

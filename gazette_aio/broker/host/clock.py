@@ -67,7 +67,7 @@ class ManualClock:
             ValueError: If `seconds` is negative, or not finite.
         """
         if not (seconds >= 0 and math.isfinite(seconds)):
-            raise ValueError(f"a clock is moved forward (not by {seconds})")
+            raise ValueError(f"seconds must be finite and not negative (not {seconds})")
         if self._follow is None:
             self._unix += seconds
             self._elapsed += seconds

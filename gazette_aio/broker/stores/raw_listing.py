@@ -114,5 +114,5 @@ def _fetch(url: str) -> bytes:
     except (OSError, http.client.HTTPException) as error:
         raise pb.StoreError(f"listing failed: {type(error).__name__}") from None
     if len(document) > _MAX_PAGE_BYTES:
-        raise pb.StoreError("listing returned a page which is too long")
+        raise pb.StoreError("listing returned a page that is too long")
     return document

@@ -144,7 +144,9 @@ class FragmentSource:
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._loop not in (None, loop):
-            raise RuntimeError("the client belongs to another event loop; connect anew in each")
+            raise RuntimeError(
+                "the client belongs to another event loop; create a client in each event loop"
+            )
         self._loop = loop
         if (transport := self._transport(url)) is None:
             raise _no_transport(url)

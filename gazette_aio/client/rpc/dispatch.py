@@ -145,12 +145,12 @@ class Dispatcher:
         if self._process != os.getpid():
             raise RuntimeError(
                 f"the client of {self.endpoint} was used before this process was forked; "
-                "connect anew in each process"
+                "create a client in each process"
             )
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError(
                 f"the client of {self.endpoint} belongs to another event loop; "
-                "connect anew in each event loop"
+                "create a client in each event loop"
             )
 
     def default(self) -> BrokerConnection:

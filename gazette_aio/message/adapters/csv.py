@@ -69,7 +69,7 @@ class CSVAdapter:
         if columns != (self._columns or columns):
             raise ValidationError(f"record has {columns} fields (expected {self._columns})")
         if columns <= self._uuid_column:
-            raise ValidationError(f"record has {columns} fields, none of which is the UUID's")
+            raise ValidationError(f"record has {columns} fields, but no field of the UUID")
         parts = self._around(message)
         self._columns = columns
         return parts
@@ -88,10 +88,10 @@ class CSVAdapter:
         """Return a record of empty fields, but for the UUID.
 
         Raises:
-            ValidationError: If the number of columns isn't known yet.
+            ValidationError: If unknown number of columns yet.
         """
         if self._columns is None:
-            raise ValidationError("the number of columns isn't known")
+            raise ValidationError("unknown number of columns")
         head, rest = self._around([""] * self._columns)
         return head + str(uuid).encode() + rest
 

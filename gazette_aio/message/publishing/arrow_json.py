@@ -201,7 +201,7 @@ def _durations(array: Any, kind: Any) -> Any:
 def _structs(array: Any, kind: Any) -> Any:
     names = [field.name for field in kind]
     if len(set(names)) < len(names):
-        raise RefusedTypeError(f"{kind} has two members of one name")
+        raise RefusedTypeError(f"{kind} has several members of the same name")
     return objects(names, [json_texts(column) for column in array.flatten()], len(array))
 
 
@@ -235,7 +235,7 @@ def _maps(array: Any) -> Any:
     keys, items = array.keys.slice(first, count), array.items.slice(first, count)
     lengths = np.diff(offsets)
     if pa.types.is_nested(keys.type):
-        raise RefusedTypeError(f"{array.type} has keys which can't be names")
+        raise RefusedTypeError(f"keys of {array.type} can't be names")
     names = _of_rows(keys, np.cumsum(lengths))
     if not _is_text(keys.type):
         names = join(_QUOTE, names, _QUOTE)

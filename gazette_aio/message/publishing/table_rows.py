@@ -48,7 +48,7 @@ class TableRows:
         self._adapter = adapter
         names = self._table.column_names
         if len(set(names)) < len(names):
-            raise ConfigurationError("the table has two columns of one name")
+            raise ConfigurationError("the table has two columns of the same name")
         _check(self._table)
         self._names = [name for name in names if name not in METADATA_NAMES]
         self._is_values = self._names == [VALUE_NAME]
@@ -82,7 +82,7 @@ class TableRows:
         try:
             rows: list[dict[str, Any]] = self._table.slice(start, stop - start).to_pylist()
         except (ValueError, OverflowError) as error:
-            raise ValidationError(f"rows which a mapping can't be given: {error}") from error
+            raise ValidationError(f"rows can't be passed to a mapping: {error}") from error
         return rows
 
     def encode(self, indices: range | list[int]) -> Encoded:

@@ -104,7 +104,7 @@ def parse_producer(name: str) -> int:
     """
     producer = int(name, 16) if len(name) == _PRODUCER_DIGITS else -1
     if producer < 0 or f"{producer:012x}" != name:
-        raise ValueError("a name isn't that of a producer")
+        raise ValueError("invalid producer ID")
     return producer
 
 
@@ -120,7 +120,7 @@ def _parse_bounds(entry: object, offset: int) -> ProducerBounds:
         case [str(low), int(begin), str(high)] if is_offset(begin, 0, offset):
             pass
         case _:
-            raise ValueError("a producer's state isn't one")
+            raise ValueError("invalid state of a producer")
     bounds = ProducerBounds(_parse_clock(low), _parse_clock(high), begin)
     if bounds.min > bounds.max:
         raise ValueError("a producer's clocks are out of order")
@@ -130,7 +130,7 @@ def _parse_bounds(entry: object, offset: int) -> ProducerBounds:
 def _parse_clock(text: str) -> int:
     clock = int(text, 16) if len(text) <= _CLOCK_DIGITS else -1
     if clock < 0 or f"{clock:x}" != text:
-        raise ValueError("a clock isn't one in hexadecimal")
+        raise ValueError("clock isn't a hexadecimal number")
     return clock
 
 

@@ -167,7 +167,7 @@ class MessageIterator(Owner, Generic[T]):
             RuntimeError: If messages were read in another form.
         """
         if self._records is not None or self._driver.is_used:
-            raise RuntimeError("messages were read in another form: arrow() is the only one")
+            raise RuntimeError("messages were read in another form: arrow() must be the only form")
         try:
             from gazette_aio.message.reading.arrow import ArrowBatches, records_of  # noqa: PLC0415
         except ImportError as error:
@@ -297,10 +297,10 @@ class ReadCommittedIter(MessageIterator[T]):
         **options: Unpack[ReadOptions],
     ) -> None:
         if sequencer is not None and checkpoint is not None:
-            raise ConfigurationError("a sequencer has its own checkpoint")
+            raise ConfigurationError("a sequencer has its own checkpoint: pass either of them")
         if sequencer is not None and sequencer.emitting:
             # Only the iterator that began the commit knows which of its messages it delivered.
-            raise ConfigurationError("the sequencer is within a commit: go on from its checkpoint")
+            raise ConfigurationError("the sequencer is within a commit: resume from its checkpoint")
         self._is_own = sequencer is None
         self.sequencer = sequencer or Sequencer.from_checkpoint(
             checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES

@@ -59,7 +59,7 @@ def check_options(options: ReadOptions) -> None:
     """
     for name in options:
         if name not in ReadOptions.__annotations__:
-            raise TypeError(f"there's no option {name!r} of reading messages")
+            raise TypeError(f"unknown option {name!r}")
     on_error = options.get("on_error", "raise")
     if on_error not in {"raise", "skip"}:
         raise ConfigurationError(f"on_error is {on_error!r} (expected 'raise' or 'skip')")

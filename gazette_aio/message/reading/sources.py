@@ -118,7 +118,7 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
     client, start, direct = options.get("client"), options.get("start"), options.get("direct")
     if _is_reader(source):
         if start is not None or client is not None or direct is not None:
-            raise ConfigurationError("a reader has its own client and offset, and way of reading")
+            raise ConfigurationError("a reader has its own client, offset and options")
         return ReaderSource(source)
     if client is None:
         raise ConfigurationError("reading journals by name or selector takes a client")

@@ -34,7 +34,7 @@ _SCHEMES: Final = ("http", "https", "unix")
 def text(value: str) -> str:
     """Return a non-empty text."""
     if not value.strip():
-        raise ValueError("expected a text which isn't empty")
+        raise ValueError("expected a text that isn't empty")
     return value
 
 

@@ -111,7 +111,7 @@ class Router:
         column = batch.column(name)
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ValidationError(f"row {row}, column {name!r}: it's null")
+            raise ValidationError(f"row {row}, column {name!r}: the value is null")
         encoded = pc.dictionary_encode(column)
         distinct: dict[Target, int] = {}
         codes = [
