@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from gazette_aio.serving.extras.health import refuse
 from gazette_aio.serving.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable
 
-    from google.protobuf.descriptor import Descriptor, FileDescriptor
+    from google.protobuf.descriptor import FileDescriptor
 
     from gazette_aio.serving.extras.health import Context
 
@@ -37,13 +38,13 @@ class Reflection:
         self._request = message_class(package, "ServerReflectionRequest")
         self._response = message_class(package, "ServerReflectionResponse")
         self._services: list[str] = []
-        self._files: dict[str, FileDescriptor] = {}
+        # A pool of its own, so that nothing else of the process is found.
+        self._pool = DescriptorPool()
         for file in files:
             self._services += [service.full_name for service in file.services_by_name.values()]
-            self._files.update({each.name: each for each in _with_dependencies(file)})
+            for each in _with_dependencies(file):
+                self._pool.AddSerializedFile(each.serialized_pb)
         self._services.sort()
-        self._symbols = {name: file for file in self._files.values() for name in _symbols(file)}
-        self._types = {name for file in self._files.values() for name in _types(file)}
 
     def answer(self, data: bytes) -> bytes:
         """Return the response to a request.
@@ -55,30 +56,43 @@ class Reflection:
         response = self._response(valid_host=request.host, original_request=request)
         kind = request.WhichOneof("message_request")
         asked = "" if kind is None else getattr(request, kind)
-        match kind:
-            case "list_services":
-                for name in self._services:
-                    response.list_services_response.service.add(name=name)
-            case "file_by_filename" if asked in self._files:
-                self._describe(response, self._files[asked])
-            case "file_containing_symbol" if asked in self._symbols:
-                self._describe(response, self._symbols[asked])
-            case "all_extension_numbers_of_type" if asked in self._types:
-                response.all_extension_numbers_response.base_type_name = asked
-            case None:
-                response.error_response.error_code = _INVALID_ARGUMENT
-                response.error_response.error_message = "nothing was asked for"
-            case _:
-                response.error_response.error_code = _NOT_FOUND
-                response.error_response.error_message = "not found"
+        try:
+            match kind:
+                case "list_services":
+                    for name in self._services:
+                        response.list_services_response.service.add(name=name)
+                case "file_by_filename":
+                    _describe(response, self._pool.FindFileByName(asked))
+                case "file_containing_symbol":
+                    _describe(response, self._containing(asked))
+                case "all_extension_numbers_of_type":
+                    self._pool.FindMessageTypeByName(asked)
+                    response.all_extension_numbers_response.base_type_name = asked
+                case None:
+                    _fail(response, _INVALID_ARGUMENT, "nothing was asked for")
+                case _:  # Extensions, which no file has.
+                    _fail(response, _NOT_FOUND, "not found")
+        except KeyError:
+            _fail(response, _NOT_FOUND, "not found")
         answer: bytes = response.SerializeToString()
         return answer
 
-    @staticmethod
-    def _describe(response: Any, file: FileDescriptor) -> None:
-        response.file_descriptor_response.file_descriptor_proto.extend(
-            each.serialized_pb for each in _with_dependencies(file)
-        )
+    def _containing(self, symbol: str) -> FileDescriptor:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
+
+
+def _describe(response: Any, file: FileDescriptor) -> None:
+    response.file_descriptor_response.file_descriptor_proto.extend(
+        each.serialized_pb for each in reversed(_with_dependencies(file))
+    )
+
+
+def _fail(response: Any, code: int, text: str) -> None:
+    response.error_response.error_code = code
+    response.error_response.error_message = text
 
 
 def reflection_handlers(files: Iterable[FileDescriptor]) -> list[grpc.GenericRpcHandler]:
@@ -107,38 +121,8 @@ def _handlers(package: str, reflection: Reflection) -> grpc.GenericRpcHandler:
 
 
 def _with_dependencies(file: FileDescriptor) -> list[FileDescriptor]:
-    """Return a file and all it depends on, the file first."""
-    found = {file.name: file}
+    """Return all files which a file depends on, each after its dependencies, and the file last."""
+    found: dict[str, FileDescriptor] = {}
     for dependency in file.dependencies:
-        for each in _with_dependencies(dependency):
-            found.setdefault(each.name, each)
-    return list(found.values())
-
-
-def _symbols(file: FileDescriptor) -> Iterator[str]:
-    yield from _types(file)
-    for enum in file.enum_types_by_name.values():
-        yield enum.full_name
-    for service in file.services_by_name.values():
-        yield service.full_name
-        for method in service.methods:
-            yield method.full_name
-    for message in file.message_types_by_name.values():
-        yield from _members(message)
-
-
-def _members(message: Descriptor) -> Iterator[str]:
-    for field in message.fields:
-        yield field.full_name
-    for enum in message.enum_types:
-        yield enum.full_name
-    for nested in message.nested_types:
-        yield from _members(nested)
-
-
-def _types(file: FileDescriptor) -> Iterator[str]:
-    pending = list(file.message_types_by_name.values())
-    while pending:
-        message = pending.pop()
-        yield message.full_name
-        pending += message.nested_types
+        found.update((each.name, each) for each in _with_dependencies(dependency))
+    return [*found.values(), file]
