@@ -14,9 +14,9 @@ import grpc
 import grpc.aio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
-READ = "/bare/Read"
+BARE_READ = "/bare/Read"
 """Answers the number of messages which is asked for, all the same: unary-stream."""
 DISCARD = "/bare/Discard"
 """Receives messages to the end, and answers nothing: stream-unary."""
@@ -58,7 +58,7 @@ async def serve() -> None:
 
 
 @asynccontextmanager
-async def bare_server() -> AsyncIterator[str]:
+async def bare_server() -> AsyncGenerator[str]:
     """Run the server in a process of its own, and yield its target."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

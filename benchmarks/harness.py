@@ -89,6 +89,15 @@ class Result:
         )
 
 
+def constant(value: float) -> Run:
+    """Return a side which is always `value`: a limit."""
+
+    async def run() -> float:
+        return value
+
+    return run
+
+
 _measures: dict[str, Measure] = {}
 
 

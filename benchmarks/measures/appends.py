@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Subject, measure
+from benchmarks.harness import Subject, constant, measure
 from benchmarks.measures.events import served_journals
 from gazette_aio.protocol.service import APPEND
 
@@ -145,11 +145,8 @@ async def releasing() -> AsyncGenerator[Subject]:
             await service.flush()
             return BULK_APPENDS / (time.perf_counter() - begun)
 
-        async def yardstick() -> float:
-            return BULK_PER_SECOND
-
         await figure()
-        yield Subject(figure, yardstick)
+        yield Subject(figure, constant(BULK_PER_SECOND))
 
 
 @measure(

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc.aio
 
 import gazette_aio.protocol as pb
-from benchmarks.bare_server import CHUNK_BYTES, DISCARD, ECHO, READ, bare_server
+from benchmarks.bare_server import BARE_READ, CHUNK_BYTES, DISCARD, ECHO, bare_server
 from benchmarks.harness import Subject, measure
 from gazette_aio.client import connect
+from gazette_aio.protocol.service import APPEND, READ
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-BROKER_READ = "/protocol.Journal/Read"
-BROKER_APPEND = "/protocol.Journal/Append"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 CHUNKS = 512
 """Chunks of a bulk read or append: 64 MiB."""
@@ -101,15 +100,13 @@ async def receive(stub: Any, request: bytes, least: int) -> float:
 async def reading() -> AsyncGenerator[Subject]:
     async with servers("interval") as (served, bare):
         messages = append_messages(journal(0), [bytes(CHUNK_BYTES)] * CHUNKS)
-        answer = pb.AppendResponse.FromString(
-            await send(served.stream_unary(BROKER_APPEND), messages)
-        )
+        answer = pb.AppendResponse.FromString(await send(served.stream_unary(APPEND), messages))
         begin, end = answer.commit.begin, answer.commit.end
         request = pb.ReadRequest(journal=journal(0), offset=begin, end_offset=end, block=True)
-        stub = cast("Any", served.unary_stream(BROKER_READ))
+        stub = cast("Any", served.unary_stream(READ))
         yield Subject(
             partial(receive, stub, request.SerializeToString(), end - begin),
-            partial(receive, bare.unary_stream(READ), b"%d" % CHUNKS, end - begin),
+            partial(receive, bare.unary_stream(BARE_READ), b"%d" % CHUNKS, end - begin),
         )
 
 
@@ -131,7 +128,7 @@ async def appending() -> AsyncGenerator[Subject]:
             return CHUNKS * CHUNK_BYTES / (time.perf_counter() - begun) / 1e6
 
         yield Subject(
-            partial(append, served.stream_unary(BROKER_APPEND)),
+            partial(append, served.stream_unary(APPEND)),
             partial(append, bare.stream_unary(DISCARD)),
         )
 
@@ -148,7 +145,7 @@ async def appending_small(fsync: str) -> AsyncGenerator[Subject]:
                 taken.append(time.perf_counter() - begun)
             return statistics.median(taken) * 1e3
 
-        append = cast("Any", served.stream_unary(BROKER_APPEND))
+        append = cast("Any", served.stream_unary(APPEND))
         committed(await send(append, messages))
         yield Subject(partial(latency, append), partial(latency, bare.stream_unary(ECHO)))
 
@@ -174,7 +171,7 @@ async def appending_at_once() -> AsyncGenerator[Subject]:
                     group.create_task(append(stub, number))
             return CONCURRENT * APPENDS_PER_TASK / (time.perf_counter() - begun)
 
-        stub = cast("Any", served.stream_unary(BROKER_APPEND))
+        stub = cast("Any", served.stream_unary(APPEND))
         for number in range(CONCURRENT):
             committed(await send(stub, messages[number]))
         yield Subject(partial(rate, stub), partial(rate, bare.stream_unary(ECHO)))

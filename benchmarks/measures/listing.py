@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from benchmarks.harness import Subject, measure
+from benchmarks.harness import Subject, constant, measure
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, journal_spec
 
@@ -50,7 +50,4 @@ async def setup() -> AsyncGenerator[Subject]:
                 assert len(listing.journals) == JOURNALS, len(listing.journals)
                 return elapsed
 
-            async def yardstick() -> float:
-                return ALLOWED_SECONDS
-
-            yield Subject(figure, yardstick)
+            yield Subject(figure, constant(ALLOWED_SECONDS))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 import gazette_aio.protocol as pb
-from benchmarks.soaks.invariant import BrokenInvariantError, free_port, require
+from benchmarks.soaks.invariant import free_port, require
 from benchmarks.soaks.ledger import ContentCheck, Ledger, removes_register
 from benchmarks.soaks.records import record
 from gazette_aio import JournalClient, connect
@@ -278,6 +278,3 @@ async def _rounds(
             for task in tasks:
                 task.cancel()
     raise AssertionError("unreachable")
-
-
-__all__ = ["BrokenInvariantError", "soak"]

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import free_port, require
-from benchmarks.soaks.journal_check import CommittedCheck, JournalCheck, Writer
+from benchmarks.soaks.journal_check import CommittedCheck, JournalCheck
 from benchmarks.soaks.records import Placed, Records
 from gazette_aio import JournalClient, connect
 from gazette_aio.client import AppendService, AsyncAppend, RetryPolicy, WatchedList
@@ -488,6 +488,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("Any", error).exceptions[0]
     return cast("BaseException", error)
-
-
-__all__ = ["Soak", "Writer", "soak"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.json
 
-from benchmarks.harness import Subject, measure
+from benchmarks.harness import Subject, constant, measure
 from benchmarks.spark.content import ROW_BYTES, SCHEMA
 from benchmarks.spark.queries import load, rate, warm
 from benchmarks.spark.world import CORES, ROWS, world
@@ -106,10 +106,7 @@ async def against_kafka(kafka: float, *, is_count: bool) -> AsyncGenerator[Subje
         decoded = rows.select(f.from_json(rows["_value"].cast("string"), SCHEMA).alias("row"))
         return decoded.groupBy("row.kind").agg(f.count("*"), f.sum("row.amount"))
 
-    async def yardstick() -> float:
-        return kafka
-
-    async with warm(rate(query), yardstick) as subject:
+    async with warm(rate(query), constant(kafka)) as subject:
         yield subject
 
 
