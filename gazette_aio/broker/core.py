@@ -1,4 +1,4 @@
-"""Core of a broker: the state and services from which front ends answer requests.
+"""Core of a broker: the state and services behind its front ends.
 
 Front ends authorize a request, and pass it to the functions of `gazette_aio.broker.service`.
 """

@@ -1,4 +1,4 @@
-"""Resolver of journals: whether a request may have a journal, and whether the broker serves it."""
+"""Resolver of journals: checks that the claims show a journal, and that the broker serves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services which the parts of a running broker share."""
+"""Services shared by the parts of a running broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process of a broker: serves until a signal, and persists what's complete at its end."""
+"""Process of a broker: serves until a signal, and then persists complete fragments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; persist what's complete; and return.
+    """Serve until SIGTERM or SIGINT, persist complete fragments, and return.
 
     When it's ready, one line of JSON tells `endpoint`, `http_endpoint`, `process_id` and `pid`. The
     first signal persists fragments for up to `options.drain_seconds`, and a second one ends that.

@@ -1,4 +1,4 @@
-"""Handles of the rules and failures which tests have made, and the waits of held requests."""
+"""Handles of tests' rules and failures, and the waits of held requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Waits:
 
 
 class _Removable(ABC):
-    """A context manager which undoes what a test has done."""
+    """A context manager that undoes an action of a test."""
 
     @abstractmethod
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules by which tests interfere with requests: which requests they match, and what they do.
+"""Rules of tests for requests: the requests they match, and their actions.
 
 Rules are looked at in the order in which they were made. Several may apply to one request: it's
 observed, delayed or held by each, until one answers it.
@@ -117,7 +117,7 @@ def answer(
     fail: FailWith | None,
     status: pb.Status.ValueType | None,
 ) -> RuleAnswer | RuleFailure:
-    """Return the action of a rule which answers, of exactly one of the arguments.
+    """Return the action of a rule that answers, from exactly one of the arguments.
 
     Raises:
         ValueError: If none or several are given, or a code doesn't exist.
@@ -323,7 +323,7 @@ class CutError(Exception):
 
 
 class CutCounter:
-    """Counts messages and bytes of a stream up to its cut, if there's one."""
+    """Counts messages and bytes of a stream up to its cut, if any."""
 
     __slots__ = ("_bytes", "_cut", "_messages")
 

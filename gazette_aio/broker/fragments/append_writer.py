@@ -1,4 +1,4 @@
-"""Writer of one append's content: a little of it at once, more in a worker thread.
+"""Writer of one append's content: immediately if it's short, else in a worker thread.
 
 The thread writes and hashes batches while the next chunks are received.
 """

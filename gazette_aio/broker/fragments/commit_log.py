@@ -1,8 +1,8 @@
-"""Records of a journal's commit log, which says how much of its content counts.
+"""Records of a journal's commit log, which define its committed content.
 
 Each fragment of a journal has a content file and a log beside it. The log opens with BEGIN, and
 has a COMMIT for each append with the SHA-1 of its content, so that the two files may reach the disk
-in any order: what a record doesn't find in the content file was never acknowledged.
+in any order: content which a record misses in the content file was never acknowledged.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry | None:
-    """Return the entry of a payload, or None if it isn't one."""
+    """Return the entry of a payload, or None if the payload is invalid."""
     if len(payload) < 3 or payload[:2] != TAG:
         return None
     try:

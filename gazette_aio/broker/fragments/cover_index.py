@@ -1,4 +1,4 @@
-"""Cover set of a journal's fragments, and the query by which reads are answered.
+"""Cover set of a journal's fragments, and the query that answers reads.
 
 Members are kept in order of begin and end, both strictly ascending, and none lies inside another:
 of the members which cover an offset, the one found is that which reaches furthest.
@@ -28,7 +28,7 @@ class Extent(Protocol):
     begin: int
     """First offset."""
     end: int
-    """Offset behind the last byte."""
+    """Offset after the last byte."""
     mod_time: int
     """Modification time in Unix seconds of a persisted fragment, zero of a local one."""
 
@@ -75,7 +75,7 @@ class CoverSet(Generic[E]):
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte of the set, or zero if it's empty."""
+        """Offset after the last byte of the set, or zero if it's empty."""
         return self._ends[-1] if self._ends else 0
 
     @property
@@ -88,7 +88,7 @@ class CoverSet(Generic[E]):
         return self._begins[index], self._ends[index], self._mod_times[index]
 
     def add(self, member: E) -> bool:
-        """Add a fragment, dropping those which lie inside it.
+        """Add a fragment, and drop the members inside it.
 
         An equal span is replaced. Returns False, and changes nothing, if the fragment is empty or
         lies inside a present member.
@@ -121,7 +121,7 @@ class CoverSet(Generic[E]):
         del self._members[first:last]
 
     def members_from(self, offset: int) -> Self:
-        """Return a set of its own of the members which begin at `offset` or later."""
+        """Return a new set of the members that begin at `offset` or later."""
         first = bisect_left(self._begins, offset)
         found = copy(self)
         found._begins = self._begins[first:]
@@ -158,7 +158,7 @@ class CoverSet(Generic[E]):
         return kept
 
     def run_modified_before(self, index: int, time: int) -> int:
-        """Return the index behind a run of persisted members modified before `time`.
+        """Return the index after a run of persisted members modified before `time`.
 
         It begins at `index` with such a member, and each one of it begins where the one before it
         ends. Its length may be bounded.

@@ -1,4 +1,4 @@
-"""Index of a journal's fragments, from which reads are answered."""
+"""Index of a journal's fragments, which answers reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IndexEntry:
 
 
 class FragmentCover(CoverSet[IndexEntry]):
-    """Fragments of a journal. Listed ones are packed until somebody looks at them."""
+    """Fragments of a journal. Listed fragments stay packed until their first use."""
 
     __slots__ = ("_journal", "_stores")
 
@@ -83,7 +83,7 @@ def pack(fragment: pb.Fragment, store: int) -> bytes:
 
 
 class FragmentIndex:
-    """All fragments of a journal: those listed in its stores, and those which are only local."""
+    """All fragments of a journal: listed in its stores, or only local."""
 
     def __init__(self) -> None:
         self._cover = FragmentCover()
@@ -104,7 +104,7 @@ class FragmentIndex:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody may wait for a change any more."""
+        """Whether waits for a change have ended."""
         return self._ended
 
     @property

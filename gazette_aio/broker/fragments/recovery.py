@@ -53,7 +53,7 @@ class _Found:
 def recover_journal(
     files: FileOps, directory: Path, journal: str, *, sync: bool = False
 ) -> RecoveredJournal:
-    """Recover a journal from its directory, cutting off what was never acknowledged. Blocks.
+    """Recover a journal from its directory, and cut off unacknowledged content. Blocks.
 
     With `sync`, recovered content is made durable: it may be in the page cache only.
 

@@ -29,7 +29,7 @@ def roll_offset(
     roll_to: int | None,
     now_seconds: float,
 ) -> int | None:
-    """Return the offset at which a next fragment is to begin, or None to extend the present one.
+    """Return the offset at which the next fragment begins, or None to extend the present fragment.
 
     Args:
         spool: Fragment in progress.

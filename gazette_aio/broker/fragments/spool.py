@@ -105,7 +105,7 @@ class Spool:
 
     @property
     def digest(self) -> bytes:
-        """SHA-1 of the committed content, zero if there's none."""
+        """SHA-1 of the committed content, zero if there is no content."""
         return self._committed.digest() if self.end > self.begin else bytes(20)
 
     def adopt(self, entry: Commit, content: int) -> bool:
@@ -274,7 +274,7 @@ class Spool:
         self.sync_names()
 
     def sync_duplicates(self, descriptors: Sequence[int]) -> None:
-        """Make the same durable, by duplicates of the descriptors."""
+        """Do the same as `sync`, by duplicates of the descriptors."""
         for descriptor in descriptors:
             self._files.datasync(descriptor)
         self.sync_names()

@@ -56,7 +56,7 @@ class GatewayConnection(web.RequestHandler):
             self._truncate(body)
 
     def endless(self) -> None:
-        """Note that the answer may last for as long as the client is there.
+        """Note that the response may last as long as the connection.
 
         Raises:
             ConnectionResetError: If it's gone already.
@@ -91,7 +91,7 @@ class GatewayConnection(web.RequestHandler):
             self._link = None
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sends."""
+        """Receive bytes of the client."""
         super().data_received(data)
         # Wire: nothing follows a body which hasn't ended but the library's finding that it turned
         # into something else, which the body isn't told.
@@ -101,7 +101,7 @@ class GatewayConnection(web.RequestHandler):
     def eof_received(  # type: ignore[override] # The base keeps to one of the answers.
         self,
     ) -> bool | None:
-        """Take the end of what the client sends; return whether it may still receive."""
+        """Receive the end of the client's side; return whether the client may still receive."""
         if self._endless:
             return None
         self._half_closed = True
@@ -155,7 +155,7 @@ class GatewayConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - It tells the client's bytes.
     ) -> web.StreamResponse:
-        """Return the answer to what isn't HTTP."""
+        """Return the response to bytes that aren't HTTP."""
         _logger.debug("bad request", extra={"client": request.remote}, exc_info=exc)
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionAbortedError("the response is missing or incomplete")
@@ -255,7 +255,7 @@ class GatewayServer(web.Server):
 
 
 class TrailedResponse(web.StreamResponse):
-    """A response whose body is flushed chunk by chunk, and ends with a trailer of the reason.
+    """A response whose body is flushed per chunk, and whose trailer has the reason of its end.
 
     HTTP/1.0 has no trailers: its clients get the body alone.
     """

@@ -97,7 +97,7 @@ def parse_message(cls: type[M], document: bytes) -> M:
 
 
 def result_line(message: Message) -> bytes:
-    """Return the line of a response: all its fields, also those of default values."""
+    """Return the line of a response: all fields, including default values."""
     return _dump({"result": message_form(message)}) + b"\n"
 
 

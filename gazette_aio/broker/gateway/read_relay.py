@@ -39,7 +39,7 @@ class ReadRelay:
         """Why the body ends, if it ended now."""
 
     def metadata(self, response: pb.ReadResponse) -> bool:
-        """Take a response without content; return whether the read goes on after it."""
+        """Take a response without content; return whether the read continues."""
         opening = self.state is RelayState.OPENING
         if response.status != pb.Status.OK:
             self._end(pb.Status.Name(response.status))

@@ -1,4 +1,4 @@
-"""Routes of the gateway: which part of it answers a request, and how failures are answered."""
+"""Routes of the gateway: the handler of each request, and responses to failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of HTTP requests: the unescaped path, and the redirect of one which is not clean."""
+"""Targets of HTTP requests: the unescaped path, and the redirect of an unclean path."""
 
 from __future__ import annotations
 

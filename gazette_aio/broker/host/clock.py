@@ -1,4 +1,4 @@
-"""Clock of a broker: Unix time and timers, both of which tests can move.
+"""Clock of a broker: Unix time and timers, which tests can move.
 
 It's the source of time of pulses, flush intervals, refreshes of stores, retries of persisting,
 health checks, ends of tokens, and of the delay of watches, which is zero while the clock is frozen.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ManualClock:
-    """A clock which stands still unless it's moved, or follows another one until it's frozen.
+    """A clock that tests move. It stands still, or follows another clock until it's frozen.
 
     Called, it returns Unix time in seconds. All methods belong to the thread of the event loop.
 
@@ -178,7 +178,7 @@ class Deadline:
 
     @property
     def loop_time(self) -> float:
-        """Time of the loop at which it comes, unless the clock is moved."""
+        """The same time in the loop's time, unless the clock is moved."""
         return self.clock.loop_time(self.when)
 
     async def wait(self, event: asyncio.Event) -> bool:

@@ -1,4 +1,4 @@
-"""File operations on which durability rests, behind one seam.
+"""File operations that durability depends on, behind one interface.
 
 Tests replace `FileOps` to fail operations, or to lose what wasn't synced. All methods block; those
 which may take long are called in worker threads.

@@ -1,4 +1,4 @@
-"""Counters of a broker, by the names which its operators know."""
+"""Counters of a broker, with the names that operators know."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class FoundRecord(NamedTuple):
     offset: int
     """Offset of the first byte of the record's header."""
     end: int
-    """Offset behind the last byte of its payload."""
+    """Offset after the last byte of its payload."""
     payload: bytes
 
 
@@ -33,7 +33,7 @@ def encode_record(payload: bytes) -> bytes:
 
 
 def decode_record(data: bytes | memoryview, offset: int) -> FoundRecord | None:
-    """Return the record at `offset` of `data`, or None if there's no whole and sound one."""
+    """Return the record at `offset` of `data`, or None without a complete and valid record."""
     start = offset + HEADER_LENGTH
     if offset < 0 or start > len(data):
         return None
@@ -48,7 +48,7 @@ def decode_record(data: bytes | memoryview, offset: int) -> FoundRecord | None:
 
 
 def scan_records(data: bytes | memoryview) -> tuple[list[FoundRecord], int]:
-    """Return the sound records at the head of `data`, and the offset behind the last of them."""
+    """Return the valid records at the head of `data`, and the offset after the last record."""
     records: list[FoundRecord] = []
     offset = 0
     while (record := decode_record(data, offset)) is not None:
@@ -58,9 +58,9 @@ def scan_records(data: bytes | memoryview) -> tuple[list[FoundRecord], int]:
 
 
 def find_tagged_record(data: bytes, start: int, tag: bytes) -> FoundRecord | None:
-    """Return the first sound record behind `start` whose payload begins with `tag`.
+    """Return the first valid record after `start` whose payload begins with `tag`.
 
-    It tells damage in the middle of a log (something sound follows) from a torn tail.
+    Distinguishes damage in the middle of a log (a valid record follows) from a torn tail.
     """
     position = start + HEADER_LENGTH
     while (position := data.find(tag, position)) >= 0:

@@ -67,7 +67,7 @@ class Workers:
 
 
 def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
-    """Give a future its result or error, unless it's done. Nobody has to retrieve the error."""
+    """Set the result or error of a future, unless it's done. The error needn't be retrieved."""
     if future.done():
         return
     if error is None:
@@ -88,7 +88,7 @@ async def wait_until(event: asyncio.Event, until: Deadline | None) -> bool:
 
 
 class Background:
-    """Owner of tasks which nobody awaits. Failures are logged."""
+    """Owner of tasks that run in the background. Failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""Key space: which journals exist, their durable log, and the data directory.
+"""Key space: the specs of all journals, their durable log, and the data directory.
 
 Imports `broker.host`, `serving`, `aio` and `protocol`.
 """

@@ -20,7 +20,7 @@ MAX_CHANGES = 128
 
 
 class TransactionError(Exception):
-    """A transaction is malformed; the text is what the client is told."""
+    """A transaction is malformed; the text is for the client."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class KeySpace:
 
 
 def fill_presence(spec: pb.JournalSpec) -> None:
-    """Mark those parts of a spec as present which peers always send, also when they're empty."""
+    """Mark the parts of a spec as present that peers always send, even empty."""
     spec.labels.SetInParent()
     fragment = spec.fragment
     fragment.SetInParent()

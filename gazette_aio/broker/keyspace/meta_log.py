@@ -1,4 +1,4 @@
-"""Log of the key space: its transactions, and the snapshots which shorten it."""
+"""Log of the key space: its transactions, and snapshots that shorten the log."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class MetaLog:
         self._length += len(record)
 
     def snapshot(self, payload: bytes, revision: int) -> None:
-        """Write a snapshot, begin a new log, and remove what they replace. Blocks.
+        """Write a snapshot, begin a new log, and remove the replaced files. Blocks.
 
         Raises:
             OSError: If that fails; the present log remains in use, and it's tried again later.

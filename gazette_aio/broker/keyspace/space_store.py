@@ -78,7 +78,7 @@ class KeySpaceStore:
     async def suspend(
         self, item: JournalItem, level: pb.JournalSpec.Suspend.Level.ValueType, offset: int
     ) -> None:
-        """Write a suspension to the spec of a journal, unless that has changed meanwhile.
+        """Write a suspension to the spec of a journal, unless the spec has changed.
 
         Raises:
             RpcError: If it can't be made durable.

@@ -1,4 +1,4 @@
-"""Append: a stream of content which becomes part of a journal as a whole, or not at all."""
+"""Append: a stream of content that is committed as a whole, or not at all."""
 
 from __future__ import annotations
 

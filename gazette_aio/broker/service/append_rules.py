@@ -19,7 +19,7 @@ _DEFAULT_FLUSH_SECONDS = 24 * 3600
 
 
 class JournalState(NamedTuple):
-    """State of a journal, as far as the preconditions look at it."""
+    """State of a journal that the preconditions depend on."""
 
     begin: int
     """First offset of the fragment in progress."""

@@ -1,4 +1,4 @@
-"""Steps which several kinds of requests share."""
+"""Steps shared by several kinds of requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def validated(request: Message) -> None:
 async def signed_urls(
     core: BrokerCore, fragments: Sequence[pb.Fragment], seconds: float = URL_SECONDS
 ) -> list[str]:
-    """Return URLs by which clients can fetch persisted fragments, empty where there's none.
+    """Return URLs for clients to fetch persisted fragments; empty without a URL.
 
     Raises:
         RpcError: If one can't be signed.

@@ -15,7 +15,7 @@ _LATE_SECONDS = 0.25
 
 
 class ReceiveGuard(Generic[T]):
-    """Receives from an iterator under deadlines. To be used by one task, as a context manager.
+    """Receives from an iterator with deadlines; a context manager for one task.
 
     One timer serves many messages: it's left alone as long as it fires early enough.
     """

@@ -1,4 +1,4 @@
-"""Replicate: the opening of a stream of a peer, which this broker never has.
+"""Replicate: the opening of a peer's stream, which this broker refuses.
 
 A peer would compete for the spool of a journal, which its only broker doesn't give away.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def serve_replicate(
     core: BrokerCore, claims: pb.Claims, request: pb.ReplicateRequest | None
 ) -> pb.ReplicateResponse:
-    """Return the answer to the opening message of a stream, None if it ended without one.
+    """Return the response to the opening message of a stream; None if the stream had no message.
 
     Raises:
         RpcError: If the request is invalid, and otherwise because replication isn't served.

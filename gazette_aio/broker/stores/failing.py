@@ -1,4 +1,4 @@
-"""Fragment store which fails, in place of one that works."""
+"""Fragment store that fails, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class FailingFragmentStore:
-    """A store all of whose operations fail, but for signing.
+    """A store whose operations fail, except signing.
 
     Args:
         url: URL by which specs name the store.
@@ -29,5 +29,5 @@ class FailingFragmentStore:
     put = make_durable = stat = open = list = remove = _fail
 
     def sign_get(self, path: str, seconds: float = 0.0) -> str:  # noqa: ARG002
-        """Return no URL: clients which had one would fetch files past the broker."""
+        """Return no URL: with a URL, clients would bypass the failing store."""
         return ""

@@ -74,7 +74,7 @@ class FragmentStore(Protocol):
         ...
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
-        """List all files below the directory `prefix`, but not those in directories of `skip`.
+        """List all files below the directory `prefix`, except in directories of `skip`.
 
         Args:
             prefix: Path which ends in a slash.
@@ -87,5 +87,5 @@ class FragmentStore(Protocol):
         ...
 
     def sign_get(self, path: str, seconds: float = 60.0) -> str:
-        """Return a URL by which clients can fetch the file for some time; empty if there's none."""
+        """Return a URL for clients to fetch the file for some time; empty without a URL."""
         ...

@@ -1,4 +1,4 @@
-"""Handle of a fragment store: whether it's there and healthy, and the threads of its operations."""
+"""Handle of a fragment store: the store, its health, and the threads of its operations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIGN_SLICE = 200
 
 
 def retry_seconds(failures: int) -> float:
-    """Return how long after the given number of failed checks the next one is due."""
+    """Return the time before the next check, after the given number of failed checks."""
     index = failures - 1
     return _RETRY_SECONDS[index] if index < len(_RETRY_SECONDS) else _LAST_RETRY_SECONDS
 
@@ -44,7 +44,7 @@ class _Check(NamedTuple):
 
 
 class StoreHandle:
-    """A store of some URL, or the reason why there's none, with its health and its threads.
+    """The store of a URL, or the reason why it can't be used, with its health and threads.
 
     The health is checked on demand, once the last check is due for renewal.
 
@@ -169,7 +169,7 @@ class StoreHandle:
         return await self._checkers.run(probe_delete, self.store, prefix)
 
     async def sign_gets(self, fragments: Sequence[pb.Fragment], seconds: float) -> list[str]:
-        """Return URLs by which clients can fetch fragments for some time, empty if there are none.
+        """Return URLs for clients to fetch fragments for some time; empty without a URL.
 
         Raises:
             StoreError: If one can't be signed.

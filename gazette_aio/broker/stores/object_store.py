@@ -82,7 +82,7 @@ class ObjectFragmentStore:
                 )
 
     def make_durable(self, path: str) -> None:
-        """Do nothing: an object which is there is durable."""
+        """Do nothing: existing objects are durable."""
 
     def stat(self, path: str) -> int | None:
         """Return the modification time of an object, or None if it doesn't exist."""
@@ -101,7 +101,7 @@ class ObjectFragmentStore:
         return _ObjectFile(self, self._key(path))
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
-        """List all objects below a directory, also those whose keys can't be opened."""
+        """List all objects below a directory, including objects whose keys can't be opened."""
         directory = self._key(prefix)
         start = len(directory) + 1 if directory else 0
         for key, mod_time in self._keys(directory):
@@ -224,7 +224,7 @@ class _ObjectFile:
         return data
 
     def close(self) -> None:
-        """Drop what was fetched."""
+        """Drop the fetched content."""
         self._slice = b""
 
     def _fill(self) -> None:

@@ -1,4 +1,4 @@
-"""Listings of S3 buckets without `obstore`, which refuses a bucket with a key that it can't parse.
+"""Listings of S3 buckets without `obstore`, which refuses buckets with keys it can't parse.
 
 Such a key has an empty part, as `a//b`, or one of dots, or a control character. Anybody may have
 written it, and it must not hide the fragments of the bucket.

@@ -1,4 +1,4 @@
-"""Threads for requests to remote stores, any of which may take very long."""
+"""Threads for requests to remote stores, which may take very long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOPPING = "broker is stopping"
 
 
 class RemoteWorkers(Workers):
-    """Threads whose callers may give up on a call, which then goes on for nobody.
+    """Threads whose callers may abandon a call. The call continues, and its result is dropped.
 
     A silent store thus delays neither its callers, nor the end of the broker or of the process.
 
@@ -67,7 +67,7 @@ class RemoteWorkers(Workers):
         return await self.submit(function, *args, **kwargs)
 
     def begin_close(self) -> None:
-        """Fail all calls, and let those which go on give up between two slices."""
+        """Fail all calls, and let running calls give up between two slices."""
         self.stopping.set()
         for call in list(self._pending):
             resolve(call.future, None, pb.StoreError(STOPPING))
