@@ -58,6 +58,7 @@ class PreparedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batch as often as the partition says."""
         begins = range(0, BATCH_ROWS * ROW_BYTES, ROW_BYTES)
+        schema = default_schema(())
         columns: list[Any] = [
             [bytes(ROW_BYTES - 1)] * BATCH_ROWS,
             ["rows/part-0"] * BATCH_ROWS,
@@ -65,13 +66,8 @@ class PreparedReader(DataSourceReader):
             [begin + ROW_BYTES for begin in begins],
             list(begins),
         ]
-        batch: pa.RecordBatch = pa.RecordBatch.from_arrays(
-            [
-                pa.array(values, field.type)
-                for values, field in zip(columns, default_schema(()), strict=True)
-            ],
-            schema=default_schema(()),
-        )
+        rows = dict(zip(schema.names, columns, strict=True))
+        batch = pa.RecordBatch.from_pydict(rows, schema)
         for _ in range(partition.value):
             yield batch
 
@@ -95,7 +91,7 @@ class UnknownReader(GazetteReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return what each task of Spark reads."""
-        summaries._remembered.clear()
+        summaries.SUMMARIES.clear()
         return super().partitions()
 
 
