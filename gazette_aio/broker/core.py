@@ -202,7 +202,7 @@ class BrokerCore:
         return excluding_prefixes(claims) if options.claim_checks == "strict" else claims
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:
-        """Return the time at which the token of a request expires, None if it has none.
+        """Return the time when the token of a request expires, or None without a token.
 
         It bounds waits only: an RPC must never be cancelled while it sends.
         """
@@ -252,7 +252,7 @@ class BrokerCore:
                 raise pb.StoreError(f"{replica.name}: {error}") from None
 
     async def replicas_of(self, journal: str | None) -> Iterable[Replica]:
-        """Return the opened replica of a journal; of None, all which are open.
+        """Return the opened replica of a journal, or with None all open replicas.
 
         Raises:
             JournalNotFoundError: If the journal doesn't exist.
@@ -271,14 +271,14 @@ class BrokerCore:
     def end_waits(self) -> None:
         """End blocked reads and watches, now and later. Other requests are served as before.
 
-        Clients see the end of these streams. No request which could last for ever remains.
+        Clients see the end of these streams. No remaining request can last forever.
         """
         self.control.detach()
         self.space_store.stop()
         self.replicas.end_reads()
 
     async def stop_serving(self) -> None:
-        """End all waits, and stop serving journals. Appends which hold their journal go on.
+        """End all waits, and stop serving journals. Appends that hold their journal continue.
 
         Cancellation: safe.
         """

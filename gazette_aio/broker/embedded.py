@@ -42,8 +42,8 @@ class EmbeddedBroker(Owner):
         options: Options to start from, in place of the defaults.
         files: File operations; tests inject faults here.
         object_stores: Returns the `obstore` client of a fragment store which isn't a `file://`
-            one, in a worker thread; tests inject stores in memory here. None takes the one of the
-            URL's scheme.
+            one, in a worker thread; tests inject stores in memory here. None takes the client
+            of the URL's scheme.
         overrides: Fields of `BrokerOptions` by name.
 
     Example:
@@ -160,7 +160,7 @@ class EmbeddedBroker(Owner):
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
-        Appends and other short requests which have arrived are served to their end within it.
+        Appends and other short requests that have arrived are served to their end within it.
         Blocked reads and watches end at once.
 
         Cancellation: safe — takes effect when it's done.

@@ -39,7 +39,7 @@ def listen_address(host: str, port: int) -> str:
 
 
 def url_host(host: str) -> str:
-    """Return the host of a URL by which clients reach an address that's listened on."""
+    """Return the host for a URL of a listening address."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
     return f"[{shown}]" if ":" in shown else shown
 

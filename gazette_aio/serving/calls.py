@@ -45,7 +45,7 @@ class CallCounts:
 
 
 class CountedCall:
-    """Context manager which counts one call, and logs its failure.
+    """Context manager that counts one call, and logs its failure.
 
     Args:
         client: Returns the address of the client, for the log.
@@ -90,7 +90,7 @@ async def answer_call(
 ) -> T | None:
     """Answer a gRPC call by the result of `call`, or end it by the code of its failure.
 
-    A call which arrives during a planned stop is held until clients know of the stop.
+    A call that arrives during a planned stop is held until clients know of the stop.
 
     Args:
         counted: Count of the call.

@@ -1,8 +1,8 @@
-"""Planned stop of a server: calls which arrive then are held until clients know of the end.
+"""Planned stop of a server, which holds new calls until clients know of the stop.
 
-The gRPC library cancels requests which arrive between the beginning of the stop and the moment in
-which clients know of it. To them that's a failure of unknown outcome, which they don't repeat. So
-the library's stop begins while clients wait, for answers in progress or for held ones. Held
+The gRPC library cancels requests that arrive between the beginning of the stop and the moment when
+clients know of it. To clients that's a failure of unknown outcome, which they don't retry. So the
+library's stop begins while clients wait for responses, of requests in progress or held ones. Held
 requests are served after that.
 """
 
@@ -30,7 +30,7 @@ class Drain:
     """Holds the requests of a server during its planned stop.
 
     Args:
-        activity: Returns how many requests have come and gone so far.
+        activity: Returns the number of requests begun and ended so far.
     """
 
     def __init__(self, activity: Callable[[], int]) -> None:
@@ -64,7 +64,7 @@ class Drain:
                 end = min(end + (woken - asleep), busy_end)
 
     def release(self) -> None:
-        """Let held requests go on, and those which still come."""
+        """Release held requests, and stop holding later ones."""
         self._over.set()
 
     async def hold(self) -> None:

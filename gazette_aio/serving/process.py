@@ -1,4 +1,4 @@
-"""Process of a server: its signals, the line which says that it's ready, and its end."""
+"""Process of a server: its signals, its ready line, and its end."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _STOP_GRACE_SECONDS = 2.0
 
 
 class Served(Protocol):
-    """A server which a process runs."""
+    """A server run by a process."""
 
     async def start(self) -> None:
         """Begin to serve."""
         ...
 
     def ready(self) -> Mapping[str, object]:
-        """Return what the ready line says of the running server."""
+        """Return the members of the ready line."""
         ...
 
     async def flush(self) -> None:
-        """Persist what can be persisted before the end."""
+        """Persist as much as possible before the end."""
         ...
 
     async def stop(self, grace: float) -> None:
@@ -52,8 +52,8 @@ async def run_until_signal(
     """Run a server until SIGTERM or SIGINT, flush it, and stop it.
 
     When it's ready, one line of JSON has `server.ready()` and `pid`. The flush is ended by a second
-    signal, or after `drain_seconds`. With `ready_file` the line is in that file in place of stdout,
-    for as long as the server runs; an older file is removed first.
+    signal, or after `drain_seconds`. With `ready_file` the line is in that file instead of stdout
+    while the server runs; an older file is removed first.
 
     Raises:
         Exception: What `server.start` raises.

@@ -1,4 +1,4 @@
-"""Failure of an RPC: the gRPC code and text which its client gets."""
+"""Failure of an RPC: the gRPC code and text for its client."""
 
 from __future__ import annotations
 

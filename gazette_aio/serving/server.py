@@ -35,7 +35,7 @@ class ServerLimits:
 
 
 class GrpcServer:
-    """A server on `grpc.aio`, which listens on one address.
+    """A server on `grpc.aio` that listens on one address.
 
     Args:
         handlers: The services.

@@ -1,4 +1,4 @@
-"""TLS of a server: its certificate, and the authorities which its clients must be certified by."""
+"""TLS of a server: its certificate, and the authorities of its clients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLSFiles:
-    """Files in PEM format, by the names of the options which users give.
+    """Files in PEM format, by the names of users' options.
 
     Raises:
-        ConfigurationError: If only some of the files are given which go together.
+        ConfigurationError: If only some of the required files are given.
     """
 
     server_cert_file: Path | None = None
@@ -40,7 +40,7 @@ class TLSFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTLS:
-    """Material of TLS, for a server of gRPC and for one of HTTP."""
+    """Certificates and keys of gRPC and HTTP servers."""
 
     certificate: bytes = field(repr=False)
     """Chain of certificates, in PEM format."""
@@ -64,7 +64,7 @@ def read_tls(files: TLSFiles) -> ServerTLS | None:
     """Return the TLS of a server, or None if no certificate is named. Blocks.
 
     Raises:
-        ConfigurationError: If a file can't be read, or isn't what it should be, naming it.
+        ConfigurationError: If a file can't be read or is invalid; the text names the file.
     """
     certificate_file = files.server_cert_file
     key_file = files.server_cert_key_file

@@ -1,4 +1,4 @@
-"""File of a Unix socket: made where nobody listens, and removed at the end."""
+"""File of a Unix socket: created unless a server listens on the path, and removed at the end."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class UnixSocket:
         return f"<UnixSocket {self.path} {'bound' if self._file else 'unbound'}>"
 
     async def bind(self, listen: Callable[[], object]) -> None:
-        """Call `listen` if nobody listens on the path. A stale file is removed first.
+        """Call `listen` if no server listens on the path. A stale file is removed first.
 
         Raises:
-            ConfigurationError: If somebody listens, or the path isn't a socket or can't be used.
+            ConfigurationError: If a server listens, or the path isn't a socket or can't be used.
 
         Cancellation: safe.
         """
@@ -63,7 +63,7 @@ class UnixSocket:
         raise self._error("its directory is locked")
 
     def remove(self) -> None:
-        """Remove the file, unless it's another's by now. Idempotent."""
+        """Remove the file, unless it belongs to another server. Idempotent."""
         file, self._file = self._file, None
         with contextlib.suppress(OSError):
             if file is not None and _identity(self.path) == file:

@@ -41,9 +41,9 @@ class BrokerControl:
 
     Rules are for requests of one kind: `"list"`, `"apply"`, `"read"`, `"append"`,
     `"list_fragments"`, `"fragment_store_health"` or `"replicate"`, over gRPC and HTTP alike. They
-    may be narrowed by `journal` (a name, a prefix of names which ends in `/`, or a predicate of
+    may be narrowed by `journal` (a name, a prefix of names that ends in `/`, or a predicate of
     names) and by `where`, a predicate of requests. Several rules may apply to one request, in the
-    order in which they were made, until one answers it. Authorization comes before all rules,
+    order of their creation, until one answers it. Authorization comes before all rules,
     validation after them.
 
     Rules can be made before the broker starts, and outlive its stop. All methods belong to the
@@ -67,7 +67,7 @@ class BrokerControl:
 
     @property
     def kinds(self) -> frozenset[RequestKind]:
-        """Kinds of requests for which there are rules."""
+        """Kinds of requests with rules."""
         return self._rules.kinds
 
     # Requests
@@ -127,7 +127,7 @@ class BrokerControl:
     ) -> Hold:
         """Let requests wait until they're released or failed.
 
-        When the broker stops, those which wait fail as `UNAVAILABLE`.
+        When the broker stops, waiting requests fail as `UNAVAILABLE`.
         """
         return Hold(self._rules, rules.RequestRule(kind, None, journal, where), self._waits)
 
@@ -158,8 +158,8 @@ class BrokerControl:
     ) -> RuleHandle:
         """Serve requests, and break their streams in the middle.
 
-        Exactly one of `after_messages`, `after_bytes` and `at` says where. Messages and bytes of
-        content are those which the broker sends, or those which it receives of an append.
+        Exactly one of `after_messages`, `after_bytes` and `at` sets the place. The broker counts
+        messages and bytes of content that it sends, or that it receives of an append.
 
         Args:
             kind: `"read"`, `"append"`, or `"list"`.
@@ -203,10 +203,10 @@ class BrokerControl:
         return failure
 
     async def settled(self) -> None:
-        """Wait until all background work which is due by the broker's clock is done.
+        """Wait until all background work that is due by the broker's clock is done.
 
-        That is pulses, refreshes and writes to stores. Work which in turn waits for a request, as a
-        pulse does for an append which holds the journal, is included.
+        Such work is pulses, refreshes and writes to stores. It includes work that waits for a
+        request, such as a pulse that waits for an append to release the journal.
 
         Cancellation: safe.
         """
@@ -214,7 +214,7 @@ class BrokerControl:
             await self._scheduler.settled()
 
     def clear(self) -> None:
-        """Remove all rules, and all failures of stores; requests which are held go on."""
+        """Remove all rules and all failures of stores, and release held requests."""
         for rule in self._rules:
             if isinstance(rule.action, RuleHandle):
                 rule.action.remove()
@@ -225,7 +225,7 @@ class BrokerControl:
     # For the broker
 
     def attach(self, scheduler: Scheduler, stores: StoreRegistry) -> None:
-        """Take control of a broker which is about to start."""
+        """Take control of a broker before it starts."""
         self._scheduler = scheduler
         self._stores = stores
         self._waits.begin()

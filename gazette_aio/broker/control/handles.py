@@ -26,7 +26,7 @@ STOPPING = "broker is stopping"
 
 
 class Waits:
-    """Waits of requests, which end when the broker stops at the latest."""
+    """Waits of requests. All waits end when the broker stops."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -38,7 +38,7 @@ class Waits:
 
     @contextlib.contextmanager
     def future(self) -> Generator[asyncio.Future[None]]:
-        """Yield a future to wait for, which fails when the broker stops.
+        """Yield a future to await. It fails when the broker stops.
 
         Raises:
             RpcError: If the broker is stopping already.
@@ -78,7 +78,7 @@ class _Removable(ABC):
 
 
 class RuleHandle(_Removable):
-    """A rule of a `BrokerControl`; a context manager which removes it."""
+    """A rule of a `BrokerControl`; a context manager that removes the rule."""
 
     def __init__(self, book: rules.RuleBook, rule: rules.RequestRule) -> None:
         self._book = book
@@ -105,7 +105,7 @@ class RuleHandle(_Removable):
 
 
 class Observation(RuleHandle):
-    """Observed requests: an async iterator, which ends once it's removed and all are taken.
+    """Observed requests: an async iterator, which ends after its removal and the last request.
 
     Invalid requests are observed too. The request of an append is its first message.
     """
@@ -160,7 +160,7 @@ class Observation(RuleHandle):
 
 
 class Hold(RuleHandle):
-    """Requests which wait until they're released, or failed."""
+    """Requests that wait until the test releases or fails them."""
 
     def __init__(self, book: rules.RuleBook, rule: rules.RequestRule, waits: Waits) -> None:
         super().__init__(book, rule)
@@ -171,7 +171,7 @@ class Hold(RuleHandle):
 
     @property
     def requests(self) -> list[Message]:
-        """The requests which are held now, in the order of their arrival."""
+        """The held requests, in the order of their arrival."""
         return [request for future, request in self._waiting.items() if not future.done()]
 
     async def held(self, count: int = 1) -> None:
@@ -188,7 +188,7 @@ class Hold(RuleHandle):
             await self._changed.wait()
 
     def release(self, count: int | None = None) -> None:
-        """Let held requests go on.
+        """Release held requests.
 
         Args:
             count: How many, in the order of their arrival; others stay held. None releases all of
@@ -209,7 +209,7 @@ class Hold(RuleHandle):
         self._end(count, rules.failure(fail))
 
     def remove(self) -> None:
-        """End the hold: requests which are held go on. Idempotent."""
+        """End the hold, and release held requests. Idempotent."""
         self.release()
 
     def _end(self, count: int | None, failure: rules.RuleFailure | None) -> None:
@@ -240,7 +240,7 @@ class Hold(RuleHandle):
 
 
 class StoreFailure(_Removable):
-    """A store which fails; a context manager which lets it work again."""
+    """A failing store; a context manager that lets the store work again."""
 
     def __init__(
         self, url: str, error: str | OSError, restore: Callable[[StoreFailure], None]

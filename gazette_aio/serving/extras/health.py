@@ -21,7 +21,7 @@ class Health:
     """Reports services as served until the end. Needs no token.
 
     Args:
-        services: Their names; the server as a whole, whose name is empty, is one of them.
+        services: Their names. The server as a whole, with the empty name, is included.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
@@ -82,7 +82,7 @@ class Health:
 
 
 async def refuse(context: Context, error: DecodeError) -> NoReturn:
-    """End an RPC whose request isn't one.
+    """End an RPC whose request can't be parsed.
 
     Cancellation: safe.
     """

@@ -1,6 +1,6 @@
 """Messages of the health and reflection services.
 
-Their descriptors are in a pool of their own: programs may also load the packages of these services,
+Their descriptors are in separate pools: programs may also load the packages of these services,
 whose files have the same names.
 """
 

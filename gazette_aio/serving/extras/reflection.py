@@ -1,7 +1,7 @@
 """Reflection service, `grpc.reflection.v1.ServerReflection`, and its older form of `v1alpha`.
 
-It has the descriptors of the served services, which are public anyway, and nothing else that the
-process has loaded.
+It knows the descriptors of the served services, which are public anyway, and no others of the
+process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INVALID_ARGUMENT = 3
 
 
 class Reflection:
-    """Answers questions about files and what they define.
+    """Answers requests for files, symbols and services.
 
     Args:
         package: Package of the messages to speak: one of `REFLECTIONS`.
@@ -50,7 +50,7 @@ class Reflection:
         """Return the response to a request.
 
         Raises:
-            DecodeError: If it isn't one.
+            DecodeError: If the request can't be parsed.
         """
         request = self._request.FromString(data)
         response = self._response(valid_host=request.host, original_request=request)
