@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -52,13 +52,6 @@ T = TypeVar("T")
 _OK = pb.Status.OK
 
 
-class _Tools(NamedTuple):
-    """Services for tools."""
-
-    health: Health | None = None
-    handlers: tuple[grpc.GenericRpcHandler, ...] = ()
-
-
 async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     """Return a server of the Journal service, and of the services for tools if options say so.
 
@@ -66,22 +59,24 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     """
     options = core.runtime.options
     drain = Drain(core.metrics.activity)
-    # Descriptors take a while to build, which the event loop doesn't have.
-    tools = await core.runtime.io.run(_tools) if options.grpc_extras else _Tools()
+    health: Health | None = None
+    tools: list[grpc.GenericRpcHandler] = []
+    if options.grpc_extras:
+        # Descriptors take a while to build, which the event loop doesn't have.
+        health, tools = await core.runtime.io.run(_tools)
     return GrpcServer(
-        (JournalService(core, drain).handlers(), *tools.handlers),
+        (JournalService(core, drain).handlers(), *tools),
         drain,
         limits=ServerLimits(max_receive_bytes=options.max_recv_size),
-        health=tools.health,
+        health=health,
     )
 
 
-def _tools() -> _Tools:
+def _tools() -> tuple[Health, list[grpc.GenericRpcHandler]]:
     from gazette_aio.serving.extras import Health, reflection_handlers  # noqa: PLC0415
 
     health = Health([SERVICE_NAME])
-    reflection = reflection_handlers([pb.ReadRequest.DESCRIPTOR.file])
-    return _Tools(health, (health.handlers(), *reflection))
+    return health, [health.handlers(), *reflection_handlers([pb.ReadRequest.DESCRIPTOR.file])]
 
 
 class JournalService:
