@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 MAGIC = b"gazette-aio-intents-1"
 WRITTEN = b"written\n"
 
-State = bytes | dict[str, Any] | None
-"""State which is stored along with intents: bytes, or an object of JSON."""
+State = SequencerCheckpoint | bytes | dict[str, Any] | None
+"""State which is stored along with intents: a checkpoint, bytes, or an object of JSON."""
 
 
 class AckIntent(NamedTuple):
@@ -46,11 +47,13 @@ def encode_record(intents: Sequence[AckIntent], state: State) -> bytes:
     """Return the stored form of a record which isn't written yet.
 
     Raises:
-        StoreError: If `state` is neither bytes nor JSON.
+        StoreError: If `state` is neither a checkpoint, nor bytes, nor JSON.
     """
     stored: object = state
     if isinstance(state, bytes):
         stored = {"base64": base64.b64encode(state).decode()}
+    elif isinstance(state, SequencerCheckpoint):
+        stored = {"checkpoint": state.to_json()}
     elif state is not None:
         stored = {"json": state}
     document = {
@@ -86,8 +89,14 @@ def decode_record(content: bytes) -> IntentRecord:
         stored: Mapping[str, Any] | None = document["state"]
         state: State = None
         if stored is not None:
-            state = stored["json"] if "json" in stored else base64.b64decode(stored["base64"])
+            state = _decode_state(stored)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise StoreError(f"record of intents is damaged: {error}") from error
     # A torn trailer is as good as none: acknowledgements may be appended again.
     return IntentRecord(intents, state, written=trailer.startswith(WRITTEN))
+
+
+def _decode_state(stored: Mapping[str, Any]) -> State:
+    if "checkpoint" in stored:
+        return SequencerCheckpoint.from_json(stored["checkpoint"])
+    return stored["json"] if "json" in stored else base64.b64decode(stored["base64"])

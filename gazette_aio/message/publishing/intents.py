@@ -83,7 +83,8 @@ class IntentLog(Owner):
     @property
     def state(self) -> State:
         """Copy of the state of the latest record recovered or persisted, or None."""
-        return None if self._record is None else copy.deepcopy(self._record.state)
+        state = None if self._record is None else self._record.state
+        return copy.deepcopy(state) if isinstance(state, dict) else state
 
     @property
     def in_doubt(self) -> bool:

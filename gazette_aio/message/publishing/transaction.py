@@ -48,7 +48,7 @@ class Transaction(Scope):
         self._intents = intents
         self.state: State = None
         """State to store with the intents; at the start of the block that of the record before.
-        It may be modified in place, or replaced."""
+        A checkpoint, bytes, or an object of JSON, which may be modified in place."""
 
     async def __aenter__(self) -> Self:
         """Begin.

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
+
+import msgspec
 
 from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
+from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gazette_aio.message.sequencing.rules import Bounds
+
+
+_VERSION: Final = 1
+_Int64 = Annotated[str, msgspec.Meta(pattern=r"^(-1|0|[1-9][0-9]{0,19})$")]
+"""An integer as text: numbers of JSON don't have 64 bits everywhere."""
+
+
+class _Producer(msgspec.Struct, forbid_unknown_fields=True):
+    """Stored form of a ProducerState."""
+
+    journal: str
+    producer: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{12}$")]
+    last_ack: _Int64
+    begin: _Int64
+    max_clock: _Int64 | None = None
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    """Stored form of a SequencerCheckpoint."""
+
+    version: int
+    offsets: dict[str, _Int64]
+    producers: list[_Producer]
+
+
+class _Version(msgspec.Struct):
+    version: int
 
 
 class ProducerState(NamedTuple):
@@ -53,6 +83,50 @@ class SequencerCheckpoint:
 
     offsets: dict[str, int] = field(default_factory=dict[str, int])
     producers: tuple[ProducerState, ...] = ()
+
+    def to_json(self) -> str:
+        """Return this checkpoint as a JSON object, which `from_json()` returns exactly.
+
+        The text has no line breaks, and is the same for equal checkpoints. Later releases read it.
+        """
+        offsets = {journal: str(self.offsets[journal]) for journal in sorted(self.offsets)}
+        producers = [
+            _Producer(
+                state.journal,
+                state.producer.hex(),
+                str(state.last_ack),
+                str(state.begin),
+                None if state.max_clock is None else str(state.max_clock),
+            )
+            for state in self.producers
+        ]
+        return msgspec.json.encode(_Stored(_VERSION, offsets, producers)).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> SequencerCheckpoint:
+        """Return the checkpoint of a text of `to_json()`.
+
+        Raises:
+            ValidationError: The text isn't that of a checkpoint, or is of a later version.
+        """
+        try:
+            version = msgspec.json.decode(text, type=_Version).version
+            if version != _VERSION:
+                raise ValidationError(f"checkpoint has version {version}, not {_VERSION}")
+            stored = msgspec.json.decode(text, type=_Stored)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise ValidationError(f"text isn't that of a checkpoint: {error}") from error
+        producers = tuple(
+            ProducerState(
+                state.journal,
+                ProducerID(bytes.fromhex(state.producer)),
+                int(state.last_ack),
+                int(state.begin),
+                None if state.max_clock is None else int(state.max_clock),
+            )
+            for state in stored.producers
+        )
+        return cls({name: int(offset) for name, offset in stored.offsets.items()}, producers)
 
     def to_proto(self, ack_intents: Mapping[str, bytes] | None = None) -> Checkpoint:
         """Return this checkpoint in the form that Gazette's consumers store.

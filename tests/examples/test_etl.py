@@ -1,0 +1,85 @@
+"""The recipe of exactly once: read, transform, publish, and ten processes that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from examples import etl
+from gazette_aio import JournalClient, Publisher, ReadCommittedIter, connect, json_adapter
+from gazette_aio.broker import EmbeddedBroker
+from tests.client.support import until
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
+KILLS = 10
+ORDERS = 60
+"""Orders published for each process."""
+
+
+async def publish_orders(client: JournalClient, numbers: range) -> None:
+    publisher = Publisher(client.appends, json_adapter(etl.Order))
+    for begin in range(numbers.start, numbers.stop, 5):
+        async with publisher.transaction():
+            for number in range(begin, begin + 5):
+                target = (etl.ORDERS[number % 2], "application/x-ndjson")
+                await publisher.publish_uncommitted(
+                    lambda _, target=target: target, etl.Order(number, number * 10)
+                )
+        await asyncio.sleep(0)
+
+
+async def start(module: str, endpoint: str, *options: str) -> Any:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-m", module, *options,
+        env={**os.environ, "BROKER_ADDRESS": endpoint},
+    )  # fmt: skip
+
+
+async def check_kills(client: JournalClient, endpoint: str, module: str, *options: str) -> None:
+    """Kill processes amid their work, and find each invoice exactly once at the end."""
+    await etl.create_journals(client)
+    rng = random.Random(7)
+    got: list[etl.Invoice] = []
+
+    async def watch() -> None:
+        source = ReadCommittedIter(
+            etl.INVOICES, json_adapter(etl.Invoice), client=client, block=True, skip_acks=True
+        )
+        async with source as invoices:
+            async for envelope in invoices:
+                got.append(envelope.message)  # noqa: PERF401 - Others watch it grow.
+
+    watching = asyncio.create_task(watch())
+    published = 0
+    for _ in range(KILLS):
+        process = await start(module, endpoint, *options, "--follow")
+        before, target = len(got), published + rng.randrange(1, ORDERS)
+        publishing = asyncio.create_task(
+            publish_orders(client, range(published, published + ORDERS))
+        )
+        published += ORDERS
+        await until(lambda before=before, target=target: len(got) >= max(target, before + 1))
+        process.kill()
+        await process.wait()
+        await publishing
+    last = await start(module, endpoint, *options)
+    assert await last.wait() == 0
+    await until(lambda: len(got) >= published)
+    watching.cancel()
+    await asyncio.wait([watching])
+    wanted = [etl.transform(etl.Order(number, number * 10)) for number in range(published)]
+    assert sorted(got, key=lambda invoice: invoice.order) == wanted
+
+
+async def test_ten_kills(tmp_path: Any) -> None:
+    async with (
+        EmbeddedBroker(tmp_path / "broker", fsync="off") as broker,
+        connect(broker.endpoint) as client,
+    ):
+        log = f"--log={tmp_path / 'invoices.intents'}"
+        await check_kills(client, broker.endpoint, "examples.etl", log)
