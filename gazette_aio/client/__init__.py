@@ -19,9 +19,10 @@ from gazette_aio.client.fragments.fetcher import (
 )
 from gazette_aio.client.fragments.file_transport import install_file_transport
 from gazette_aio.client.fragments.reader import FragmentReader
-from gazette_aio.client.fragments.source import FragmentSource, open_fragment_url
+from gazette_aio.client.fragments.source import FragmentSource, open_fragment, open_fragment_url
 from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.listing.calls import (
+    ListStream,
     apply_journals,
     get_journal,
     iter_journals,
@@ -41,6 +42,7 @@ from gazette_aio.client.reads.buffered_reader import BufferedRetryReader
 from gazette_aio.client.reads.reader import Reader
 from gazette_aio.client.reads.retry_reader import ReadingClient, RetryReader
 from gazette_aio.client.retry import Failure, Operation, RetryPolicy, backoff
+from gazette_aio.client.rpc.member_choice import Members, members_of
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.status import (
     AppendStatus,
@@ -76,7 +78,9 @@ __all__ = [
     "JournalRPCs",
     "ListChanges",
     "ListFold",
+    "ListStream",
     "MemberStatus",
+    "Members",
     "Metrics",
     "NoopDispatchRouter",
     "OpFuture",
@@ -102,6 +106,8 @@ __all__ = [
     "iter_journals",
     "list_all_fragments",
     "list_all_journals",
+    "members_of",
+    "open_fragment",
     "open_fragment_url",
     "read_list_response",
 ]

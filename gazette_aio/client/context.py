@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
+import gazette_aio.protocol as pb
 from gazette_aio.client.auth import Auth, authorizer
 from gazette_aio.client.deadline import Deadline, checked_timeout
 from gazette_aio.client.fragments.source import FragmentSource
@@ -39,6 +40,7 @@ class ClientOptions(TypedDict, total=False):
     tls: TLSOptions | None
     retry: RetryPolicy | None
     metrics: Metrics | None
+    router: DispatchRouter | None
     cache_size: int | None
     cache_ttl: float | None
     file_root: str | os.PathLike[str] | None
@@ -85,7 +87,7 @@ class ClientContext:
         """Failures to retry, unless a call has a policy of its own."""
         self.timeout = checked_timeout(options.get("timeout"))
         """Seconds within which calls must complete, unless they have a bound of their own."""
-        self.router = _router(options.get("cache_size"), options.get("cache_ttl"))
+        self.router = _router(options)
         """Routes of journals."""
         self.dispatcher = Dispatcher(
             address,
@@ -160,7 +162,12 @@ class ClientContext:
                 await self.dispatcher.aclose()
 
 
-def _router(size: int | None, ttl: float | None) -> DispatchRouter:
+def _router(options: ClientOptions) -> DispatchRouter:
+    router, size, ttl = options.get("router"), options.get("cache_size"), options.get("cache_ttl")
+    if router is not None:
+        if size is not None or ttl is not None:
+            raise pb.ConfigurationError("a router has its own cache: cache_size and cache_ttl")
+        return router
     size = cache_size_from_environment() if size is None else size
     ttl = cache_ttl_from_environment() if ttl is None else ttl
     return RouteCache(size, ttl) if size else NoopDispatchRouter()

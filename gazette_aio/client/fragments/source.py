@@ -14,6 +14,7 @@ from gazette_aio.client.fragments.file_transport import (
     FileTransport,
     installed_file_transport,
 )
+from gazette_aio.client.fragments.given_content import GivenContent
 from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.request import check_answer, request_headers
 from gazette_aio.client.fragments.stream import FragmentStream
@@ -23,7 +24,8 @@ from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import AsyncIterable, Callable
+    from typing import BinaryIO
 
     from gazette_aio.client.fragments.fetcher import FragmentBody, FragmentFetcher
     from gazette_aio.client.metrics import Metrics
@@ -80,6 +82,49 @@ async def open_fragment_url(
             offset,
             url,
             transport,
+            resources,
+            metrics=metrics or NoMetrics(),
+            verify=verify,
+            progress_timeout=progress_timeout,
+        )
+
+
+async def open_fragment(
+    content: BinaryIO | AsyncIterable[bytes],
+    fragment: pb.Fragment,
+    offset: int | None = None,
+    *,
+    metrics: Metrics | None = None,
+    verify: bool = False,
+    progress_timeout: float = PROGRESS_TIMEOUT,
+) -> FragmentReader:
+    """Read a fragment from its file, which you opened, and skip to an offset.
+
+    Args:
+        content: Raw bytes of the file, as stored: a binary file, or an async iterable of bytes. The
+            reader closes it.
+        fragment: The fragment.
+        offset: Offset of the first byte to read, within the fragment or at its end; None for its
+            begin.
+        metrics: Counts bytes; None counts nothing.
+        verify: Whether to verify the SHA-1 sum of the fragment if it's read to its end.
+        progress_timeout: Seconds within which each further byte must arrive; 60 by default.
+
+    Raises:
+        ValidationError: The offset isn't within the fragment.
+        ConfigurationError: The codec isn't supported.
+        ReadError: The content isn't that of the fragment.
+
+    Cancellation: aborts — the content is closed.
+    """
+    given = GivenContent(content)
+    async with AsyncExitStack() as resources:
+        resources.push_async_callback(given.aclose)
+        return await _open(
+            fragment,
+            fragment.begin if offset is None else offset,
+            "",
+            given,
             resources,
             metrics=metrics or NoMetrics(),
             verify=verify,
@@ -217,7 +262,8 @@ async def _open(
     requested = request_headers(fragment, offset, verify=verify)
     body = await _fetch(fragment, url, transport, requested, progress_timeout)
     resources.push_async_callback(body.aclose)
-    answer = check_answer(fragment, requested, body, url=url, as_stored=isinstance(body, FileBody))
+    as_stored = isinstance(body, FileBody | GivenContent)
+    answer = check_answer(fragment, requested, body, url=url, as_stored=as_stored)
     content = FragmentContent(fragment, answer.begin, answer.codec, verify=verify)
     stream = FragmentStream(
         content,

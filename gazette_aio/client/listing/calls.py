@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import RetryPolicy
-    from gazette_aio.client.rpc.stream import ResponseStream
 
     Request = TypeVar("Request", bound=Message)
 
@@ -53,10 +52,20 @@ def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListReq
     return request
 
 
-async def read_list_response(
-    stream: ResponseStream[pb.ListResponse], fold: ListFold
-) -> pb.ListResponse | None:
+class ListStream(Protocol):
+    """Responses of a List RPC."""
+
+    async def receive(self) -> pb.ListResponse | None:
+        """Return the next response, or None at the end of the RPC. Cancellation: safe."""
+        ...
+
+
+async def read_list_response(stream: ListStream, fold: ListFold) -> pb.ListResponse | None:
     """Return the next snapshot of a List stream, or None if a watch ended after the last one.
+
+    Args:
+        stream: Responses of the RPC.
+        fold: Fold of the responses, for the request of the RPC.
 
     Raises:
         BrokerStatusError: The broker refused the listing.

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 import gazette_aio.protocol as pb
 from gazette_aio.client.listing.prefixes import unmatched
 from gazette_aio.protocol.errors import status_error, within
+
+# Wire: `next_page_token` of early versions of the protocol, which v0.89 doesn't have.
+_NEXT_PAGE_TOKEN: Final = 4
 
 _SLICE_JOURNALS: Final = 32
 """Journals that one step checks, in about a millisecond."""
@@ -61,10 +66,15 @@ class ListFold:
         """Take the next message, which the fold owns, and check everything but its journals.
 
         Raises:
-            ValidationError: The message is invalid, or out of its order.
+            ValidationError: The message is invalid, out of its order, or one of several pages.
             BrokerStatusError: The broker refused the listing.
         """
         assert self._message is None, "the message before isn't done"
+        unknown = UnknownFieldSet(response)
+        if any(unknown[at].field_number == _NEXT_PAGE_TOKEN for at in range(len(unknown))):
+            raise pb.ValidationError(
+                "the broker lists journals in pages: brokers from v0.89 on are supported"
+            )
         self._messages += 1
         snapshot = self._snapshot
         # Wire: further messages may have a header, which is meaningless.

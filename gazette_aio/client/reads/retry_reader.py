@@ -122,6 +122,11 @@ class RetryReader(JournalReader):
         return self._response if self._reader is None else self._reader.response
 
     @property
+    def reader(self) -> Reader | None:
+        """Reader of the present RPC, or None between two RPCs. It must not be read from."""
+        return self._reader
+
+    @property
     def is_direct(self) -> bool:
         """Whether it reads directly. False after a file that this client has no transport for."""
         return self._direct

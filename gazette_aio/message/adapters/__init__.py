@@ -20,6 +20,7 @@ from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
 from gazette_aio.message.adapters.json import JSONAdapter, json_adapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
 from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
+from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
 
 __all__ = [
     "Adapter",
@@ -34,6 +35,7 @@ __all__ = [
     "SplittingAdapter",
     "StampingAdapter",
     "TypedAdapter",
+    "TypedCSVAdapter",
     "UUIDPlace",
     "csv_adapter",
     "json_adapter",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, overload
 
 from gazette_aio.message.adapters.base import SplitMessages
+from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter, column_count
 from gazette_aio.message.framing.csv import encode_record, parse_record
 from gazette_aio.message.uuid import parse_uuid
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
@@ -12,6 +13,8 @@ from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
+
+T = TypeVar("T")
 
 
 class CSVAdapter:
@@ -103,15 +106,40 @@ class CSVAdapter:
         return encode_record([*before, b""]), encode_record([b"", *behind])
 
 
-def csv_adapter(*, columns: int | None = None, uuid_column: int = 0) -> CSVAdapter:
+@overload
+def csv_adapter(*, columns: int | None = ..., uuid_column: int = ...) -> CSVAdapter: ...
+# Lists are the one type of messages that isn't the type of a record.
+@overload
+def csv_adapter(  # type: ignore[overload-overlap]
+    type: type[list[str]], *, columns: int | None = ..., uuid_column: int = ...
+) -> CSVAdapter: ...
+@overload
+def csv_adapter(type: type[T], *, uuid_column: int = ...) -> TypedCSVAdapter[T]: ...
+def csv_adapter(
+    type: Any = list,  # noqa: A002
+    *,
+    columns: int | None = None,
+    uuid_column: int = 0,
+) -> CSVAdapter | TypedCSVAdapter[Any]:
     """Return an adapter of CSV records.
 
+    Fields of a typed record are converted as JSON would have them: numbers, `true` and `false`, ISO
+    dates and times, values of enums, UUIDs. An empty field is None if its member may be None but
+    not text.
+
     Args:
-        columns: Number of fields of each record. By default that of the first record which is
-            encoded or decoded.
+        type: Type of messages: `list[str]` of all fields, that of the UUID included; or a
+            dataclass, msgspec Struct or named tuple, whose members are the other columns in their
+            order.
+        columns: Number of fields of each record of `list[str]`. By default that of the first record
+            which is encoded or decoded.
         uuid_column: Index of the field which holds the UUID as text.
 
     Raises:
-        ConfigurationError: If there's no such column.
+        ConfigurationError: If there's no such column, or the type isn't supported.
     """
-    return CSVAdapter(columns, uuid_column)
+    if type is list or get_origin(type) is list:
+        return CSVAdapter(columns, uuid_column)
+    if columns is not None:
+        raise ConfigurationError("columns: the type has the number of columns")
+    return TypedCSVAdapter(type, CSVAdapter(column_count(type), uuid_column))

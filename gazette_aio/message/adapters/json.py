@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import hexlify
+from collections.abc import Callable
 from itertools import chain
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -16,6 +17,7 @@ from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.adapters.members import (
     find_member,
     float_members,
+    is_custom,
     is_pydantic,
     may_hold_floats,
     may_hold_raw,
@@ -34,9 +36,14 @@ from gazette_aio.message.uuid import (
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 T = TypeVar("T")
+
+EncodeHook = Callable[[Any], Any]
+"""Returns a value that JSON can hold, given a value of a type that msgspec doesn't know."""
+DecodeHook = Callable[[type, Any], Any]
+"""Returns a value of a type that msgspec doesn't know, given the type and the decoded value."""
 
 DEFAULT_UUID_PATH = "_meta.uuid"
 _MEMBER_FOLLOWS = b'{"'
@@ -68,9 +75,11 @@ class JSONAdapter(Generic[T]):
         float_members: tuple[str, ...] = (),
         check_lines: bool = False,
         message_types: tuple[type, ...] | None = None,
+        enc_hook: EncodeHook | None = None,
     ) -> None:
         self.message_types = message_types
         """Classes of messages; None if they aren't known."""
+        self._enc_hook = enc_hook
         self._path = path
         self.decode = decode  # Hot: a method would be one more call for each message.
         """Return the message of a JSON document."""
@@ -204,7 +213,7 @@ class JSONAdapter(Generic[T]):
             _one_line(document)  # Members of msgspec.Raw may be laid out.
         if self._check_floats and _NULL in document:
             # The encoder writes NaN and infinity as null.
-            refuse_non_finite(message)
+            refuse_non_finite(message, self._enc_hook)
         own_uuid = self._has_top_member is not None and self._has_top_member(message)
         return self.split_document(document, own_uuid=own_uuid)
 
@@ -278,6 +287,9 @@ class JSONAdapter(Generic[T]):
         Raises:
             ValidationError: If its UUID is invalid.
         """
+        kind: Any = type(message)
+        if self._enc_hook is not None and is_custom(kind):
+            return _as_uuid(find_member(self._enc_hook(message), self._path))
         return _as_uuid(find_member(message, self._path))
 
     def frame_uuid(self, frame: bytes) -> UUID:
@@ -358,29 +370,55 @@ def _split_at(document: bytes, path: tuple[str, ...]) -> tuple[bytes, bytes]:
 
 
 @overload
-def json_adapter(*, uuid_path: str = ...) -> JSONAdapter[dict[str, Any]]: ...
-@overload
 def json_adapter(
-    type: type[dict[Any, Any]], uuid_path: str = ...
+    *,
+    uuid_path: str = ...,
+    enc_hook: EncodeHook | None = ...,
+    dec_hook: DecodeHook | None = ...,
 ) -> JSONAdapter[dict[str, Any]]: ...
 @overload
-def json_adapter(type: type[T], uuid_path: str = ...) -> JSONAdapter[T]: ...
-def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[Any]:  # noqa: A002
+def json_adapter(
+    type: type[dict[Any, Any]],
+    uuid_path: str = ...,
+    *,
+    enc_hook: EncodeHook | None = ...,
+    dec_hook: DecodeHook | None = ...,
+) -> JSONAdapter[dict[str, Any]]: ...
+@overload
+def json_adapter(
+    type: type[T],
+    uuid_path: str = ...,
+    *,
+    enc_hook: EncodeHook | None = ...,
+    dec_hook: DecodeHook | None = ...,
+) -> JSONAdapter[T]: ...
+def json_adapter(
+    type: Any = dict,  # noqa: A002
+    uuid_path: str = DEFAULT_UUID_PATH,
+    *,
+    enc_hook: EncodeHook | None = None,
+    dec_hook: DecodeHook | None = None,
+) -> JSONAdapter[Any]:
     """Return an adapter of JSON messages.
 
     Args:
         type: Type of messages: dict, or a msgspec Struct, a dataclass or a pydantic model. The
             type needs no member for the UUID.
         uuid_path: Names of the members which lead to the UUID, separated by dots.
+        enc_hook: Called with each value of a type that msgspec doesn't know, the message itself
+            included. It returns the value to encode in its place.
+        dec_hook: Called with each such type and a decoded value. It returns a value of the type.
 
     Raises:
-        ConfigurationError: If the type isn't supported, the path is invalid, or pydantic isn't
-            installed.
+        ConfigurationError: If the type isn't supported, the path is invalid, pydantic isn't
+            installed, or hooks are given for bytes, or for a pydantic model, which has its own.
     """
     path = _parse_path(uuid_path)
+    if (enc_hook is not None or dec_hook is not None) and (type is bytes or is_pydantic(type)):
+        raise ConfigurationError(f"messages of {type!r} take neither enc_hook nor dec_hook")
     if type is bytes:
         return raw_json_adapter(uuid_path)
-    encoder = msgspec.json.Encoder()
+    encoder = msgspec.json.Encoder(enc_hook=enc_hook)
     if type is dict:
         decoder = msgspec.json.Decoder(dict[str, Any] | None)
         return JSONAdapter(
@@ -392,12 +430,13 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
             check_floats=True,
             check_lines=True,
             message_types=(dict,),
+            enc_hook=enc_hook,
         )
     if is_pydantic(type):
         return _pydantic_adapter(type, path)
     try:
-        decode = msgspec.json.Decoder(type).decode
-        has_member = path[0] in member_names(type)
+        decode = msgspec.json.Decoder(type, dec_hook=dec_hook).decode
+        has_member = path[0] in member_names(type) or is_custom(type)
     except TypeError as error:
         raise ConfigurationError(f"messages of {type!r} are not supported: {error}") from error
     config = getattr(type, "__struct_config__", None)
@@ -413,6 +452,7 @@ def json_adapter(type: Any = dict, uuid_path: str = DEFAULT_UUID_PATH) -> JSONAd
         float_members=float_members(type),
         check_lines=may_hold_raw(type),
         message_types=message_types(type),
+        enc_hook=enc_hook,
     )
 
 

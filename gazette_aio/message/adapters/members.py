@@ -11,7 +11,7 @@ import msgspec
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _RAW = (msgspec.inspect.AnyType, msgspec.inspect.CustomType, msgspec.inspect.RawType)
 _FLOATS = (msgspec.inspect.FloatType, *_RAW)
@@ -48,21 +48,37 @@ def _member(value: Any, name: str) -> Any:
     return None if attribute is None else getattr(value, attribute)
 
 
-def refuse_non_finite(message: object) -> None:
-    """Raise ValidationError if a float of `message` is NaN or infinite, which JSON can't hold."""
+@functools.lru_cache(maxsize=1024)
+def is_custom(kind: Any) -> bool:
+    """Return whether msgspec doesn't know a type, so that hooks encode and decode it."""
+    try:
+        return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
+    except TypeError:
+        return False
+
+
+def refuse_non_finite(message: object, enc_hook: Callable[[Any], Any] | None = None) -> None:
+    """Raise ValidationError if a float of `message` is NaN or infinite, which JSON can't hold.
+
+    Args:
+        message: The message.
+        enc_hook: Converts values of types that msgspec doesn't know.
+    """
     dump = getattr(message, "model_dump", None)
     if dump is not None:
         plain = dump()
     else:
-        # It doesn't know msgspec.Raw, which has no floats of ours.
-        plain = msgspec.to_builtins(message, str_keys=False, enc_hook=_as_none)
+
+        def convert(value: object) -> object:
+            # msgspec.Raw isn't known either, and has no floats of ours.
+            if enc_hook is None or isinstance(value, msgspec.Raw):
+                return None
+            return enc_hook(value)
+
+        plain = msgspec.to_builtins(message, str_keys=False, enc_hook=convert)
     for number in _floats(plain):
         if number - number != 0:
             raise ValidationError(f"{number} has no JSON encoding")
-
-
-def _as_none(_value: object) -> None:
-    return None
 
 
 def _floats(value: Any) -> Iterator[float]:

@@ -10,6 +10,7 @@ from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingA
 from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
+from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
 from gazette_aio.message.columnar.pyarrow_api import pa, pc
 from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.publishing.arrow_json import (
@@ -45,11 +46,13 @@ class TableRows:
             self._table: Any = table if isinstance(table, pa.Table) else pa.table(table)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"not a table: {error}") from error
-        self._adapter = adapter
+        if isinstance(adapter, TypedCSVAdapter):
+            adapter = adapter.records
         names = self._table.column_names
         if len(set(names)) < len(names):
             raise ConfigurationError("the table has two columns of the same name")
         _check(self._table)
+        self._adapter = adapter
         self._names = [name for name in names if name not in METADATA_NAMES]
         self._is_values = self._names == [VALUE_NAME]
         if not self._is_values:

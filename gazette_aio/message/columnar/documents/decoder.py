@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter
+from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter, TypedCSVAdapter
 from gazette_aio.message.columnar.documents.conversion import (
     Converter,
     Parsed,
@@ -95,6 +95,8 @@ class DocumentDecoder:
             self._reader = JSONReader(fields, stamps=stamps, use_threads=use_threads)
         elif isinstance(adapter, ProtobufAdapter):
             self._reader = ProtobufReader(adapter, fields)
+        elif isinstance(adapter, TypedCSVAdapter):
+            self._reader = CSVReader(adapter.records, fields)
         elif isinstance(adapter, CSVAdapter):
             self._reader = CSVReader(adapter, fields)
         else:
