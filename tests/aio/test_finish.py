@@ -9,6 +9,7 @@ import pytest
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
+from tests.waiting import eventually, turns
 
 Gate = Callable[[], None]
 Begun = tuple[Awaitable[int], Gate, Callable[[], bool]]
@@ -45,11 +46,6 @@ def of_a_thread() -> Begun:
 WORK = (in_a_task, of_a_future, of_a_thread)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nobody tells of it.
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("begin", WORK)
 async def test_the_result(begin: Callable[[], Begun]) -> None:
     work, open_gate, _ = begin()
@@ -63,13 +59,11 @@ async def test_cancelled_by_a_task(begin: Callable[[], Begun], cancels: int) -> 
     """`Task.cancel()`, however often, is raised only after the end."""
     work, open_gate, has_begun = begin()
     task = asyncio.ensure_future(work)
-    await until(has_begun)
+    await eventually(has_begun)
     for _ in range(cancels):
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         task.cancel()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns()
     assert not task.done()
     open_gate()
     await asyncio.wait((task,))
@@ -88,11 +82,11 @@ async def test_cancelled_by_a_timeout(begin: Callable[[], Begun]) -> None:
 
     limits: list[asyncio.Timeout] = []
     task = asyncio.create_task(limited())
-    await until(has_begun)
-    await until(lambda: bool(limits))
+    await eventually(has_begun)
+    await eventually(lambda: bool(limits))
     limits[0].reschedule(0)
-    await asyncio.sleep(0.01)
-    assert limits[0].expired()
+    await eventually(limits[0].expired)
+    await turns()
     assert not task.done()
     open_gate()
     with pytest.raises(TimeoutError):
@@ -109,8 +103,7 @@ async def test_an_error_is_raised_or_dropped() -> None:
     task = asyncio.create_task(finish(fail()))
     await asyncio.sleep(0)
     task.cancel()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     opened.set()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -141,12 +134,12 @@ async def test_cancelled_by_a_scope_of_anyio(
             await work
 
     task = asyncio.create_task(scoped())
-    await until(has_begun)
+    await eventually(has_begun)
     scope.cancel()
     try:
-        await asyncio.sleep(0.01)
+        await turns()
         before = task.cancelling()
-        await asyncio.sleep(0.01)
+        await turns()
         assert task.cancelling() == before
         assert not task.done()
     finally:
@@ -161,9 +154,9 @@ async def test_a_call_which_has_not_begun_is_never_made() -> None:
     opened = threading.Event()
     made: list[int] = []
     busy = [asyncio.create_task(in_thread(opened.wait, 30)) for _ in range(64)]
-    await asyncio.sleep(0.05)
+    await turns()
     waiting = asyncio.create_task(in_thread(made.append, 1))
-    await asyncio.sleep(0.01)
+    await turns()
     waiting.cancel()
     await asyncio.wait((waiting,))
     assert waiting.cancelled()

@@ -11,8 +11,8 @@ from gazette_aio.aio.task import OwnedTask
 from tests.cancellation import cancel_at, cancel_at_every_await
 
 
-async def sleep(seconds: float = 3600) -> None:
-    await asyncio.sleep(seconds)
+async def wait_forever() -> None:
+    await asyncio.Event().wait()
 
 
 class Slow:
@@ -73,7 +73,7 @@ async def test_a_failed_close_is_repeated() -> None:
 
 
 async def test_a_task_is_cancelled_once() -> None:
-    ended = []
+    ended: list[bool] = []
 
     async def work() -> None:
         try:
@@ -111,7 +111,7 @@ async def test_a_task_which_is_cancelled_before_it_begins_ends() -> None:
     owned = OwnedTask()
     await owned.aclose()
     assert not owned.has_begun
-    owned.start(sleep(0), "work", on_end=lambda: ends.append(True))
+    owned.start(wait_forever(), "work", on_end=lambda: ends.append(True))
     await owned.aclose()
     await asyncio.sleep(0)
     assert ends == [True]
@@ -120,7 +120,7 @@ async def test_a_task_which_is_cancelled_before_it_begins_ends() -> None:
 async def test_a_task_is_cancelled_from_a_thread() -> None:
     owned = OwnedTask()
     owned.cancel_from_anywhere()
-    owned.start(sleep(), "work")
+    owned.start(wait_forever(), "work")
     await asyncio.to_thread(owned.cancel_from_anywhere)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -131,8 +131,8 @@ def test_a_task_of_a_closed_loop() -> None:
     owned = OwnedTask()
 
     async def start() -> None:
-        owned.start(sleep(0), "work")
-        await asyncio.sleep(0.001)
+        owned.start(wait_forever(), "work")
+        await asyncio.sleep(0)
 
     asyncio.run(start())
     assert owned.is_orphaned

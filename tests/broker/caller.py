@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from tests.waiting import eventually
+
+__all__ = ["Caller", "calling", "eventually", "journal_spec"]
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
@@ -28,6 +32,10 @@ def journal_spec(name: str = "test/journal", **fields: Any) -> pb.JournalSpec:
     return pb.JournalSpec(name=name, replication=1, fragment=fragment, **fields)  # type: ignore[arg-type]
 
 
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
 class Caller:
     """Calls a broker over one channel."""
 
@@ -35,7 +43,7 @@ class Caller:
         def stub(kind: str, name: str, response: Any) -> Any:
             return getattr(channel, kind)(
                 f"/protocol.Journal/{name}",
-                request_serializer=lambda message: message.SerializeToString(),
+                request_serializer=_serialize,
                 response_deserializer=response.FromString,
             )
 
@@ -65,7 +73,7 @@ class Caller:
         request = pb.AppendRequest(journal=journal, **fields)
         for _ in range(20):
             try:
-                return await self._append(request, content)
+                return await self.append_once(request, content)
             except grpc.aio.AioRpcError as error:
                 # A write which fails because the broker has answered already hides the answer from
                 # the client of grpc.aio. Only what's refused is answered early: it's repeated.
@@ -73,7 +81,8 @@ class Caller:
                     raise
         raise AssertionError("no answer was seen")
 
-    async def _append(self, request: pb.AppendRequest, content: bytes) -> pb.AppendResponse:
+    async def append_once(self, request: pb.AppendRequest, content: bytes) -> pb.AppendResponse:
+        """Append without repeating what the client of grpc.aio didn't see the answer of."""
         call = self.append_call()
         # Race: a call which is answered already takes no more, and the answer tells why.
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
@@ -109,15 +118,8 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(endpoint: str) -> AsyncIterator[Caller]:
+async def calling(endpoint: str) -> AsyncGenerator[Caller]:
     """Yield a caller of an endpoint."""
     target = endpoint.removeprefix("http://")
     async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
         yield Caller(channel)
-
-
-async def eventually(condition: Any, seconds: float = 30.0) -> None:
-    """Wait until an async condition is true."""
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - The condition is the broker's.
-            await asyncio.sleep(0.01)

@@ -20,7 +20,7 @@ import time
 import tracemalloc
 from datetime import timedelta
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import grpc
 import grpc.aio
@@ -29,9 +29,10 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
 from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords
+from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, FsyncMode
 from gazette_aio.broker.service.read import ContentChunk, serve_read
-from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.caller import Caller, calling, journal_spec
+from tests.waiting import eventually
 
 # Life
 
@@ -99,10 +100,13 @@ async def test_a_port_which_is_taken(tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(pb.ConfigurationError, match="fsync must be"):
-        EmbeddedBroker(fsync="sometimes")
-    with pytest.raises(pb.ConfigurationError, match="unknown option"):
-        EmbeddedBroker(colour="blue")
+    wrong: dict[str, Any]
+    for wrong, text in (
+        ({"fsync": "sometimes"}, "fsync must be"),
+        ({"colour": "blue"}, "unknown option"),
+    ):
+        with pytest.raises(pb.ConfigurationError, match=text):
+            EmbeddedBroker(**wrong)
 
 
 def test_keywords_are_the_options() -> None:
@@ -117,7 +121,8 @@ def test_keywords_are_the_options() -> None:
 async def test_a_leaked_broker_warns(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path, fsync="off")
     await broker.start()
-    core, server, gateway = broker._core, broker._server, broker._gateway
+    # Somebody has to end what was leaked.
+    core, server, gateway = broker.core, broker._server, broker._gateway  # pyright: ignore[reportPrivateUsage]
     with pytest.warns(ResourceWarning, match="was not stopped"):  # noqa: PT031
         del broker
         gc.collect()
@@ -398,7 +403,7 @@ async def test_large_appends_are_read_back(broker: EmbeddedBroker, caller: Calle
 
 
 @pytest.mark.parametrize("fsync", ["off", "commit", "interval"])
-async def test_concurrent_appends_are_contiguous(tmp_path: Path, fsync: str) -> None:
+async def test_concurrent_appends_are_contiguous(tmp_path: Path, fsync: FsyncMode) -> None:
     async with EmbeddedBroker(tmp_path, fsync=fsync) as broker:
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec(length=1024))
@@ -577,7 +582,7 @@ async def test_clients_may_be_slow_if_nothing_is_demanded(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("fsync", ["off", "commit"])
-async def test_an_append_outlives_its_journal(tmp_path: Path, fsync: str) -> None:
+async def test_an_append_outlives_its_journal(tmp_path: Path, fsync: FsyncMode) -> None:
     async with EmbeddedBroker(tmp_path, fsync=fsync) as broker:
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec())
@@ -619,7 +624,7 @@ async def test_appends_wait_for_a_store_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 async def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     def descriptors() -> set[str]:
-        links = set()
+        links: set[str] = set()
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 links.add(os.readlink(f"/proc/self/fd/{name}"))

@@ -21,10 +21,11 @@ from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.service.read import ContentChunk, serve_read
-from tests.broker.caller import eventually, journal_spec
+from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import RecordingFiles
 from tests.broker.journal.test_crash_points import CLAIMS, read, running, send
 from tests.cancellation import cancel_at_every_await
+from tests.waiting import eventually
 
 NAME = "test/journal"
 NEXT = b"next "

@@ -15,7 +15,8 @@ import pytest
 
 import gazette_aio.protocol as pb
 from tests import extent
-from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.caller import Caller, calling, journal_spec
+from tests.waiting import eventually
 
 ROUNDS = extent.of(8, 60)
 """How often brokers are killed, of all modes together."""

@@ -7,10 +7,10 @@ import contextlib
 import itertools
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -19,7 +19,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.testing import BrokerProcess
-from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.caller import Caller, calling, journal_spec
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +79,7 @@ async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBrok
         async def all_wait() -> bool:
             return sum(replica.index.waiters for replica in broker.core.replicas) == readers
 
-        await eventually(all_wait, 60)
+        await eventually(all_wait)
         ranges = await asyncio.gather(*(append(number) for number in range(appenders)))
         begins: dict[str, list[int]] = {}
         for name, begin in itertools.chain.from_iterable(ranges):
@@ -177,7 +178,7 @@ async def _garbage(endpoint: str, data: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def others(endpoint: str) -> AsyncIterator[dict[str, int]]:
+async def others(endpoint: str) -> AsyncGenerator[dict[str, int]]:
     """Append to a journal and read it back all along, and count how often."""
     count = {"turns": 0}
 
@@ -232,7 +233,7 @@ async def test_invalid_messages_do_not_stop_the_others(
     oversized = pb.AppendRequest(content=bytes(5 * MIB)).SerializeToString()
     rng = random.Random(11)
     async with others(broker.endpoint) as count, grpc.aio.insecure_channel(target) as channel:
-        append: Any = channel.stream_unary("/protocol.Journal/Append")
+        append: Any = cast("Any", channel).stream_unary("/protocol.Journal/Append")
 
         async def send(*messages: bytes) -> grpc.StatusCode:
             call = append()
@@ -251,7 +252,7 @@ async def test_invalid_messages_do_not_stop_the_others(
         codes = await asyncio.gather(*(send(first, b"\xff" * 50, b"") for _ in range(20)))
         assert set(codes) == {grpc.StatusCode.INTERNAL}
         for name in ("Read", "List", "Apply", "ListFragments", "FragmentStoreHealth", "Replicate"):
-            stub: Any = channel.stream_stream(f"/protocol.Journal/{name}")
+            stub: Any = cast("Any", channel).stream_stream(f"/protocol.Journal/{name}")
             for _ in range(5):
                 call = stub(iter([b"\xff" + rng.randbytes(200)]))
                 assert await call.code() is grpc.StatusCode.INTERNAL, name

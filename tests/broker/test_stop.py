@@ -23,8 +23,9 @@ from gazette_aio.client import RetryPolicy
 from gazette_aio.serving.drain import LONGEST_SECONDS
 from gazette_aio.serving.process import flush_within
 from gazette_aio.testing import BrokerProcess
-from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
+from tests.waiting import eventually
 
 Level = pb.JournalSpec.Suspend.Level
 JOURNALS = [f"test/journal-{number}" for number in range(3)]
@@ -52,7 +53,7 @@ class Written:
         for number in itertools.count():
             piece = f"{writer}.{number} ".encode() * 20
             try:
-                response = await caller._append(pb.AppendRequest(journal=journal), piece)
+                response = await caller.append_once(pb.AppendRequest(journal=journal), piece)
             except grpc.aio.AioRpcError as error:
                 self.refused.append((error.code(), error.details() or ""))
                 return
@@ -101,7 +102,7 @@ async def test_appends_which_have_arrived_are_served(tmp_path: Path) -> None:
             return any(replica.head.is_busy for replica in broker.core.replicas)
 
         await eventually(holds)
-        behind = [asyncio.create_task(caller._append(_request(), b"behind ")) for _ in range(5)]
+        behind = [asyncio.create_task(caller.append_once(_request(), b"behind ")) for _ in range(5)]
         unopened = caller.append_call()
         await unopened.write(pb.AppendRequest(journal="test/unopened"))
 
@@ -143,7 +144,7 @@ async def test_the_end_is_told_as_brokers_tell_it(broker: EmbeddedBroker, caller
         return any(replica.head.is_busy for replica in broker.core.replicas)
 
     await eventually(holds)
-    behind = asyncio.create_task(caller._append(_request(), b"behind"))
+    behind = asyncio.create_task(caller.append_once(_request(), b"behind"))
 
     async def arrived() -> bool:
         return broker.core.metrics.started["Append"] == 3
@@ -188,7 +189,7 @@ async def test_an_append_which_opens_a_journal_as_all_ends_is_told(tmp_path: Pat
     files = SlowFiles()
     async with EmbeddedBroker(tmp_path, fsync="off", files=files) as broker:
         async with calling(broker.endpoint) as caller:
-            append = asyncio.create_task(caller._append(_request(), b"x"))
+            append = asyncio.create_task(caller.append_once(_request(), b"x"))
             assert await asyncio.to_thread(files.reached.wait, 30)
             stopping = asyncio.create_task(broker.core.stop_serving())
 

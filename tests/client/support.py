@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gazette_aio.protocol as pb
+from gazette_aio.client import JournalClient
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 
 JOURNAL = "a/journal"
@@ -172,7 +173,17 @@ def digest(data: bytes) -> bytes:
     return hashlib.sha1(data).digest()
 
 
-async def until(condition: Any) -> None:
-    """Let the loop run until `condition()` holds, which has a limit of its own: the test's."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+async def held_up(client: JournalClient, sent: Callable[[], int]) -> None:
+    """Wait until flow control holds up a stream of the client's connection.
+
+    Round trips of the same connection pass beside the stream, and so would more of its content.
+
+    Args:
+        client: Client of a stub broker with a `list_handler`.
+        sent: How much content the broker has sent.
+    """
+    before, trips = -1, 0
+    while trips < 20:
+        trips = trips + 1 if sent() == before else 0
+        before = sent()
+        await client.list()

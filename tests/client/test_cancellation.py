@@ -26,13 +26,14 @@ from gazette_aio.client import (
 )
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at, cancel_at_every_await
-from tests.client.support import JOURNAL, MemoryJournals, content, header, listing, metadata, until
+from tests.client.support import JOURNAL, MemoryJournals, content, header, listing, metadata
+from tests.waiting import eventually
 
 CONTENT = b"".join(b"%04d" % number for number in range(50))
 
 
 @pytest.fixture
-async def serving(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
+async def serving(broker: StubBroker) -> MemoryJournals:
     """A stub which serves whatever is asked for."""
 
     async def read(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
@@ -55,7 +56,7 @@ async def serving(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
 
 async def quiet(broker: StubBroker, client: JournalClient) -> None:
     # An RPC whose closing was cancelled ends on its own.
-    await until(lambda: broker.open_rpcs == 0 and client.status().streams == ())
+    await eventually(lambda: broker.open_rpcs == 0 and client.status().streams == ())
 
 
 async def test_listings(broker: StubBroker, client: JournalClient, serving: object) -> None:
@@ -80,7 +81,7 @@ async def test_the_first_call_dials(broker: StubBroker, serving: object) -> None
             await client.list()
 
     async def check() -> None:
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
 
     assert await cancel_at_every_await(operation, check) > 2
 
@@ -119,6 +120,7 @@ async def test_reads_continue_in_place(
         async for chunk in reader:
             chunks.append(chunk)  # noqa: PERF401
 
+    number = 0
     for number in itertools.count():
         chunks: list[bytes] = []
         async with client.read(JOURNAL, end_offset=len(CONTENT)) as reader:
@@ -226,7 +228,7 @@ async def test_the_append_service(
 
         async def check() -> None:
             await service.flush()
-            await until(lambda: service.status().journals == 0)
+            await eventually(lambda: service.status().journals == 0)
             await quiet(broker, client)
 
         assert await cancel_at_every_await(operation, check) >= 4
@@ -279,7 +281,7 @@ async def test_appends_which_have_to_wait(
             serving.gate.set()
             await service.flush()
             assert len(serving.contents.get(JOURNAL, b"")) == kept * len(piece)
-            await until(lambda: service.status().journals == 0)
+            await eventually(lambda: service.status().journals == 0)
             await quiet(broker, client)
 
         assert await cancel_at_every_await(operation, check) >= 1
@@ -302,6 +304,6 @@ async def test_closing(broker: StubBroker, serving: MemoryJournals) -> None:
                 await client.aclose()
 
     async def check() -> None:
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
 
     assert await cancel_at_every_await(operation, check) > 5

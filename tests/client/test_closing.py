@@ -31,6 +31,7 @@ from tests.client.fragments.fragment_support import (
     head,
 )
 from tests.client.support import JOURNAL, MemoryJournals, content, listing, metadata
+from tests.waiting import eventually, turns
 
 DIRECT = "a/direct/journal"
 CONTENT = b"0123456789" * 10
@@ -260,8 +261,12 @@ async def test_a_service_waits_for_its_files(
     service = AppendService(stalled_client, drain_timeout=0)
     async with service.append(JOURNAL) as append:
         append.write(bytes(1 << 20))
-    asyncio.get_running_loop().call_later(0.05, written.set)
-    await service.aclose()
+    closing = asyncio.create_task(service.aclose())
+    await eventually(lambda: "write" in files.calls)
+    await turns()
+    assert not closing.done()
+    written.set()
+    await closing
     assert [file.closed for file in files.files] == [True]
     stalled.journals.gate.set()
 
@@ -299,9 +304,7 @@ async def test_closing_ends_a_pause(stalled_client: JournalClient, broker: StubB
     reader = stalled_client.read(JOURNAL, block=True)
     reading = asyncio.create_task(reader.read())
     await failed.wait()
-    # Nothing public shows that a pause has begun.
-    while reader._attempts.count == 0:  # noqa: ASYNC110 # pyright: ignore[reportPrivateUsage]
-        await asyncio.sleep(0)
+    await eventually(lambda: "1 failures" in repr(reader))
     await reader.aclose()
     with pytest.raises(RuntimeError, match="is closed"):
         await reading

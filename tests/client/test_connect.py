@@ -33,9 +33,9 @@ from tests.client.support import (
     listing,
     metadata,
     script_read,
-    until,
 )
 from tests.ports import free_port
+from tests.waiting import eventually
 
 KEY = base64.b64encode(b"a very secret key").decode()
 
@@ -87,8 +87,8 @@ async def test_a_broker_that_comes_up_late() -> None:
     broker.list_handler = lambda request: listing("a/one")
     async with connect(f"http://127.0.0.1:{port}") as client:
         asked = asyncio.create_task(client.list())
-        while client.status().connection not in ("connecting", "transient_failure"):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        states = ("connecting", "transient_failure")
+        await eventually(lambda: client.status().connection in states)
         await broker.start(f"127.0.0.1:{port}")
         assert len((await asked).journals) == 1
         assert client.status().connection == "ready"
@@ -116,7 +116,7 @@ async def test_a_broker_which_goes_away_is_not_waited_for(
         async def was_ready() -> Any:
             connection = await ready()
             await broker.stop()
-            await until(lambda: client.status().connection == "idle")
+            await eventually(lambda: client.status().connection == "idle")
             return connection
 
         monkeypatch.setattr(client.context.dispatcher, "ready", was_ready)
@@ -182,7 +182,7 @@ async def test_every_rpc_carries_the_least_claims(broker: StubBroker) -> None:
         await client.fragment_store_health("file:///store/")
     await broker.read_requests.get()
 
-    seen = []
+    seen: list[tuple[str, int, str]] = []
     for method, sent in broker.metadata:
         claims = claims_of(sent)
         seen.append((method, claims.capability, pb.format_label_selector(claims.selector)))
@@ -268,7 +268,7 @@ async def test_rpcs_wait_for_their_token(broker: StubBroker) -> None:
     async with connect(broker.endpoint, auth=slow) as client:
         waiting = [asyncio.create_task(client.append(JOURNAL, b"content")) for _ in range(2)]
         waiting.append(asyncio.create_task(client.list()))  # type: ignore[arg-type]
-        await until(lambda: asked == 3)
+        await eventually(lambda: asked == 3)
         assert broker.metadata == []
         ready.set()
         await asyncio.gather(*waiting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +16,8 @@ from gazette_aio.client.options import STREAM_BUFFER_BYTES
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
 from tests.client.reads.read_server import CHUNK_BYTES, CONTENT, ROOT, read_server
-from tests.client.support import JOURNAL, content, metadata, until
+from tests.client.support import JOURNAL, content, held_up, listing, metadata
+from tests.waiting import eventually
 
 MIB = 1 << 20
 BYTES = extent.of(320, 2048) * MIB
@@ -51,15 +51,15 @@ READS_A_BIT = """
 async def read(client):
     async with client.read("a/journal", end_offset={size}) as reader:
         await anext(reader)
-        for _ in range(25):
-            # What the broker could send in this time is hundreds of megabytes.
-            await asyncio.sleep(0.02)
-        while client.status().streams[0].waiting_bytes == 0:
-            await asyncio.sleep(0.02)
+        # The broker could send hundreds of megabytes beside so many round trips.
+        for _ in range(1000):
+            with contextlib.suppress(pb.TransportError):  # It has no listing.
+                await client.list()
+        assert client.status().streams[0].waiting_bytes
 """
 
 PROGRAM = """
-import asyncio, pathlib
+import asyncio, contextlib, pathlib
 import gazette_aio.protocol as pb
 from gazette_aio.client import connect
 
@@ -136,13 +136,12 @@ async def test_the_broker_waits_for_a_slow_reader(
             sent += len(CONTENT)
 
     broker.read_handler = answer
+    broker.list_handler = lambda request: listing()
     async with client.read(JOURNAL) as reader:
         await anext(reader)
-        await until(lambda: client.status().streams[0].waiting_bytes >= STREAM_BUFFER_BYTES)
-        before = -1
-        while before != sent:  # The buffers of the sockets fill up, too.
-            before = sent
-            await asyncio.sleep(0.05)
+        await eventually(lambda: client.status().streams[0].waiting_bytes >= STREAM_BUFFER_BYTES)
+        await held_up(client, lambda: sent)  # The buffers of the sockets are full, too.
+        before = sent
         (stream,) = client.status().streams
         assert stream.waiting_bytes < STREAM_BUFFER_BYTES + 2 * CHUNK_BYTES
         # The transport holds more, up to its largest windows.

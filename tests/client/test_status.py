@@ -9,15 +9,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, Reader, StreamStatus, connect
 from gazette_aio.testing.stub_broker import StubBroker
-from tests.client.support import (
-    JOURNAL,
-    MemoryJournals,
-    content,
-    listing,
-    metadata,
-    script_read,
-    until,
-)
+from tests.client.support import JOURNAL, MemoryJournals, content, listing, metadata, script_read
+from tests.waiting import eventually
 
 
 def test_of_a_client_which_was_not_used() -> None:
@@ -45,7 +38,7 @@ async def test_of_a_reader(broker: StubBroker, client: JournalClient) -> None:
         broker.read_responses.put_nowait(content(100, b"hello, world"))
         assert await reader.read(5) == b"hello"
         broker.read_responses.put_nowait(content(112, b"more"))
-        await until(lambda: client.status().streams[0].waiting_bytes > 4)
+        await eventually(lambda: client.status().streams[0].waiting_bytes > 4)
         (stream,) = client.status().streams
         assert (stream.offset, stream.write_head, stream.lag) == (105, 1024, 919)
         assert not stream.is_direct
@@ -92,8 +85,8 @@ async def test_of_appends(broker: StubBroker, client: JournalClient) -> None:
     assert (appends.journals, appends.batches, appends.appends) == (1, 1, 3)
     assert appends.pending_bytes == 21
     journals.gate.set()
-    await append
-    await until(lambda: client.status().appends.journals == 0)
+    await client.appends.flush()
+    await eventually(lambda: client.status().appends.journals == 0)
     assert client.status().appends.appends == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from aiohttp import web
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker, ManualClock
-from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.client import AsyncAppend, JournalClient, RetryPolicy, connect
 from gazette_aio.testing import FaultProxy, StubBroker, create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubError
-from tests.client.support import content, until
+from tests.client.support import content
 from tests.faults.support import JOURNAL, SWIFT, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
@@ -51,19 +52,20 @@ async def test_a_broker_restarts(
                 assert reader.offset == len(received)
 
     async with running(read()):
-        appends = []
+        appends: list[AsyncAppend] = []
         for number in range(300):
             append = await client.appends.start_append(JOURNAL)
             append.write(RECORD % number)
             append.release()
             appends.append(append)
-            await asyncio.sleep(0.001)
+            if number % 10 == 9:  # Others are under way while the broker stops.
+                await appends[-10]
             if number % 100 == 50:
                 await broker.stop(grace)
                 await broker.start()
         await asyncio.gather(*appends)
         head = (await client.append(JOURNAL)).commit.end
-        await until(lambda: len(received) >= head)
+        await eventually(lambda: len(received) >= head)
     for number, append in enumerate(appends):
         begin, end = append.commit_range
         assert received[begin:end] == RECORD % number
@@ -83,6 +85,7 @@ class Pair:
         self.opinions: tuple[int, int] | None = None
         """Whom each one takes for the primary, if they differ."""
         self.refused = 0
+        self.changed = asyncio.Event()
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
         for number, (broker, proxy) in enumerate(zip(self.brokers, self.proxies, strict=True)):
@@ -98,6 +101,12 @@ class Pair:
 
     def move(self) -> None:
         self.primary = 1 - self.primary
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake up the readers, for whom there is content, or another primary."""
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def script(self, number: int) -> None:
         async def append(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
@@ -120,6 +129,7 @@ class Pair:
             assert is_committed
             begin = len(self.content)
             self.content += data
+            self.tell()
             return pb.AppendResponse(
                 header=header,
                 commit=pb.Fragment(
@@ -152,11 +162,11 @@ class Pair:
             )
             offset = request.offset
             while self.primary == number:
-                if offset < len(self.content):
-                    data = bytes(self.content[offset : offset + 1000])
+                changed = self.changed
+                while data := bytes(self.content[offset : offset + 1000]):
                     yield content(offset, data)
                     offset += len(data)
-                await asyncio.sleep(0.001)
+                await changed.wait()
 
         self.brokers[number].append_handler = append
         self.brokers[number].read_handler = read
@@ -184,7 +194,7 @@ async def test_the_primary_moves(pair: Pair, is_reset: bool) -> None:
                     assert reader.offset == len(received)
 
         async with running(read()):
-            pending = []
+            pending: list[AsyncAppend] = []
             for number in range(120):
                 request = pb.AppendRequest(journal=JOURNAL, do_not_proxy=True)
                 async with client.appends.append(request) as append:
@@ -197,7 +207,7 @@ async def test_the_primary_moves(pair: Pair, is_reset: bool) -> None:
                 if number % 5 == 0:
                     await append
             await asyncio.gather(*pending)
-            await until(lambda: len(received) == len(pair.content))
+            await eventually(lambda: len(received) == len(pair.content))
     assert received == pair.content
     repeated = check_records(bytes(received), 120)
     assert is_reset or not repeated
@@ -221,7 +231,7 @@ async def test_brokers_which_disagree(pair: Pair) -> None:
         append = asyncio.create_task(
             client.append(request, b"content", retry_policy=RetryPolicy(backoff=lambda _: 0.02))
         )
-        await until(lambda: pair.refused > 20)
+        await eventually(lambda: pair.refused > 20)
         assert not append.done()
         pair.opinions = None
         pair.move()
@@ -292,7 +302,7 @@ class Store:
         self.proxy = FaultProxy()
 
     @contextlib.asynccontextmanager
-    async def serve(self) -> AsyncIterator[None]:
+    async def serve(self) -> AsyncGenerator[None]:
         app = web.Application()
         app.router.add_get("/fragment", self.answer)
         runner = web.AppRunner(app)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient
 from gazette_aio.message import IntentLog, Publisher, ReadCommittedIter, json_adapter
 from gazette_aio.testing import FaultProxy, Faults
-from tests.client.support import until
 from tests.faults.support import CONTENT_TYPE, JOURNAL, JOURNALS, running, seeded
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 FAULTS = Faults(calm_seconds=(0.0, 0.05), fault_seconds=(0.0, 0.03), most_bytes=5_000)
@@ -57,15 +56,16 @@ async def test_transactions(
                                 lambda _, target=target: target, {"number": number}
                             )
                             published.append((journal, number))
-                            if number % 7 == 0:
-                                await asyncio.sleep(0.002)
+                            if number % 7 == 0:  # Faults strike in the midst of it, too.
+                                passed = proxy.passed_bytes()
+                                await eventually(lambda: proxy.passed_bytes() > passed)  # noqa: B023
                         open_transaction.state = {"transaction": transaction}
                         if transaction % 4 == 3:
                             raise AbortedError
                 if transaction % 4 != 3:
                     for journal, number in published:
                         committed[journal].append(number)
-        await until(
+        await eventually(
             lambda: all(len(read[journal]) >= len(committed[journal]) for journal in JOURNALS)
         )
     assert read == committed

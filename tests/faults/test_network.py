@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import Appender, JournalClient, RetryPolicy, connect
+from gazette_aio.client import Appender, AsyncAppend, JournalClient, RetryPolicy, connect
 from gazette_aio.testing import Direction, FaultProxy, create_journals, journal_spec
-from tests.client.support import until
-from tests.faults.support import FAULTS, JOURNAL, strike
+from tests.broker.caller import calling
+from tests.faults.support import FAULTS, JOURNAL, JOURNALS, strike
+from tests.waiting import eventually, turns
 
 pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
@@ -42,7 +43,7 @@ async def test_reads(proxy: FaultProxy, client: JournalClient, fault: str) -> No
 
         # It waits at the head when it strikes again.
         waiting = asyncio.create_task(reader.read())
-        await asyncio.sleep(0.01)
+        await turns()
         await strike(proxy, fault)
         await client.append(JOURNAL, b"more")
         assert b"moremore".startswith(await waiting)  # It's there at least once.
@@ -67,12 +68,16 @@ async def test_appends(proxy: FaultProxy, client: JournalClient, fault: str) -> 
 
     # The acknowledgement is lost, and so it may be there already.
     head = response.commit.end
-    asyncio.get_running_loop().call_later(
-        0.001, lambda: asyncio.ensure_future(strike(proxy, fault))
-    )
+    passed = proxy.passed_bytes(Direction.TO_SERVER)
+
+    async def strike_behind_content() -> None:
+        await eventually(lambda: proxy.passed_bytes(Direction.TO_SERVER) > passed)
+        await strike(proxy, fault)
+
+    striking = asyncio.create_task(strike_behind_content())
     with contextlib.suppress(pb.WrongAppendOffsetError):
         await client.append(pb.AppendRequest(journal=JOURNAL, offset=head), b"once")
-    await asyncio.sleep(0.1)
+    await striking
     assert (await client.append(JOURNAL)).commit.end == head + 4
     async with client.read(JOURNAL, offset=head - len(expected), end_offset=head + 4) as reader:
         assert b"".join([chunk async for chunk in reader]) == expected + b"once"
@@ -81,7 +86,7 @@ async def test_appends(proxy: FaultProxy, client: JournalClient, fault: str) -> 
 @each_fault
 async def test_the_append_service(proxy: FaultProxy, client: JournalClient, fault: str) -> None:
     """It goes on by itself. Order holds, and what's told to be somewhere is."""
-    appends = []
+    appends: list[AsyncAppend] = []
     for number in range(200):
         append = await client.appends.start_append(JOURNAL)
         append.write(RECORD % number)
@@ -89,8 +94,8 @@ async def test_the_append_service(proxy: FaultProxy, client: JournalClient, faul
         appends.append(append)
         if number % 40 == 20:
             await strike(proxy, fault)
-        if number % 10 == 0:
-            await asyncio.sleep(0.001)
+        if number % 10 == 9:
+            await appends[-10]
     await asyncio.gather(*appends)
     head = (await client.append(JOURNAL)).commit.end
     async with client.read(JOURNAL, end_offset=head) as reader:
@@ -113,7 +118,7 @@ async def test_listings(proxy: FaultProxy, client: JournalClient, fault: str) ->
         await create_journals(client, *map(journal_spec, names[begin : begin + 100]))
     listing = asyncio.create_task(client.list("name:prefix=many/"))
     passed = proxy.passed_bytes(Direction.TO_CLIENT)
-    await until(lambda: listing.done() or proxy.passed_bytes(Direction.TO_CLIENT) > passed)
+    await eventually(lambda: listing.done() or proxy.passed_bytes(Direction.TO_CLIENT) > passed)
     await strike(proxy, fault)
     assert [journal.spec.name for journal in (await listing).journals] == names
 
@@ -145,7 +150,9 @@ async def test_a_stall_of_any_length_loses_nothing(
         append = client.appends.try_append(JOURNAL, b"second")
         assert append is not None
         waiting = asyncio.create_task(reader.read())
-        await asyncio.sleep(0.2)
+        async with calling(str(proxy.upstream)) as beside:
+            for _ in range(20):
+                await beside.commit(b"beside the proxy", JOURNALS[1])
         assert not waiting.done()
         assert not append.done()
         proxy.resume()
@@ -164,7 +171,7 @@ async def test_nobody_answers_within_the_time_out(proxy: FaultProxy, client: Jou
             await other.list()
         assert time.monotonic() - begin < 15
         reading = asyncio.create_task(other.read(JOURNAL).read())
-        await asyncio.sleep(0.05)
+        await turns()
         reading.cancel()
         await asyncio.wait((reading,))
     assert time.monotonic() - begin < 15
@@ -211,7 +218,7 @@ async def test_a_network_which_is_down_for_long(proxy: FaultProxy, client: Journ
         reading = asyncio.create_task(reader.read())
         append = other.appends.try_append(JOURNAL, b"content")
         assert append is not None
-        await until(lambda: len(failures) > 5)
+        await eventually(lambda: len(failures) > 5)
         assert not append.done()
         proxy.heal()
         await append

@@ -25,7 +25,8 @@ from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fragments.fake_fragments import FakeFragments, http_error
 from tests.client.fragments.test_direct_reads import CONTENT, Serving
-from tests.client.support import JOURNAL, content, metadata, refusal, spec, until
+from tests.client.support import JOURNAL, content, metadata, refusal, spec
+from tests.waiting import eventually
 
 INSTANT = RetryPolicy(backoff=lambda attempt: 0.0)
 PARTS = [b"%d" % part * 1000 for part in range(4)]
@@ -229,7 +230,7 @@ async def test_the_first_content_which_a_broker_does_not_know_of_yet(
     skipped = stored.broker.control.observe("read", journal=JOURNAL)
     reader = BoundedReader(stored.client, JOURNAL, 200, 4000, direct=direct)
     reading = asyncio.create_task(read(reader))
-    await until(lambda: skipped.hits > 1)
+    await eventually(lambda: skipped.hits > 1)
     hidden.rename(first)
     await stored.broker.refresh(JOURNAL)
     assert await reading == [(200, WHOLE[200:])]
@@ -274,7 +275,12 @@ async def test_files_which_are_not_found_here_come_through_the_broker(
         sorted(mount.rglob("*-*-*"))[1].unlink()
     if problem == "not readable":  # By anybody but root, as whom tests may run.
         refused = FileBody(HTTPStatus.FORBIDDEN)
-        monkeypatch.setattr(FileTransport, "_open", lambda *_: refused)
+
+        def refuse(*_: object) -> FileBody:
+            return refused
+
+        # Root may read any file.
+        monkeypatch.setattr(FileTransport, "_open", refuse)
     told: list[int] = []
     async with connect(stored.broker.endpoint, file_root=mount) as client:
         reader = BoundedReader(client, JOURNAL, 5, 4000, on_missing_file=lambda: told.append(1))
@@ -428,7 +434,7 @@ async def test_stalls_and_refusals_are_no_loss(
     reader = BoundedReader(client, JOURNAL, 0, 9, fetch_timeout=0.0, fail_on_data_loss=False)
     with pytest.raises(pb.TransportError, match="no content of journal a/journal at 0"):
         await read(reader)
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     monkeypatch.undo()
     broker.read_handler = None
     broker.read_responses.put_nowait(refusal(pb.Status.NOT_ALLOWED))
@@ -456,7 +462,7 @@ async def test_cancellation_loses_nothing(broker: StubBroker, client: JournalCli
                 assert offset == len(found)
                 found += data
     assert found == CONTENT
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_closing_amid_a_read(broker: StubBroker, client: JournalClient) -> None:
@@ -522,7 +528,7 @@ async def test_probes_which_are_not_answered(broker: StubBroker, client: Journal
     async with asyncio.timeout(60):
         with pytest.raises(pb.TransportError, match="no broker answers a probe"):
             await head_of(client, JOURNAL, seconds=0.02)
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_map_bounded() -> None:

@@ -6,17 +6,20 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import JournalClient
 from gazette_aio.spark import bridge, connecting
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import BrokerAccess
 from gazette_aio.testing import no_leaks
-from tests.client.support import until
+from tests.waiting import eventually
 
 NOBODY = "http://localhost:1"
 
@@ -28,7 +31,7 @@ async def _nothing_leaks() -> AsyncIterator[None]:
         await bridge.close_clients()
 
 
-async def test_one_client_of_a_connection(gazette_broker):
+async def test_one_client_of_a_connection(gazette_broker: EmbeddedBroker) -> None:
     connection = BrokerAccess(brokers=(gazette_broker.endpoint,))
     client = await spark_client(connection)
     assert await spark_client(BrokerAccess(brokers=(gazette_broker.endpoint,))) is client
@@ -36,12 +39,14 @@ async def test_one_client_of_a_connection(gazette_broker):
     await client.list()
 
 
-async def test_a_single_broker_is_not_waited_for():
+async def test_a_single_broker_is_not_waited_for() -> None:
     client = await spark_client(BrokerAccess(brokers=(NOBODY,)))
     assert client.status().connection == "idle"
 
 
-async def test_a_file_root_which_is_not_mounted_is_done_without(gazette_broker, tmp_path, caplog):
+async def test_a_file_root_which_is_not_mounted_is_done_without(
+    gazette_broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     brokers, root = (gazette_broker.endpoint,), tmp_path / "mount"
     with_root = BrokerAccess(brokers=brokers, file_root=str(root))
     without = await spark_client(BrokerAccess(brokers=brokers))
@@ -52,7 +57,9 @@ async def test_a_file_root_which_is_not_mounted_is_done_without(gazette_broker, 
     assert await spark_client(with_root) is not without
 
 
-async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
+async def test_the_first_broker_which_answers(
+    gazette_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another one takes over once it's gone."""
     monkeypatch.setattr(connecting, "_HEAD_START", 0.01)
     async with EmbeddedBroker(fsync="off", http_port=None) as second:
@@ -67,16 +74,18 @@ async def test_the_first_broker_which_answers(gazette_broker, monkeypatch):
         ordered = BrokerAccess(brokers=(second.endpoint, gazette_broker.endpoint))
         client = await spark_client(ordered)
         assert client.endpoint == second.endpoint
-    await until(lambda: client.status().connection != "ready")
+    await eventually(lambda: client.status().connection != "ready")
     assert (await spark_client(ordered)).endpoint == gazette_broker.endpoint
 
 
-async def test_no_broker_answers(monkeypatch):
+async def test_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "_HEAD_START", 0.0)
     real = connecting.connect
-    monkeypatch.setattr(
-        connecting, "connect", lambda address, **given: real(address, connect_timeout=0.01, **given)
-    )
+
+    def quick(address: str, **given: Any) -> JournalClient:
+        return real(address, connect_timeout=0.01, **given)
+
+    monkeypatch.setattr(connecting, "connect", quick)
     connection = BrokerAccess(brokers=(NOBODY, "http://localhost:2"))
     with pytest.raises(pb.TransportError, match=r"no broker answers: .*:[12] .*; .*:[12] ") as info:
         await spark_client(connection)
@@ -89,7 +98,7 @@ locked = pytest.mark.gazette_broker(auth_keys=KEY)
 
 
 @pytest.fixture
-async def token():
+async def token() -> str:
     """A token which lets journals be listed."""
     claims = pb.Claims(capability=pb.Capability.LIST)
     metadata = await pb.KeyedAuth(KEY).authorize(claims, timedelta(minutes=1))
@@ -98,16 +107,16 @@ async def token():
 
 
 @pytest.fixture
-def provider(monkeypatch, token):
+def provider(monkeypatch: pytest.MonkeyPatch, token: str) -> ModuleType:
     """A module whose functions return tokens, and the threads which called them."""
     module = ModuleType(MODULE)
-    threads = []
+    threads: list[int] = []
 
-    def plain():
+    def plain() -> str:
         threads.append(threading.get_ident())
         return token
 
-    async def asynchronous():
+    async def asynchronous() -> str:
         threads.append(threading.get_ident())
         return token
 
@@ -120,7 +129,9 @@ def provider(monkeypatch, token):
 
 @locked
 @pytest.mark.parametrize("name", ["plain", "asynchronous"])
-async def test_tokens_of_a_provider(provider, gazette_broker, name):
+async def test_tokens_of_a_provider(
+    provider: ModuleType, gazette_broker: EmbeddedBroker, name: str
+) -> None:
     """A plain function may wait for a server, and so isn't called in the loop's thread."""
     connection = BrokerAccess(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
     for _ in range(2):
@@ -130,7 +141,7 @@ async def test_tokens_of_a_provider(provider, gazette_broker, name):
 
 
 @locked
-async def test_a_token(gazette_broker, token):
+async def test_a_token(gazette_broker: EmbeddedBroker, token: str) -> None:
     connection = BrokerAccess(brokers=(gazette_broker.endpoint,), token=token)
     client = await spark_client(connection)
     await client.list()
@@ -139,8 +150,8 @@ async def test_a_token(gazette_broker, token):
 
 @locked
 @pytest.mark.usefixtures("provider")
-async def test_providers_which_provide_nothing(gazette_broker):
-    def connection_of(name):
+async def test_providers_which_provide_nothing(gazette_broker: EmbeddedBroker) -> None:
+    def connection_of(name: str) -> BrokerAccess:
         return BrokerAccess(brokers=(gazette_broker.endpoint,), token_provider=f"{MODULE}:{name}")
 
     for name, text in (
@@ -154,7 +165,7 @@ async def test_providers_which_provide_nothing(gazette_broker):
         await client.list()
 
 
-async def test_files_of_certificates(tmp_path):
+async def test_files_of_certificates(tmp_path: Path) -> None:
     connection = BrokerAccess(brokers=("https://localhost:1",), ca_file=str(tmp_path / "missing"))
     client = await spark_client(connection)
     with pytest.raises(pb.ConfigurationError, match="reading TLS options"):

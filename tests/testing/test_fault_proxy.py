@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.testing import Direction, FaultKind, FaultProxy, Faults, no_leaks
+from gazette_aio.testing import Direction, Fault, FaultKind, FaultProxy, Faults, no_leaks
+from tests.waiting import eventually
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -40,6 +41,20 @@ class Peers:
         assert await server[0].readexactly(1) == b"!"
         return client, server
 
+    async def round_trips_beside(self) -> None:
+        """Pass bytes to and fro on a connection of the same event loop, but not of the proxy.
+
+        What the proxy lets pass, and has received before, passes meanwhile.
+        """
+        port = str(self.proxy.upstream).rpartition(":")[2]
+        client = await asyncio.open_connection("127.0.0.1", int(port))
+        self.opened.append(client)
+        server = await self.arrived.get()
+        for _ in range(10):
+            for (_, writer), (reader, _) in ((client, server), (server, client)):
+                writer.write(b"!")
+                assert await reader.readexactly(1) == b"!"
+
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened.append((reader, writer))
         self.arrived.put_nowait((reader, writer))
@@ -58,13 +73,14 @@ async def peers() -> AsyncIterator[Peers]:
         server.close()
 
 
-async def silent(reader: asyncio.StreamReader) -> bool:
-    """Return whether nothing comes in a moment: not even an end."""
+async def silent(peers: Peers, reader: asyncio.StreamReader) -> bool:
+    """Return whether nothing arrives while bytes beside the proxy do: not even an end."""
     read = asyncio.ensure_future(reader.read(1))
-    done, _ = await asyncio.wait((read,), timeout=0.02)
+    await peers.round_trips_beside()
+    has_ended = read.done()
     read.cancel()
     await asyncio.wait((read,))
-    return not done
+    return not has_ended
 
 
 async def test_it_passes_on_both_ways_and_the_end(peers: Peers) -> None:
@@ -84,15 +100,14 @@ async def test_it_passes_on_both_ways_and_the_end(peers: Peers) -> None:
     assert await client[0].readexactly(4) == b"more"
     server[1].close()
     assert await client[0].read() == b""
-    while peers.proxy.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually(lambda: peers.proxy.connections == 0)
 
 
 async def test_a_stall_delays_and_loses_nothing(peers: Peers) -> None:
     client, server = await peers.link()
     peers.proxy.stall(Direction.TO_SERVER)
     client[1].write(b"held up")
-    assert await silent(server[0])
+    assert await silent(peers, server[0])
     server[1].write(b"passes")
     assert await client[0].readexactly(6) == b"passes"
     peers.proxy.resume(Direction.TO_SERVER)
@@ -137,8 +152,7 @@ async def test_half_closes(peers: Peers) -> None:
 
 async def test_half_closes_ahead_of_the_server(peers: Peers) -> None:
     client = await peers.dial()
-    while not peers.proxy.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await eventually(lambda: peers.proxy.connections > 0)
     peers.proxy.half_close(Direction.BOTH)
     assert await client[0].read() == b""
     server = await peers.arrived.get()
@@ -149,7 +163,7 @@ async def test_it_trickles(peers: Peers) -> None:
     client, server = await peers.link()
     peers.proxy.trickle(1)
     client[1].write(bytes(range(50)))
-    sizes = []
+    sizes: list[int] = []
     received = b""
     while len(received) < 50:
         piece = await server[0].read(100)
@@ -172,7 +186,7 @@ async def test_it_delays(peers: Peers) -> None:
     assert asyncio.get_running_loop().time() - begin > 0.045
     peers.proxy.delay(60.0)
     client[1].write(b"later")
-    assert await silent(server[0])
+    assert await silent(peers, server[0])
     peers.proxy.resume()
     assert await server[0].readexactly(5) == b"later"
 
@@ -276,12 +290,21 @@ def test_a_seed_repeats_a_plan() -> None:
     assert {next(only).kind for _ in range(9)} == {FaultKind.STALL}
 
 
-async def test_it_suffers_all_kinds_and_recovers(peers: Peers) -> None:
+async def test_it_suffers_all_kinds_and_recovers(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def counted(fault: Fault) -> None:
+        await strike(fault)
+        struck.append(fault)
+
+    strike, struck = peers.proxy.strike, list[Fault]()
+    monkeypatch.setattr(peers.proxy, "strike", counted)
     kinds: list[FaultKind] = []
     for kind in FaultKind:
+        struck.clear()
         faults = Faults(kinds=[kind], calm_seconds=(0, 0), fault_seconds=(0, 0.001))
         suffering = asyncio.create_task(peers.proxy.suffer(faults, random.Random(1)))
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(struck) >= 3)
         suffering.cancel()
         await asyncio.wait((suffering,))
         assert suffering.cancelled()

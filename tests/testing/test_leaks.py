@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import tempfile
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gazette_aio.testing import no_leaks
+from tests.waiting import turns
 
 
 async def test_nothing() -> None:
@@ -23,7 +25,7 @@ async def test_nothing() -> None:
 
 async def test_what_is_about_to_end_is_waited_for() -> None:
     async with no_leaks():
-        task = asyncio.create_task(asyncio.sleep(0.05))
+        task = asyncio.create_task(turns())
     assert task.done()
 
 
@@ -40,10 +42,12 @@ async def test_what_was_there_before_is_no_leak() -> None:
 
 async def test_tasks() -> None:
     event = asyncio.Event()
+    task: asyncio.Task[object] | None = None
     with pytest.raises(AssertionError, match="left behind: task <Task pending name='leaked'"):
         async with no_leaks(grace_seconds=0.01):
             task = asyncio.create_task(event.wait(), name="leaked")
     event.set()
+    assert task is not None
     await task
 
 
@@ -58,14 +62,13 @@ async def test_threads() -> None:
 
 
 async def test_files_and_sockets(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="left behind: open file /"):
-        async with no_leaks(grace_seconds=0.01):
-            file = tempfile.TemporaryFile(prefix="gazette-append", dir=tmp_path)  # noqa: SIM115
-    file.close()
-    with pytest.raises(AssertionError, match=r"open socket \('127\.0\.0\.1', "):
-        async with no_leaks(grace_seconds=0.01):
-            server = socket.create_server(("127.0.0.1", 0))
-    server.close()
+    with contextlib.ExitStack() as leaked:
+        with pytest.raises(AssertionError, match="left behind: open file /"):
+            async with no_leaks(grace_seconds=0.01):
+                leaked.enter_context(tempfile.TemporaryFile(dir=tmp_path))
+        with pytest.raises(AssertionError, match=r"open socket \('127\.0\.0\.1', "):
+            async with no_leaks(grace_seconds=0.01):
+                leaked.enter_context(socket.create_server(("127.0.0.1", 0)))
 
 
 async def test_entries_of_a_directory(tmp_path: Path) -> None:
@@ -78,10 +81,11 @@ async def test_entries_of_a_directory(tmp_path: Path) -> None:
 
 async def test_an_error_of_the_block_is_not_masked() -> None:
     event = asyncio.Event()
-    task = None
+    task: asyncio.Task[object] | None = None
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with no_leaks():
             task = asyncio.create_task(event.wait())
             raise ZeroDivisionError
     event.set()
+    assert task is not None
     await task

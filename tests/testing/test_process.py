@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+from tests.cancellation import cancel_at
 
 
-async def test_content_survives_kill_and_stop(tmp_path):
+async def test_content_survives_kill_and_stop(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data") as broker:
         async with connect(broker.endpoint) as client:
             await create_journals(client, journal_spec("a/journal"))
@@ -33,20 +36,20 @@ async def test_content_survives_kill_and_stop(tmp_path):
                 assert b"".join([chunk async for chunk in reader]) == b"onetwo"
 
 
-async def test_start_says_why_it_failed(tmp_path):
+async def test_start_says_why_it_failed(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data"):
         with pytest.raises(pb.ConfigurationError, match=str(tmp_path / "data")):
             await BrokerProcess(tmp_path / "data").start()
 
 
-async def test_properties_need_a_running_broker(tmp_path):
+async def test_properties_need_a_running_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
 
     with pytest.raises(RuntimeError, match="isn't running"):
         _ = broker.endpoint
 
 
-async def test_stop_tells_when_the_broker_ended_by_itself(tmp_path):
+async def test_stop_tells_when_the_broker_ended_by_itself(tmp_path: Path) -> None:
     import os
     import signal
 
@@ -58,26 +61,23 @@ async def test_stop_tells_when_the_broker_ended_by_itself(tmp_path):
         await broker.stop()
 
 
-async def test_a_leaked_process_warns(tmp_path):
+async def test_a_leaked_process_warns(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     await broker.start()
 
     with pytest.warns(ResourceWarning, match="unclosed <BrokerProcess") as caught:
         del broker
 
-    await caught[0].source.kill()
+    leaked = caught[0].source
+    assert isinstance(leaked, BrokerProcess)
+    await leaked.kill()
 
 
-async def test_stop_may_be_cancelled_and_called_again(tmp_path):
-    import asyncio
-
+async def test_stop_may_be_cancelled_and_called_again(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     await broker.start()
-    for _ in range(3):
-        stopping = asyncio.create_task(broker.stop())
-        await asyncio.sleep(0.01)
-        stopping.cancel()
-        await asyncio.wait((stopping,))
+    for number in range(3):
+        await cancel_at(broker.stop(), number)
     await broker.stop()
     assert repr(broker).endswith("stopped>")
     await broker.start()

@@ -26,9 +26,10 @@ from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.broker.stores import FileFragmentStore, Listed
 from gazette_aio.broker.stores.remote_workers import RemoteWorkers
-from tests.broker.caller import Caller, calling, eventually, journal_spec
+from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, running, send
+from tests.waiting import eventually
 
 NAME = "test/journal"
 FULL = pb.JournalSpec.Suspend(level=pb.JournalSpec.Suspend.Level.FULL)

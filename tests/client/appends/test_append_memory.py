@@ -20,13 +20,14 @@ from gazette_aio.client import connect
 
 async def main():
     # One who accepts connections, and says nothing.
-    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    accepted = asyncio.Event()
+    silent = await asyncio.start_server(lambda *_: accepted.set(), "127.0.0.1", 0)
     address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     client = connect(address, drain_timeout=0.1)
     for number in range(10_000):
         async with client.appends.append(f"many/{number % JOURNALS:04}") as append:
             append.write(number.to_bytes(2, "big") * (5 << 10))
-    await asyncio.sleep(0.5)
+    await accepted.wait()
     status = client.appends.status()
     assert (status.journals, status.pending_bytes) == (JOURNALS, 10_000 * (10 << 10)), status
     loop = asyncio.get_running_loop()

@@ -23,7 +23,8 @@ from gazette_aio.client import (
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
 from tests.client.appends.support import write
-from tests.client.support import JOURNAL, MemoryJournals, committed, refused, until
+from tests.client.support import JOURNAL, MemoryJournals, committed, refused
+from tests.waiting import eventually, turns
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
 OTHER = "b/journal"
@@ -39,7 +40,7 @@ async def test_a_basic_append(journals: MemoryJournals, service: AppendService) 
     assert not append.done()
     append.release()
 
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     assert service.status().pending_bytes == 12
     (barrier,) = service.pending_except("")
     assert not barrier.done()
@@ -60,7 +61,7 @@ async def test_a_basic_append(journals: MemoryJournals, service: AppendService) 
     assert journals.begun == 3
     assert journals.contents[JOURNAL] == b"hello, world"
     assert await append is response
-    await until(lambda: service.status().journals == 0)
+    await eventually(lambda: service.status().journals == 0)
     assert service.pending_except("") == set()
 
 
@@ -152,7 +153,7 @@ async def test_appends_gather_while_one_is_under_way(
 ) -> None:
     journals.gate.clear()
     first = await write(service, JOURNAL, b"first")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     rest = [await write(service, JOURNAL, b"%d" % i) for i in range(10)]
     assert len(service.pending_except("")) == 1
     journals.gate.set()
@@ -187,13 +188,13 @@ async def test_one_holder_at_a_time(journals: MemoryJournals, service: AppendSer
             await asyncio.sleep(0)
 
     tasks = [asyncio.create_task(next_in_line(number)) for number in range(5)]
-    await asyncio.sleep(0.01)
+    await turns()
     assert order == []
     tasks[2].cancel()
     await asyncio.wait((tasks[2],))
     held.write(b"held ")
-    await asyncio.sleep(0.01)
-    assert journals.begun == 0
+    await (await write(service, OTHER, b"later"))
+    assert journals.begun == 1
     held.release()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order == [0, 1, 3, 4]
@@ -226,7 +227,7 @@ async def test_cancelling_the_service(
     first = await write(service, JOURNAL, b"first")
     dependent = await write(service, OTHER, b"dependent", service.pending_except(OTHER))
     held = await service.start_append("c/journal")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     service.cancel()
     service.cancel()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
@@ -241,7 +242,7 @@ async def test_cancelling_the_service(
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await held
     journals.gate.set()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_a_service_which_is_cancelled_fails_dependents(
@@ -250,14 +251,14 @@ async def test_a_service_which_is_cancelled_fails_dependents(
     journals.gate.clear()
     async with AppendService(client) as one, AppendService(client) as two:
         first = await write(one, JOURNAL, b"first")
-        await until(lambda: journals.begun)
+        await eventually(lambda: journals.begun)
         dependent = await write(two, OTHER, b"dependent", {first})
         one.cancel()
         with pytest.raises(pb.DependencyError, match=r"^dependency failed: CANCELLED"):
             await dependent
         assert isinstance(dependent.exception().__cause__, pb.TransportError)  # type: ignore[union-attr]
     journals.gate.set()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 @pytest.mark.parametrize(
@@ -380,8 +381,8 @@ async def test_dependencies_are_awaited(journals: MemoryJournals, service: Appen
     free = await write(service, JOURNAL, b" free")
     assert append.batch is joined.batch is free.batch
     one.resolve()
-    await asyncio.sleep(0.01)
-    assert journals.begun == 0
+    await (await write(service, OTHER, b"later"))
+    assert journals.begun == 1
     two.resolve()
     await append
     assert journals.contents[JOURNAL] == b"content joined free"
@@ -417,7 +418,7 @@ async def test_a_sole_roll_back_needs_no_rpc(
     with pytest.raises(OSError, match="no"):
         append.release()
     await barrier
-    await until(lambda: service.status().journals == 0)
+    await eventually(lambda: service.status().journals == 0)
     assert journals.begun == 0
     with pytest.raises(OSError, match="no"):
         await append
@@ -447,7 +448,7 @@ async def test_cancelling_who_awaits(journals: MemoryJournals, service: AppendSe
         return await append
 
     one, two = asyncio.create_task(observe()), asyncio.create_task(observe())
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     one.cancel()
     await asyncio.wait((one,))
     assert one.cancelled()
@@ -461,7 +462,7 @@ async def test_failures_nobody_awaits_are_quiet(
 ) -> None:
     journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND)]
     service.try_append(JOURNAL, b"content")
-    await until(lambda: service.status().failed_journals)
+    await eventually(lambda: service.status().failed_journals)
     assert [r.levelno for r in caplog.records if "gazette" in r.name] == [logging.WARNING]
     assert not [r for r in caplog.records if r.name == "asyncio"]
 
@@ -484,7 +485,7 @@ async def test_quick_appends(journals: MemoryJournals, service: AppendService) -
         await service.start_append("/bad")
     with pytest.raises(pb.ValidationError, match="unexpected Content"):
         await service.start_append(pb.AppendRequest(journal=JOURNAL, content=b"content"))
-    await until(lambda: service.status().journals == 0)
+    await eventually(lambda: service.status().journals == 0)
 
 
 async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendService) -> None:
@@ -506,7 +507,7 @@ async def test_large_content_is_spooled(journals: MemoryJournals, service: Appen
     journals.failures = [UNAVAILABLE]
     journals.gate.clear()
     await write(service, JOURNAL, b"first")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     expected = b"first"
     latest: AsyncAppend | None = None
     for number in range(40):
@@ -537,11 +538,12 @@ async def test_a_full_disk_only_delays(
     files = SpoolFiles(monkeypatch, full_disk)
     journals.gate.clear()
     await write(service, JOURNAL, b"first")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     for _ in range(6):
         await write(service, JOURNAL, bytes(200 << 10))
     waiting = asyncio.create_task(write(service, JOURNAL, b"last"))
-    await asyncio.sleep(0.05)
+    before = len(files.calls)
+    await eventually(lambda: len(files.calls) > before + 5)
     assert not waiting.done()
     files.seam = unlimited
     await waiting
@@ -570,7 +572,7 @@ async def test_full_batches_hold_up_appends(
         assert service.try_append(JOURNAL, b"no") is None
         waiting = asyncio.create_task(write(service, JOURNAL, b"waited"))
         elsewhere = await write(service, OTHER, b"not full")
-        await asyncio.sleep(0.01)
+        await turns()
         assert not waiting.done()
         journals.gate.set()
         await (await waiting)
@@ -599,7 +601,7 @@ async def test_closing_is_bounded(
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await append
     journals.gate.set()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_journals_without_pending_appends_cost_nothing(
@@ -610,8 +612,8 @@ async def test_journals_without_pending_appends_cost_nothing(
         service.try_append(f"many/{number:04}", b"content")
     assert service.status().journals == 1000
     await service.flush()
-    await until(lambda: service.status().journals == 0)
-    await until(lambda: len(asyncio.all_tasks()) <= before)  # Those of the broker end, too.
+    await eventually(lambda: service.status().journals == 0)
+    await eventually(lambda: len(asyncio.all_tasks()) <= before)  # Those of the broker end, too.
     assert len(journals.contents) == 1000
 
 
@@ -692,9 +694,9 @@ async def test_a_full_disk_does_not_split_a_journal(
         await write(service, JOURNAL, bytes(2 << 20), {dependency})
         attempts.clear()
         waiting = asyncio.create_task(service.start_append(JOURNAL))
-        await until(lambda: attempts)
+        await eventually(lambda: attempts)
         dependency.resolve()
-        await until(lambda: service.status().journals == 0)
+        await eventually(lambda: service.status().journals == 0)
         assert not waiting.done()
         journals.gate.clear()
         first = service.try_append(JOURNAL, b"first")
@@ -757,7 +759,7 @@ async def test_beginning_anew_upon_failure(
         again.append(service.try_append(JOURNAL, b"again"))
 
     append.operation.when_done(begin_anew)
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == f"gazette append {JOURNAL}")
     worker.cancel()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
@@ -776,7 +778,7 @@ async def test_what_waits_behind_a_failure_fails_even_if_it_is_cleared(
     journals.gate.clear()
     journals.failures = [refused(pb.Status.NOT_ALLOWED)]
     first = await write(service, JOURNAL, b"first")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     behind = await write(service, JOURNAL, b"behind")
     registers = pb.AppendRequest(journal=JOURNAL, union_registers=pb.label_set("name", "1"))
     last = await write(service, registers, b"last")
@@ -805,7 +807,7 @@ async def test_what_waits_behind_a_failure_fails_even_if_it_is_cleared(
     assert anew.commit_range == (0, 5)
     assert journals.contents[JOURNAL] == b"again"
     assert journals.begun == 2
-    await until(lambda: service.status().journals == 0)
+    await eventually(lambda: service.status().journals == 0)
 
 
 async def test_contexts_do_not_mask_exceptions(
@@ -859,7 +861,7 @@ async def test_it_belongs_to_one_event_loop_also_with_appends_pending(
 ) -> None:
     journals.gate.clear()
     append = await write(client.appends, JOURNAL, b"content")
-    await until(lambda: journals.begun)
+    await eventually(lambda: journals.begun)
     request = pb.AppendRequest(journal=JOURNAL)
 
     def elsewhere() -> None:

@@ -12,15 +12,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.client import Appender, JournalClient, RetryPolicy, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import (
-    JOURNAL,
-    Garbage,
-    MemoryJournals,
-    committed,
-    header,
-    refused,
-    until,
-)
+from tests.client.support import JOURNAL, Garbage, MemoryJournals, committed, header, refused
+from tests.waiting import eventually
 
 AN_ERROR = StubError(grpc.StatusCode.UNKNOWN, "an error")
 
@@ -69,7 +62,7 @@ async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
     """What ending the stream raises isn't an outcome: that of the RPC is."""
     a = appender(client)
     await a.write(b"foobar")
-    call = a._call  # No server makes grpcio raise this on purpose.
+    call = a._call  # pyright: ignore[reportPrivateUsage] - No server has grpcio raise this.
     assert call is not None
     done_writing = call.done_writing
 
@@ -116,8 +109,9 @@ async def test_nothing_written_is_a_barrier(broker: StubBroker, client: JournalC
 
 
 async def test_exceptions_roll_back(broker: StubBroker, client: JournalClient) -> None:
+    a = appender(client)
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
-        async with appender(client) as a:
+        async with a:
             await a.write(b"foo")
             broker.finish(AN_ERROR, rpc="Append")
             raise ZeroDivisionError
@@ -188,7 +182,7 @@ async def test_abort_while_it_opens(broker: StubBroker) -> None:
         a.reset()
         await a.write(b"bar")
         await a.close()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     assert journals.contents == {JOURNAL: b"bar"}
 
 
@@ -204,7 +198,7 @@ async def test_errors_during_writes(broker: StubBroker, client: JournalClient) -
 
 
 async def _discard(broker: StubBroker) -> None:
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     for queue in (broker.append_requests, broker.read_loop_errors):
         while not queue.empty():
             queue.get_nowait()
@@ -458,7 +452,7 @@ async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: Journa
         async with asyncio.timeout(0.02):
             await client.append(JOURNAL, b"content")
     journals.gate.set()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     assert journals.contents in ({}, {JOURNAL: b"content"})
 
 
@@ -519,7 +513,7 @@ async def test_rolling_back_does_not_wait_for_the_silent(
 
     with pytest.raises(ZeroDivisionError):
         await client.append(JOURNAL, fail)
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_names_outside_of_the_root_are_refused(

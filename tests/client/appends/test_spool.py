@@ -24,6 +24,7 @@ from gazette_aio.client.appends.spool import Spool
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
 from tests.client.support import JOURNAL, MemoryJournals
+from tests.waiting import eventually
 
 
 class Disk(SpoolFiles):
@@ -396,6 +397,11 @@ async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
     journals.gate.set()
 
 
+def none_moves() -> bool:
+    """Whether no spool uses its file."""
+    return all(task.get_name() != "gazette append spool" for task in asyncio.all_tasks())
+
+
 @pytest.mark.parametrize("room", [0, 3, 7, 1 << 20])
 async def test_a_pipeline_through_a_tiny_spool(
     client: JournalClient,
@@ -420,12 +426,12 @@ async def test_a_pipeline_through_a_tiny_spool(
             append = await service.start_append(JOURNAL, [blocking] if blocking else [])
             append.write(data[:4])
             append.write(data[4:])
-            await asyncio.sleep(0.002)
+            await eventually(none_moves)
             if is_kept:
                 append.release()
             else:
                 append.roll_back(pb.StoreError("whoops"))
-            await asyncio.sleep(0.002)
+            await eventually(none_moves)
         journals.gate.set()
         await service.flush()
     assert (JOURNAL, b"write one write two") in journals.appended

@@ -28,7 +28,8 @@ from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at
 from tests.client.fragments.fake_fragments import URL, FakeFragments, http_error
 from tests.client.fragments.fragment_support import RawStore, head
-from tests.client.support import JOURNAL, content, fragment, metadata, refusal, spec, until
+from tests.client.support import JOURNAL, content, fragment, listing, metadata, refusal, spec
+from tests.waiting import eventually
 
 CreateStored = Callable[[pb.CompressionCodec.ValueType], Awaitable[EmbeddedBroker]]
 
@@ -78,7 +79,7 @@ class Serving:
 @pytest.fixture
 async def serving(broker: StubBroker) -> AsyncIterator[Serving]:
     yield Serving(broker)
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 @pytest.fixture
@@ -105,23 +106,25 @@ async def drain(reader: RetryReader) -> bytes:
 
 
 async def test_files_first_and_then_the_broker(
+    broker: StubBroker,
     client: JournalClient,
     serving: Serving,
     fragments: FakeFragments,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = Counter[str]()
-    monkeypatch.setattr(
-        client.context.metrics,
-        "read_bytes",
-        lambda journal, count: counted.update({journal: count}),
-    )
+
+    def read_bytes(journal: str, count: int) -> None:
+        counted[journal] += count
+
+    monkeypatch.setattr(client.context.metrics, "read_bytes", read_bytes)
+    broker.list_handler = lambda request: listing()
     async with client.read(JOURNAL, offset=3, direct=True, verify=True) as reader:
         assert await reader.read(17) == CONTENT[3:10]
         assert await reader.read(17) == CONTENT[10:17]
         assert await reader.read(17) == CONTENT[17:20]
         # No URL is asked for before it's needed, as it expires soon.
-        await asyncio.sleep(0.01)
+        await client.list()  # A request that was sent before would arrive before.
         assert serving.asked == [(3, True)]
         assert reader.response.fragment.end == 20
         assert await drain(reader) == CONTENT[20:]
@@ -402,6 +405,7 @@ async def test_cancellation_loses_nothing(
         except pb.OffsetNotYetAvailableError:
             pass
 
+    number = 0
     for number in itertools.count():
         read = bytearray()
         async with client.read(JOURNAL, direct=True) as reader:
@@ -509,7 +513,7 @@ async def test_direct_reads_equal_proxied_ones(
     opened = 0
 
     class Opened(NoMetrics):
-        def fragment_open(self, *_: object) -> None:
+        def fragment_open(self, *_args: object, **_kwargs: object) -> None:
             nonlocal opened
             opened += 1
 

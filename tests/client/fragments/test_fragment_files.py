@@ -21,7 +21,7 @@ from tests.client.fragments.fragment_support import (
     read_until_error,
     stored,
 )
-from tests.client.support import until
+from tests.waiting import eventually
 
 CODEC = pb.CompressionCodec
 TEXT = b"XXXXXhello, world!!!"
@@ -72,7 +72,7 @@ async def test_large_files(root: Path) -> None:
     async with await source.open(fragment, 100, "file:///f", verify=True) as reader:
         assert len(await reader.read()) == 1 << 20
         # The next slices are read while we do something else.
-        await until(lambda: reader.waiting_bytes == 2 << 20)
+        await eventually(lambda: reader.waiting_bytes == 2 << 20)
         await reader.seek(4_000_000)
         assert await read_all(reader) == content[3_999_900:]
     fragment.end += 1
@@ -274,7 +274,7 @@ async def test_cancellation(root: Path) -> None:
             assert len(await read_all(reader)) == 100 + (3 << 20) - 3_000_000
 
     async def check() -> None:
-        await until(lambda: "0 open" in repr(source))
+        await eventually(lambda: "0 open" in repr(source))
         assert open_files() == before
 
     assert await cancel_at_every_await(operation, check) >= 3
@@ -286,7 +286,8 @@ async def test_closing_waits_for_the_threads(root: Path, monkeypatch: pytest.Mon
     before = open_files()
     source = FragmentSource(file_root=root)
     at_work = 0
-    real = FragmentStream._read_file
+    # Threads at work are seen from within only.
+    real = FragmentStream._read_file  # pyright: ignore[reportPrivateUsage]
 
     def counted(self: FragmentStream, body: object) -> bool:
         nonlocal at_work

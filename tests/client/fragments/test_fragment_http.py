@@ -31,7 +31,7 @@ from tests.client.fragments.fragment_support import (
     read_until_error,
     stored,
 )
-from tests.client.support import until
+from tests.waiting import eventually
 
 CODEC = pb.CompressionCodec
 DATA = b"".join(b"%06d " % number for number in range(3000))
@@ -54,13 +54,13 @@ class Store:
         self.file = DATA
         self.headers: dict[str, str] = {}
         self.knows_ranges = True
-        self.requests: list[web.Request] = []
+        self.requests: list[web.BaseRequest] = []
         self.port = 0
 
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/bucket/a%2Fb?{SIGNATURE}"
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append(request)
         begin, status, headers = 0, 200, dict(self.headers)
         if self.knows_ranges and (ranges := request.headers.get("Range")):
@@ -136,7 +136,7 @@ async def test_without_a_client(store: Store) -> None:
         with pytest.raises(pb.GazetteError):
             await open_fragment_url(fragment, offset, store.url())
     # The server notices a moment later.
-    await until(lambda: open_files() == before)
+    await eventually(lambda: open_files() == before)
 
 
 def secret_free(error: BaseException, records: list[logging.LogRecord]) -> None:
@@ -174,7 +174,7 @@ def says(*parts: bytes, delay: float = 0.0, then: str = "close") -> Answer:
         for part in parts:
             writer.write(part)
             await writer.drain()
-            await asyncio.sleep(delay)
+            await asyncio.sleep(delay)  # Time is the subject of the test that gives a delay.
         match then:
             case "stall":
                 await reader.read()
@@ -184,6 +184,8 @@ def says(*parts: bytes, delay: float = 0.0, then: str = "close") -> Answer:
                     socket.SOL_SOCKET, socket.SO_LINGER, linger
                 )
                 writer.close()
+            case _:
+                pass
         raise ConnectionResetError
 
     return answer
@@ -363,7 +365,7 @@ async def test_closing_amid_bodies(store: Store) -> None:
     await readers[0].aclose()
     readers[1].abandon()
     await source.aclose()
-    await until(lambda: open_files() == before)
+    await eventually(lambda: open_files() == before)
 
 
 async def test_cancellation(store: Store) -> None:
@@ -378,7 +380,7 @@ async def test_cancellation(store: Store) -> None:
             await source.aclose()
 
     async def check() -> None:
-        await until(lambda: open_files() == before)
+        await eventually(lambda: open_files() == before)
 
     assert await cancel_at_every_await(operation, check) > 3
 

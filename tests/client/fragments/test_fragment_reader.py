@@ -9,6 +9,7 @@ import pickle
 import random
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,8 @@ from tests.client.fragments.fragment_support import (
     read_until_error,
     stored,
 )
-from tests.client.support import JOURNAL, until
+from tests.client.support import JOURNAL
+from tests.waiting import eventually
 
 CODEC = pb.CompressionCodec
 DATA = b"".join(b"%06d " % number for number in range(300))
@@ -45,7 +47,7 @@ async def open_data(
     offset: int | None = None,
     *,
     size: int = 1 << 16,
-    **options: bool,
+    **options: Any,
 ) -> FragmentReader:
     """Open what a store holds, handed out in chunks of `size` bytes."""
     begin = fragment.begin if offset is None else offset
@@ -252,12 +254,12 @@ async def test_no_more_than_two_slices_ahead() -> None:
     body = FakeBody(chunked(data, MIB))
     reader = await open_fragment_url(fragment_of(data), 100, URL, transport=FakeFetcher(body))
     async with reader:
-        await until(lambda: reader.waiting_bytes == 2 * MIB)
+        await eventually(lambda: reader.waiting_bytes == 2 * MIB)
         for _ in range(10):
             await asyncio.sleep(0)
         assert body.taken == reader.waiting_bytes == 2 * MIB
         assert await reader.read(1) == b"\0"  # Which makes room.
-        await until(lambda: body.taken == 3 * MIB)
+        await eventually(lambda: body.taken == 3 * MIB)
     assert body.closed
 
 
@@ -266,7 +268,7 @@ async def test_small_chunks_are_bounded_too() -> None:
     body = FakeBody(chunked(data, 1000))
     reader = await open_fragment_url(fragment_of(data), 100, URL, transport=FakeFetcher(body))
     async with reader:
-        await until(lambda: reader.waiting_bytes > MIB)
+        await eventually(lambda: reader.waiting_bytes > MIB)
         for _ in range(10):
             await asyncio.sleep(0)
         assert body.taken < MIB + 2000
@@ -389,7 +391,7 @@ async def test_closing_ends_a_read() -> None:
     reader.abandon()
     with pytest.raises(RuntimeError, match="was closed"):
         await reading
-    await until(lambda: body.closed)
+    await eventually(lambda: body.closed)
     await reader.aclose()
 
 
@@ -419,7 +421,7 @@ async def test_a_leaked_reader() -> None:
     with pytest.warns(ResourceWarning, match=r"FragmentReader of .* was never closed"):  # noqa: PT031
         del reader
         gc.collect(1)
-    await until(lambda: body.closed)
+    await eventually(lambda: body.closed)
 
 
 @pytest.mark.parametrize("codec", [CODEC.NONE, CODEC.ZSTANDARD])
@@ -448,8 +450,8 @@ async def test_cancellation(codec: int) -> None:
             # Nothing is lost: reading on brings what is missing.
             at = reader.offset - 100
             assert await read_all(reader) == content[at:]
-        await until(lambda: all(body.closed == 1 for body in fetcher.opened))
-        await until(lambda: "0 open" in repr(source))
+        await eventually(lambda: all(body.closed == 1 for body in fetcher.opened))
+        await eventually(lambda: "0 open" in repr(source))
 
     assert await cancel_at_every_await(operation, check) > 5
     await source.aclose()
@@ -467,7 +469,7 @@ async def test_cancelled_closing() -> None:
             await source.aclose()
 
     async def check() -> None:
-        await until(lambda: all(body.closed == 1 for body in fetcher.opened))
+        await eventually(lambda: all(body.closed == 1 for body in fetcher.opened))
 
     assert await cancel_at_every_await(operation, check) == 2
 
@@ -477,13 +479,13 @@ async def test_metrics() -> None:
         def __init__(self) -> None:
             self.seen: list[tuple[object, ...]] = []
 
-        def fragment_open(self, *args: object) -> None:
+        def fragment_open(self, *args: object, **_kwargs: object) -> None:
             self.seen.append(("open", *args))
 
-        def read_fragment_bytes(self, *args: object) -> None:
+        def read_fragment_bytes(self, *args: object, **_kwargs: object) -> None:
             self.seen.append(("read", *args))
 
-        def discard_fragment_bytes(self, *args: object) -> None:
+        def discard_fragment_bytes(self, *args: object, **_kwargs: object) -> None:
             self.seen.append(("discard", *args))
 
     counts, data = Counts(), stored(TEXT, CODEC.ZSTANDARD)
@@ -540,7 +542,7 @@ async def test_closing_a_source_while_it_opens() -> None:
     gate.set()
     with pytest.raises(RuntimeError, match="was closed"):
         await opening
-    await until(lambda: body.closed)
+    await eventually(lambda: body.closed)
 
 
 def test_a_source_belongs_to_its_loop() -> None:

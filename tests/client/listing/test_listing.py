@@ -26,6 +26,7 @@ from gazette_aio.client import (
 )
 from gazette_aio.testing.stub_broker import Age, StubBroker, StubError
 from tests.client.support import JOURNAL, fragment, header, listing, spec
+from tests.waiting import eventually
 
 AN_ERROR = StubError(grpc.StatusCode.UNKNOWN, "an error")
 
@@ -539,8 +540,7 @@ async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: Journa
         async with asyncio.timeout(0.02):
             await client.list()
     assert client.status().streams == ()
-    while broker.open_rpcs:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 # Retries.

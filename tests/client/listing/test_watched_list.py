@@ -21,8 +21,9 @@ from gazette_aio.message import random_mapping
 from gazette_aio.protocol.selector import compile_selector
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.cancellation import cancel_at_every_await
-from tests.client.support import header, listing, spec, until
+from tests.client.support import header, listing, spec
 from tests.ports import free_port
+from tests.waiting import eventually
 
 AN_ERROR = StubError(grpc.StatusCode.UNKNOWN, "an error")
 UNAUTHENTICATED = StubError(grpc.StatusCode.UNAUTHENTICATED, "no token")
@@ -89,7 +90,7 @@ async def test_snapshots_replace_one_another(client: JournalClient, watches: Wat
         assert watched.list() is None
         watches.send(listing("a/one", revision=10), AN_ERROR)
         assert names(await watched.ready()) == ["a/one"]
-        await until(lambda: errors)
+        await eventually(lambda: errors)
         assert str(errors[0]) == "UNKNOWN: an error"
         # What was listed remains until there is something newer.
         assert names(watched.list()) == ["a/one"]
@@ -135,7 +136,7 @@ async def test_the_end_of_a_stream_is_no_error(
         for revision in range(10, 15):
             watches.send(listing(f"a/journal-{revision}", revision=revision), None)
             assert names(await anext(updates)) == [f"a/journal-{revision}"]
-        await until(lambda: len(watches.requests) == 6)
+        await eventually(lambda: len(watches.requests) == 6)
         assert watched.last_error is None
     assert errors == []
     assert watches.resumed == [0, 10, 11, 12, 13, 14]
@@ -172,7 +173,7 @@ async def test_streams_which_bring_nothing_new_are_throttled(
     watches.send(listing("a/two", revision=14), None, listing("a/three", revision=15))
     policy = RetryPolicy(backoff=note)
     async with connect(broker.endpoint, retry=policy) as client, client.watch() as watched:
-        await until(lambda: watched.list() and names(watched.list()) == ["a/three"])
+        await eventually(lambda: watched.list() and names(watched.list()) == ["a/three"])
     assert attempts == [-1, 0, 1]
 
 
@@ -186,7 +187,7 @@ async def test_what_is_listed_stays_the_same_object_while_nothing_changes(
         assert changed.is_set()
         changed.clear()
         watches.send(listing("a/one", revision=11), listing("a/one", revision=12), None)
-        await until(lambda: len(watches.requests) == 2)
+        await eventually(lambda: len(watches.requests) == 2)
         # It has seen the newer revision all the same.
         assert watches.resumed == [0, 12]
         assert watched.list() is first
@@ -373,7 +374,7 @@ async def test_a_refusal_later_on_is_retried(client: JournalClient, watches: Wat
     watches.send(listing("a/one", revision=10), UNAUTHENTICATED, listing("a/two", revision=11))
     async with client.watch(on_error=errors.append) as watched:
         updates = watched.updates()
-        await until(lambda: names(watched.list()) == ["a/two"] if watched.list() else False)
+        await eventually(lambda: names(watched.list()) == ["a/two"] if watched.list() else False)
         assert names(await anext(updates)) == ["a/two"]
     assert [str(error) for error in errors] == ["UNAUTHENTICATED: no token"]
 
@@ -410,7 +411,7 @@ async def test_streams_which_stood_a_while_are_no_failed_attempts(
     watches.send(listing("a/one", revision=10), *[None] * 4, *[AN_ERROR] * 3)
     watches.send(listing("a/two", revision=11))
     async with client.watch(on_error=errors.append, retry_policy=policy) as watched:
-        await until(lambda: watched.list() and names(watched.list()) == ["a/two"])
+        await eventually(lambda: watched.list() and names(watched.list()) == ["a/two"])
     assert len(errors) == 3
 
 
@@ -451,7 +452,7 @@ async def test_a_closed_client_ends_the_list(broker: StubBroker, watches: Watche
 async def test_the_end_of_the_task_wakes_all(client: JournalClient, watches: Watches) -> None:
     async with client.watch() as watched:
         waiting = asyncio.ensure_future(anext(watched.updates()))
-        await until(lambda: watches.requests)
+        await eventually(lambda: watches.requests)
         for task in asyncio.all_tasks():
             if task.get_name().startswith("gazette watch"):
                 task.cancel()
@@ -466,7 +467,7 @@ async def test_the_end_of_the_task_wakes_all(client: JournalClient, watches: Wat
 async def test_a_probe_precedes_a_resumed_watch(client: JournalClient, watches: Watches) -> None:
     watches.send(listing(revision=10), None, listing("a/one", revision=11))
     async with client.watch("foo=bar") as watched:
-        await until(lambda: watched.list() and names(watched.list()))
+        await eventually(lambda: watched.list() and names(watched.list()))
     (probe,) = watches.listed
     matches = compile_selector(probe.selector)
     assert not matches(pb.label_set("name", "watch/resume"))
@@ -594,7 +595,7 @@ async def test_older_brokers_are_polled() -> None:
             updates = watched.updates()
             first = await anext(updates)
             assert names(first) == ["a/one"]
-            await until(lambda: len(requests) > 3)
+            await eventually(lambda: len(requests) > 3)
             assert watched.list() is first
             assert "polling" in repr(watched)
             journals.append("a/two")
@@ -618,7 +619,7 @@ async def test_a_stream_which_ends_within_a_snapshot() -> None:
     ):
         broker.list_handler = lambda request: listing("a/one", "a/two", revision=10)
         async with client.watch(on_error=errors.append, poll_interval=60) as watched:
-            await until(lambda: len(errors) > 1)
+            await eventually(lambda: len(errors) > 1)
             assert watched.list() is None
     assert all(isinstance(error, pb.UnexpectedEOFError) for error in errors)
 
@@ -670,11 +671,11 @@ async def test_polled_lists(broker: StubBroker, instant: RetryPolicy) -> None:
             assert await anext(updates) is first
             await changed.wait()
         failing[:] = [AN_ERROR] * 2
-        await until(lambda: len(errors) == 2)
+        await eventually(lambda: len(errors) == 2)
         assert polled.list() is first
         assert client.router.route("a/one") == header().route
         journals.append("a/two")
-        await until(lambda: len(names(polled.list())) == 2)
+        await eventually(lambda: len(names(polled.list())) == 2)
         assert polled.list() is not first
         changes = polled.changes()
         assert len((await anext(changes)).added) == 2
@@ -731,7 +732,7 @@ async def test_misuse(client: JournalClient, watches: Watches) -> None:
     async with watched:
         with pytest.raises(RuntimeError, match="twice"):
             await watched.__aenter__()
-        await until(lambda: watches.requests)
+        await eventually(lambda: watches.requests)
         assert repr(watched) == "<WatchedList of '', connecting, no listing yet>"
         watches.send(listing("a/one", revision=10))
         await watched.ready()
@@ -768,7 +769,7 @@ async def test_a_forgotten_list_tells(client: JournalClient, watches: Watches) -
     await anext(iterated[0])
     with pytest.warns(ResourceWarning, match=r"<WatchedList of 'foo=bar', .* was never closed"):
         iterated.clear()
-    await until(lambda: client.status().streams == ())
+    await eventually(lambda: client.status().streams == ())
 
 
 async def test_cancellation(
@@ -789,8 +790,8 @@ async def test_cancellation(
                 break
 
     async def check() -> None:
-        await until(lambda: broker.open_rpcs == 0 and client.status().streams == ())
-        await until(
+        await eventually(lambda: broker.open_rpcs == 0 and client.status().streams == ())
+        await eventually(
             lambda: not any(t.get_name().startswith("gazette watch") for t in asyncio.all_tasks())
         )
 
@@ -825,7 +826,7 @@ async def test_a_watch_of_a_broker(tmp_path: Path) -> None:
                 tmp_path / "one", watch_delay=0, http_port=None, port=port
             ) as again:
                 await client.apply([pb.ApplyRequest.Change(upsert=spec("watched/two"))])
-                await until(lambda: names(watched.list()) == ["watched/one", "watched/two"])
+                await eventually(lambda: names(watched.list()) == ["watched/one", "watched/two"])
                 assert len((await anext(changes)).added) == 1
                 await again.stop(0)
 

@@ -13,7 +13,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import BufferedRetryReader, JournalClient
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.cancellation import cancel_at
-from tests.client.support import JOURNAL, content, metadata, refusal, script_read, until
+from tests.client.support import JOURNAL, content, metadata, refusal, script_read
+from tests.waiting import eventually
 
 NOT_YET = pb.Status.OFFSET_NOT_YET_AVAILABLE
 
@@ -57,7 +58,7 @@ async def test_seek(broker: StubBroker, client: JournalClient) -> None:
         # By another RPC.
         assert await reader.seek(-3, os.SEEK_CUR) == 105
         assert (reader.tell(), reader.buffered) == (105, 0)
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
         script_read(broker, 105, b"ar\n", status=NOT_YET)
         assert await reader.readline() == b"ar\n"
         assert await reader.seek(reader.tell()) == 108
@@ -149,7 +150,7 @@ async def test_a_known_hole_is_passed_by(broker: StubBroker, client: JournalClie
         assert await reader.seek(106) == reader.offset == 106
         assert await reader.seek(200) == reader.offset == 200
         assert await reader.readline() == b"three\n"
-        await until(broker.read_responses.empty)
+        await eventually(broker.read_responses.empty)
     assert broker.read_requests.qsize() == 1
 
 
@@ -203,7 +204,7 @@ async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: Journal
             await reader.read()
         assert await reader.readline() == b"three\n"
         assert await reader.readline() == b"four\n"
-        await until(broker.read_responses.empty)
+        await eventually(broker.read_responses.empty)
         with pytest.raises(pb.OffsetNotYetAvailableError):
             await reader.readline()
 
@@ -214,7 +215,7 @@ async def test_cancel_and_restart(broker: StubBroker, client: JournalClient) -> 
     async with buffered(client, block=True) as reader:
         assert await reader.readline() == b"one\n"
         reading = asyncio.create_task(reader.readline())
-        await until(lambda: broker.read_requests.qsize() == 2)
+        await eventually(lambda: broker.read_requests.qsize() == 2)
         with pytest.raises(pb.ValidationError):
             await reader.restart(pb.ReadRequest())
         assert reader.buffered == 3
@@ -222,7 +223,7 @@ async def test_cancel_and_restart(broker: StubBroker, client: JournalClient) -> 
         with pytest.raises(asyncio.CancelledError):
             await reading
         broker.finish()
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
         while not broker.read_responses.empty():
             broker.read_responses.get_nowait()
         script_read(broker, 4, b"two\n")
@@ -256,7 +257,7 @@ async def test_cancellation_loses_nothing(broker: StubBroker, client: JournalCli
         assert b"".join(lines) == text
         number += 1
     assert number > 3
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 class _Pieces:
@@ -295,7 +296,8 @@ async def test_every_byte_has_its_offset(
     parts: list[tuple[int, str]], calls: list[tuple[str, int]]
 ) -> None:
     journal: dict[int, int] = {}
-    pieces, end = [], 0
+    pieces: list[tuple[int, bytes]] = []
+    end = 0
     for gap, text in parts:
         end += gap
         pieces.append((end, text.encode()))

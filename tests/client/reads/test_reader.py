@@ -18,11 +18,13 @@ from tests.client.support import (
     content,
     fragment,
     header,
+    held_up,
+    listing,
     metadata,
     refusal,
     script_read,
-    until,
 )
+from tests.waiting import eventually, turns
 
 OFFSET_NOT_YET_AVAILABLE = pb.Status.OFFSET_NOT_YET_AVAILABLE
 
@@ -127,7 +129,7 @@ async def test_small_reads_across_a_jump(broker: StubBroker, client: JournalClie
         with pytest.raises(pb.OffsetJumpError) as raised:
             await reader.read(6)
         assert (raised.value.requested, raised.value.offset) == (105, 110)
-        read = []
+        read: list[tuple[bytes, int]] = []
         while data := await reader.read(6):
             read.append((data, reader.offset))
             assert reader.response.write_head == 1024
@@ -196,7 +198,7 @@ async def test_reads_end_at_the_end_offset(broker: StubBroker, client: JournalCl
     script_read(broker, 105, b"hello, world")
     async with Reader(client, request(105, end_offset=111)) as reader:
         await reader.next_response()
-        await until(broker.read_responses.empty)
+        await eventually(broker.read_responses.empty)
         assert await chunks_until_error(reader) == (b"hello,", None)
         assert reader.offset == 111
     await broker.read_requests.get()
@@ -234,9 +236,12 @@ async def test_requests_are_checked_before_anything_is_sent(client: JournalClien
 async def test_cancelling_a_read_loses_nothing(broker: StubBroker, client: JournalClient) -> None:
     async with Reader(client, request(100)) as reader:
         broker.read_responses.put_nowait(metadata(100))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await reader.read()
+        await reader.next_response()
+        reading = asyncio.create_task(reader.read())
+        await turns()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
         broker.read_responses.put_nowait(content(100, b"content"))
         assert await reader.read() == b"content"
         broker.finish()
@@ -255,7 +260,7 @@ async def test_closing_ends_the_rpc(broker: StubBroker, client: JournalClient) -
     await reader.aclose()
     assert client.status().streams == ()
     assert await reader.read() == b""
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     await broker.read_requests.get()
 
 
@@ -275,7 +280,7 @@ async def test_a_reader_which_is_never_closed_warns(
     broker.read_responses.put_nowait(content(100, b"content"))
     await reader.read()
     broker.read_responses.put_nowait(metadata(107, first=False))
-    await until(broker.read_responses.empty)
+    await eventually(broker.read_responses.empty)
     with pytest.warns(ResourceWarning, match="never closed"):
         del reader
     await broker.read_requests.get()
@@ -294,18 +299,16 @@ async def test_reading_ahead_is_bounded(broker: StubBroker, client: JournalClien
             offset += 128 << 10
 
     broker.read_handler = endless
+    broker.list_handler = lambda request: listing()
     async with Reader(client, request(0)) as reader:
         await reader.read()
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.05)
+        await held_up(client, lambda: sent)
         (stream,) = client.status().streams
         # One message may exceed the bound, and the transport holds more, up to its largest windows.
         assert stream.waiting_bytes < (1 << 20) + (200 << 10)
         assert sent < 512
         assert (await reader.read())[:1] == b"\0"
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: JournalClient) -> None:
@@ -345,7 +348,7 @@ async def test_an_undecodable_response(broker: StubBroker, client: JournalClient
         assert isinstance(error, pb.TransportError)
         assert error.details.startswith("undecodable response")
         # The RPC is given up, although the broker didn't end it.
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
     await broker.read_requests.get()
 
 
@@ -582,9 +585,9 @@ async def test_closing_while_the_rpc_begins(
     await reader.aclose()
     gate.set()
     assert await reading == b""
-    await until(lambda: not client.context.rpc.streams)
+    await eventually(lambda: not client.context.rpc.streams)
     # The broker may have seen the RPC.
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
     while not broker.read_requests.empty():
         broker.read_requests.get_nowait()
 
@@ -598,7 +601,7 @@ async def test_closing_while_the_fragment_file_is_opened(
     refer(broker, 100)
     reader = Reader(client, direct(100))
     reading = asyncio.create_task(reader.read())
-    await until(lambda: fragments.opened)
+    await eventually(lambda: fragments.opened)
     if waits:
         await reader.aclose()
     else:
@@ -647,7 +650,7 @@ async def test_nothing_is_begun_by_who_is_cancelled_already(
             async with asyncio.timeout(0):
                 await reader.read()
     assert client.status().streams == ()
-    await until(lambda: broker.open_rpcs == 0)
+    await eventually(lambda: broker.open_rpcs == 0)
 
 
 async def test_cancelling_a_read_of_a_fragment_file(
@@ -675,7 +678,7 @@ async def test_cancelling_a_read_of_a_fragment_file(
 
     async def check() -> None:
         assert fragments.open_count == 0
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
         while not broker.read_requests.empty():
             broker.read_requests.get_nowait()
         while not broker.read_responses.empty():

@@ -9,7 +9,8 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.client import Failure, JournalClient, RetryPolicy, RetryReader
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import JOURNAL, content, header, metadata, refusal, script_read, until
+from tests.client.support import JOURNAL, content, header, metadata, refusal, script_read
+from tests.waiting import eventually
 
 NOT_YET = pb.Status.OFFSET_NOT_YET_AVAILABLE
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
@@ -27,7 +28,7 @@ async def drain(reader: RetryReader) -> tuple[bytes, BaseException | None]:
 
 
 async def asked_offsets(broker: StubBroker) -> list[int]:
-    offsets = []
+    offsets: list[int] = []
     while not broker.read_requests.empty():
         offsets.append((await broker.read_requests.get()).offset)
     return offsets
@@ -111,7 +112,7 @@ async def test_cancel_interrupts_a_back_off(broker: StubBroker, client: JournalC
     ) as reader:
         reading = asyncio.create_task(reader.read())
         await broker.read_requests.get()
-        await until(lambda: "1 failures" in repr(reader))
+        await eventually(lambda: "1 failures" in repr(reader))
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -150,7 +151,7 @@ async def test_seek(broker: StubBroker, client: JournalClient) -> None:
         assert await reader.seek(106) == 106
         script_read(broker, 106, b"ello, world")
         assert await reader.read(5) == b"ello,"
-        await until(lambda: broker.open_rpcs == 0)
+        await eventually(lambda: broker.open_rpcs == 0)
         assert await reader.seek(-6, os.SEEK_CUR) == 105
         assert reader.offset == 105
         script_read(broker, 105, b"hello, world")

@@ -12,16 +12,8 @@ import grpc
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import (
-    JOURNAL,
-    committed,
-    content,
-    fragment,
-    metadata,
-    refusal,
-    refused,
-    until,
-)
+from tests.client.support import JOURNAL, committed, content, fragment, metadata, refusal, refused
+from tests.waiting import eventually
 
 INSTANT = RetryPolicy(backoff=lambda _: 0.0)
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "going down")
@@ -150,7 +142,7 @@ def states(client: JournalClient) -> dict[str, str]:
 
 
 async def until_ready(client: JournalClient, *endpoints: str) -> None:
-    await until(lambda: all(states(client).get(endpoint) == "ready" for endpoint in endpoints))
+    await eventually(lambda: all(states(client).get(endpoint) == "ready" for endpoint in endpoints))
 
 
 async def read_all(client: JournalClient, end: int) -> bytes:

@@ -22,12 +22,8 @@ from tests.client.rpc.cluster import (
     states,
     until_ready,
 )
-from tests.client.support import (
-    JOURNAL,
-    content,
-    listing,
-    until,
-)
+from tests.client.support import JOURNAL, content, listing
+from tests.waiting import eventually
 
 # Learning and using routes.
 
@@ -178,7 +174,7 @@ async def test_a_member_which_dies_between_rpcs(pair: Cluster) -> None:
         await two.stop()
         for _ in range(3):
             await client.append(JOURNAL, b"content")
-        await until(lambda: states(client)[two.endpoint] == "transient_failure")
+        await eventually(lambda: states(client)[two.endpoint] == "transient_failure")
         client.context.dispatcher.pool.connections[two.endpoint].is_dubious = True
         pair.served()
         for _ in range(3):
@@ -220,7 +216,7 @@ async def test_unavailable_members_are_forgotten(pair: Cluster) -> None:
                 await use()
             assert set(pair.served()) == {"two"}
             assert client.router.route(JOURNAL) == pair.route()
-        await until(lambda: client.status().members[0].rpcs == 0)
+        await eventually(lambda: client.status().members[0].rpcs == 0)
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "UNIMPLEMENTED"])

@@ -28,11 +28,8 @@ from tests.client.rpc.cluster import (
     states,
     until_ready,
 )
-from tests.client.support import (
-    JOURNAL,
-    content,
-    until,
-)
+from tests.client.support import JOURNAL, content
+from tests.waiting import eventually
 
 # Which members are dialled at all.
 
@@ -122,12 +119,14 @@ async def test_plaintext_members_of_a_secure_cluster(tmp_path: Path) -> None:
         [(certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes())]
     )
     cluster = Cluster()
-    servers, ports = [], {}
+    servers: list[grpc.aio.Server] = []
+    ports: dict[str, int] = {}
     for name in ("one", "two"):
         await cluster.add(name)
         server = grpc.aio.server()
         # The stub opens no TLS ports itself.
-        server.add_generic_rpc_handlers((cluster.brokers[name]._handlers(),))
+        handlers = cluster.brokers[name]._handlers()  # pyright: ignore[reportPrivateUsage]
+        server.add_generic_rpc_handlers((handlers,))
         ports[name] = server.add_secure_port("127.0.0.1:0", credentials)
         await server.start()
         servers.append(server)
@@ -219,7 +218,7 @@ async def test_idle_connections_are_swept() -> None:
     busy.rpcs = 0
     pool.sweep()
     assert set(pool.connections) == set()
-    await until(lambda: len(channels.closed) == 3)
+    await eventually(lambda: len(channels.closed) == 3)
     assert sorted(channels.closed) == ["busy", "unused", "used"]
 
     again = pool.connection("used")
@@ -236,8 +235,8 @@ async def test_sweeps_go_on_while_there_are_connections() -> None:
     pool = ChannelPool(channels.dial, sweep_seconds=0.001)  # type: ignore[arg-type]
     for _ in range(2):
         pool.connection("member")
-        await until(lambda: not pool.connections)
-    await until(lambda: channels.closed == ["member"] * 2)
+        await eventually(lambda: not pool.connections)
+    await eventually(lambda: channels.closed == ["member"] * 2)
     await pool.aclose()
 
 
@@ -256,13 +255,13 @@ async def test_rpcs_keep_connections(pair: Cluster) -> None:
         await until_ready(client, pair.brokers["two"].endpoint)
         async with client.read(JOURNAL, end_offset=7) as reader:
             reading = asyncio.create_task(reader.read())
-            await until(lambda: client.status().members[0].rpcs == 1)
+            await eventually(lambda: client.status().members[0].rpcs == 1)
             for _ in range(3):
                 pool.sweep()
             assert len(pool.connections) == 1
             hold.set()
             assert await reading == b"content"
-        await until(lambda: client.status().members[0].rpcs == 0)
+        await eventually(lambda: client.status().members[0].rpcs == 0)
         pool.sweep()
         assert len(pool.connections) == 1  # The read was a use.
         pool.sweep()
@@ -284,7 +283,7 @@ async def test_rpcs_which_are_given_up_let_go_of_connections(pair: Cluster) -> N
                         await client.append(JOURNAL, b"content")
         async with client.read(JOURNAL, block=True) as reader:
             await reader.read()
-        await until(lambda: client.status().members[0].rpcs == 0)
+        await eventually(lambda: client.status().members[0].rpcs == 0)
 
 
 def open_files() -> int:
@@ -308,7 +307,7 @@ async def test_connections_do_not_leak(pair: Cluster) -> None:
         await use()
     gc.collect()
     # Sockets are closed by threads of grpc.
-    await until(lambda: open_files() <= before)
+    await eventually(lambda: open_files() <= before)
 
 
 async def test_status_and_repr(pair: Cluster) -> None:

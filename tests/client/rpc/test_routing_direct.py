@@ -16,11 +16,9 @@ from tests.client.rpc.cluster import (
     silent_port,
     states,
 )
-from tests.client.support import (
-    JOURNAL,
-    until,
-)
+from tests.client.support import JOURNAL
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 async def direct_append(client: JournalClient) -> pb.AppendResponse:
@@ -126,7 +124,7 @@ async def test_closing_ends_waiting_for_a_member(pair: Cluster) -> None:
         client = connected(pair)
         client.router.update_route(JOURNAL, pair.route())
         waiting = asyncio.create_task(direct_append(client))
-        await until(lambda: states(client).get(endpoint) == "connecting")
+        await eventually(lambda: states(client).get(endpoint) == "connecting")
         await client.aclose()
         with pytest.raises((RuntimeError, pb.TransportError), match="closed"):
             await waiting
