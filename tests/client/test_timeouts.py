@@ -21,16 +21,9 @@ from gazette_aio.client import (
     get_journal,
 )
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
-from tests.client.support import (
-    JOURNAL,
-    content,
-    fragment,
-    header,
-    listing,
-    metadata,
-    until,
-)
+from tests.client.support import JOURNAL, content, fragment, header, listing, metadata
 from tests.ports import free_port
+from tests.waiting import eventually
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "the broker is out")
 SHORT = 0.05
@@ -167,7 +160,7 @@ async def test_a_pending_append_may_be_awaited_again(broker: StubBroker) -> None
         for _ in range(3):
             await broker.append_requests.get()
         broker.append_responses.put_nowait(committed(100, 107))
-        await until(append.done)
+        await eventually(append.done)
         assert (await append).commit.end == 107
         await broker.read_loop_errors.get()
 
@@ -196,7 +189,7 @@ async def test_a_time_out_of_none_and_without_limit() -> None:
             await client.list(timeout=SHORT)
         answers.set()
         assert len((await unlimited).journals) == 1
-        await until(lambda: not broker.open_rpcs)
+        await eventually(lambda: not broker.open_rpcs)
 
 
 async def test_a_cancellation_is_no_time_out(nobody: JournalClient) -> None:
@@ -340,7 +333,7 @@ async def test_a_wait_for_the_broker_is_logged_once(caplog: pytest.LogCaptureFix
         endpoint = broker.endpoint
     async with connect(endpoint) as client:
         listings = [asyncio.create_task(client.list()) for _ in range(3)]
-        await until(lambda: len(warnings_of(caplog)) == 1)
+        await eventually(lambda: len(warnings_of(caplog)) == 1)
         again = StubBroker()
         await again.start(endpoint.removeprefix("http://"))
         again.list_handler = lambda request: listing("a/one")

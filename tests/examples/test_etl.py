@@ -13,7 +13,7 @@ import pytest
 from examples import etl
 from gazette_aio import JournalClient, Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.broker import EmbeddedBroker
-from tests.client.support import until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 KILLS = 10
@@ -63,13 +63,13 @@ async def check_kills(client: JournalClient, endpoint: str, module: str, *option
             publish_orders(client, range(published, published + ORDERS))
         )
         published += ORDERS
-        await until(lambda before=before, target=target: len(got) >= max(target, before + 1))
+        await eventually(lambda before=before, target=target: len(got) >= max(target, before + 1))
         process.kill()
         await process.wait()
         await publishing
     last = await start(module, endpoint, *options)
     assert await last.wait() == 0
-    await until(lambda: len(got) >= published)
+    await eventually(lambda: len(got) >= published)
     watching.cancel()
     await asyncio.wait([watching])
     wanted = [etl.transform(etl.Order(number, number * 10)) for number in range(published)]
