@@ -19,6 +19,8 @@ class Gate:
     def __init__(self) -> None:
         self.turn_bytes = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none while the gate is closed."""
+        self.unawaited = 0
+        """Calls of the transaction's time which nobody has begun to await."""
         self._is_reserved = False
         self._opened = asyncio.Event()
         self._opened.set()
@@ -43,6 +45,20 @@ class Gate:
         if self._is_reserved:
             raise RuntimeError("a transaction of this Publisher is open already")
         self._is_reserved = True
+        self.unawaited = 0
+
+    async def require_awaited(self) -> None:
+        """Raise unless all calls to publish have begun, which were made since the reservation.
+
+        Cancellation: safe.
+
+        Raises:
+            RuntimeError: At least one call wasn't awaited.
+        """
+        if self.unawaited > 0:
+            await asyncio.sleep(0)  # Tasks that were just created begin now.
+        if self.unawaited > 0:
+            raise RuntimeError("calls to publish were not awaited: the transaction is abandoned")
 
     async def passed(self) -> None:
         """Wait until the gate is open.

@@ -40,7 +40,7 @@ from gazette_aio.message.uuid import (
 from gazette_aio.protocol.errors import ValidationError, within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Coroutine, Iterable
 
     from gazette_aio.client import AsyncAppend, AsyncJournalClient
     from gazette_aio.message.mapping import Mapping, Target
@@ -111,7 +111,9 @@ class Publisher(Generic[T]):
             f"routes={len(self._routes)} pending={len(self._routes.pending)}>"
         )
 
-    async def publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+    def publish_committed(
+        self, mapping: Mapping[T], message: T
+    ) -> Coroutine[Any, Any, AsyncAppend]:
         """Publish a message which commits by itself.
 
         Arguments, result and other errors are those of `publish_uncommitted()`.
@@ -121,10 +123,20 @@ class Publisher(Generic[T]):
         Raises:
             MixedTransactionError: The journal has uncommitted messages of this Publisher.
         """
+        self._gate.unawaited += 1
+        return self._publish_committed(mapping, message)
+
+    async def _publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+        self._gate.unawaited -= 1
         return await self._publish(mapping, message, OUTSIDE_TXN)
 
-    async def publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+    def publish_uncommitted(
+        self, mapping: Mapping[T], message: T
+    ) -> Coroutine[Any, Any, AsyncAppend]:
         """Publish a message which is pending until its journal is acknowledged.
+
+        Within a transaction, the call has to be awaited: a transaction whose block ends before that
+        is abandoned.
 
         Args:
             mapping: Returns the journal and content type of a message; plain or async.
@@ -141,8 +153,13 @@ class Publisher(Generic[T]):
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
+        self._gate.unawaited += 1
+        return self._publish_uncommitted(mapping, message)
+
+    async def _publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
         gate = self._gate
+        gate.unawaited -= 1
         turn_bytes = gate.turn_bytes
         if turn_bytes > 0:
             if type(message) not in self._plain:
@@ -227,13 +244,13 @@ class Publisher(Generic[T]):
             append.release()
             return route, append, clock
 
-    async def publish_committed_batch(
+    def publish_committed_batch(
         self,
         mapping: Mapping[Any] | Target,
         messages: Iterable[T] = (),
         *,
         table: Any = None,
-    ) -> dict[str, AsyncAppend]:
+    ) -> Coroutine[Any, Any, dict[str, AsyncAppend]]:
         """Publish messages which commit by themselves.
 
         Arguments, result and other errors are those of `publish_uncommitted_batch()`.
@@ -244,15 +261,16 @@ class Publisher(Generic[T]):
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
                 were published meanwhile, journals before it keep their messages.
         """
-        return await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+        self._gate.unawaited += 1
+        return self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
 
-    async def publish_uncommitted_batch(
+    def publish_uncommitted_batch(
         self,
         mapping: Mapping[Any] | Target,
         messages: Iterable[T] = (),
         *,
         table: Any = None,
-    ) -> dict[str, AsyncAppend]:
+    ) -> Coroutine[Any, Any, dict[str, AsyncAppend]]:
         """Publish messages which are pending until their journals are acknowledged.
 
         All messages are validated, mapped and encoded before any is published: if one can't be,
@@ -289,11 +307,13 @@ class Publisher(Generic[T]):
             Exception: Validation, the mapping or encoding raises it; a note tells the message.
                 Nothing is published.
         """
-        return await self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+        self._gate.unawaited += 1
+        return self._publish_batch(mapping, messages, table, CONTINUE_TXN)
 
     async def _publish_batch(
         self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
     ) -> dict[str, AsyncAppend]:
+        self._gate.unawaited -= 1
         pace = Turns()
         taken = await take(messages, pace)
         rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)

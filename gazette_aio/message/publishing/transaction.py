@@ -38,6 +38,9 @@ class Transaction(Scope):
     failure of a later step, `recover()` decides the outcome, and must be called before the next
     transaction with the same IntentLog.
 
+    A call to publish that was made within the block, and isn't awaited by its end, fails the
+    transaction with a RuntimeError.
+
     Messages which were published uncommitted before the block, or by other tasks, are part of the
     transaction.
     """
@@ -87,6 +90,7 @@ class Transaction(Scope):
     async def _commit(self) -> None:
         uncommitted, log = self._uncommitted, self._intents
         try:
+            await self._gate.require_awaited()
             await self._gate.close()
             await uncommitted.flush()
             intents = uncommitted.acknowledge()

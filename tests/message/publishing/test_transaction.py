@@ -349,3 +349,44 @@ async def test_clearing_an_error_hides_no_missing_message(
         if b'"v"' in line
     ]
     assert texts == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "publish_uncommitted",
+        "publish_committed",
+        "publish_uncommitted_batch",
+        "publish_committed_batch",
+    ],
+)
+async def test_a_publish_that_was_not_awaited_fails_the_transaction(tmp_path: Path, method: str):
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    appends = FakeAppends(client)
+    publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
+    await commit(publisher, log, 1)
+    message: Any = [{"v": 2}] if method.endswith("batch") else {"v": 2}
+    call: Any = None
+    with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
+        async with publisher.transaction(intents=log) as transaction:
+            await publisher.publish_uncommitted(to("J1"), {"v": 2})
+            call = getattr(publisher, method)(to("J2"), message)
+            transaction.state = {"row": 2}
+    call.close()
+    assert not log.in_doubt
+    assert log.state == {"row": 1}
+    await commit(publisher, log, 3)
+    assert await committed(client) == rows(1, 3)
+
+
+async def test_tasks_that_publish_are_part_of_the_transaction():
+    """They begin before it commits, even if nobody awaits them yet."""
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    publisher = Publisher(FakeAppends(client), json_adapter())
+    async with publisher.transaction():
+        await asyncio.gather(
+            *(publisher.publish_uncommitted(to("J1"), {"v": number}) for number in range(3))
+        )
+        task = asyncio.create_task(publisher.publish_uncommitted(to("J2"), {"v": 3}))
+    await task
+    assert await committed(client) == [("J1", 0), ("J1", 1), ("J1", 2), ("J2", 3)]
