@@ -48,6 +48,9 @@ _IO_THREADS = 8
 _APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
 _BULK_THREADS = 4
 
+STORE_GRACE_SECONDS = 1.0
+"""Seconds for which calls of local stores may take longer than the requests that wait for them."""
+
 
 class BrokerCore:
     """State and services of a running broker.
@@ -144,8 +147,6 @@ class BrokerCore:
                     file_only=options.file_only,
                     origins=options.store_origins,
                     sync=syncs,
-                    io=io,
-                    bulk=bulk,
                     metrics=metrics,
                     clock=clock,
                     open_client=object_stores,
@@ -268,11 +269,13 @@ class BrokerCore:
 
     # End
 
-    def end_waits(self) -> None:
+    def end_waits(self, grace: float = 0.0) -> None:
         """End blocked reads and watches, now and later. Other requests are served as before.
 
-        Clients see the end of these streams. No remaining request can last forever.
+        Clients see the end of these streams. No remaining request can last forever: calls of local
+        stores that hang fail soon after `grace` seconds.
         """
+        self.runtime.stores.give_up_after(grace + STORE_GRACE_SECONDS)
         self.control.detach()
         self.space_store.stop()
         self.replicas.end_reads()
@@ -302,8 +305,8 @@ class BrokerCore:
         await runtime.background.aclose()
         with contextlib.suppress(RpcError):
             await self.space_store.close()
+        await runtime.stores.aclose()
         # Threads are between two slices at most, but a slice may wait for a slow disk.
-        await in_thread(runtime.stores.close)
         await in_thread(runtime.bulk.close)
         await in_thread(runtime.appends.close)
         await in_thread(runtime.io.close)

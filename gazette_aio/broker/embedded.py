@@ -191,7 +191,7 @@ class EmbeddedBroker(Owner):
                 if front is not None
             ]
             await asyncio.sleep(0)  # They hold what arrives from now on.
-            core.end_waits()
+            core.end_waits(grace)
             await asyncio.gather(*stopping)
             await core.stop_serving()
             await core.aclose()

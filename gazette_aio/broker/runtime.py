@@ -28,7 +28,7 @@ class Runtime:
     """Threads which write and hash long appends: few, so that neither the loop nor calls which wait
     for a disk are kept from running by many of them."""
     bulk: Workers
-    """Threads for compression, and for listings of stores."""
+    """Threads for long work, such as parsing large requests."""
     background: Background
     scheduler: Scheduler
     stores: StoreRegistry

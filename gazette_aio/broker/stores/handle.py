@@ -114,7 +114,8 @@ class StoreHandle:
         Raises:
             StoreError: If there's no store.
 
-        Cancellation: safe — a call to a remote store may go on in its thread, for nobody.
+        Cancellation: safe — a call to a remote store may go on in its thread, for nobody. That to a
+        local store is awaited, unless the broker stops.
         """
         return await self.workers.run(function, self.require(), *args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from gazette_aio.broker.stores import object_config
 from gazette_aio.broker.stores.file_store import FileFragmentStore
 from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.object_store import ObjectFragmentStore
-from gazette_aio.broker.stores.remote_workers import RemoteWorkers
+from gazette_aio.broker.stores.remote_workers import LocalWorkers, RemoteWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _REMOTE_THREADS = 16
 _VISIT_THREADS = 4
+_LOCAL_THREADS = 4
+_CHECK_THREADS = 4
+_HANG_SECONDS = 1.0
 _MAX_VISITED = 64
 _MANY = 256
 _UNUSED_SECONDS = 2 * 3600.0
@@ -42,8 +46,6 @@ class StoreRegistry:
         file_only: Whether stores of all schemes are kept below the root.
         origins: Origins which stores may name by their argument `endpoint`.
         sync: Whether persisted files are made durable.
-        io: Threads for checks of local stores.
-        bulk: Threads for operations on local stores.
         clock: Clock of health checks.
         open_client: Returns clients of object stores; None is `obstore`'s of their scheme.
     """
@@ -56,8 +58,6 @@ class StoreRegistry:
         file_only: bool,
         origins: frozenset[str],
         sync: bool,
-        io: Workers,
-        bulk: Workers,
         metrics: BrokerMetrics,
         clock: ManualClock,
         open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
@@ -67,12 +67,14 @@ class StoreRegistry:
         self._file_only = file_only
         self._origins = origins
         self._sync = sync
-        self._io = io
-        self._bulk = bulk
         # Invariant: whoever waits for a network takes no thread from those who don't.
         self._remote = RemoteWorkers(_REMOTE_THREADS, "broker-remote")
         # Nor does a store which only a client has named take one from those of journals.
         self._visits = RemoteWorkers(_VISIT_THREADS, "broker-visit")
+        # Nor does a file system that hangs take one from the broker's own files.
+        self._local = LocalWorkers(_LOCAL_THREADS, "broker-store")
+        self._checks = LocalWorkers(_CHECK_THREADS, "broker-check")
+        self._giving_up: asyncio.TimerHandle | None = None
         self._metrics = metrics
         self._clock = clock
         self._open_client = open_client
@@ -140,19 +142,42 @@ class StoreRegistry:
         return StoreHandle(
             store,
             problem,
-            workers=self._remote if is_remote else self._bulk,
-            checkers=checkers if is_remote else self._io,
+            workers=self._remote if is_remote else self._local,
+            checkers=checkers if is_remote else self._checks,
             metrics=self._metrics,
             clock=self._clock,
             is_remote=is_remote,
         )
 
+    def give_up_after(self, seconds: float) -> None:
+        """Fail calls of local stores that take longer than so many seconds from now.
+
+        Otherwise, a directory that hangs would hold up the end of the broker.
+        """
+        if self._giving_up is None:
+            loop = asyncio.get_running_loop()
+            self._giving_up = loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._local.begin_close()
+        self._checks.begin_close()
+
     def begin_close(self) -> None:
-        """Fail all calls of remote stores, and let them give up between two slices."""
+        """Fail all calls of remote stores, and let calls give up between two slices.
+
+        Calls of local stores have a moment to end.
+        """
         self._remote.begin_close()
         self._visits.begin_close()
+        self._local.stopping.set()
+        self.give_up_after(_HANG_SECONDS)
 
-    def close(self) -> None:
-        """End the threads of remote stores."""
-        self._remote.close()
-        self._visits.close()
+    async def aclose(self) -> None:
+        """Wait for calls of local stores, or give them up, and end the threads."""
+        self.begin_close()
+        await self._local.idle()
+        await self._checks.idle()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        for workers in (self._remote, self._visits, self._local, self._checks):
+            workers.close()

@@ -1,4 +1,4 @@
-"""Threads for requests to remote stores, which may take very long."""
+"""Threads for calls of fragment stores, which may take very long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.host.workers import Workers, resolve
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class RemoteWorkers(Workers):
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._pending: set[_Call] = set()
         self._started = 0
+        self._fails_calls = False
         # Invariant: at most as many as there are threads which wait for a call that isn't theirs
         # yet. Calls which were given up keep theirs, so that pending ones don't tell.
         self._idle = threading.Semaphore(0)
@@ -49,6 +51,9 @@ class RemoteWorkers(Workers):
         """Start a call in a thread, and return the future of its result."""
         self._check()
         call = _Call(functools.partial(function, *args, **kwargs))
+        if self._fails_calls:
+            resolve(call.future, None, pb.StoreError(STOPPING))
+            return cast("asyncio.Future[T]", call.future)
         self._pending.add(call)
         call.future.add_done_callback(lambda _: self._pending.discard(call))
         self._calls.put(call)
@@ -67,8 +72,9 @@ class RemoteWorkers(Workers):
         return await self.submit(function, *args, **kwargs)
 
     def begin_close(self) -> None:
-        """Fail all calls, and let running calls give up between two slices."""
+        """Fail all calls, also later ones, and let running calls give up between two slices."""
         self.stopping.set()
+        self._fails_calls = True
         for call in list(self._pending):
             resolve(call.future, None, pb.StoreError(STOPPING))
 
@@ -79,6 +85,25 @@ class RemoteWorkers(Workers):
             self._closed = True
             for _ in range(self._started):
                 self._calls.put(None)
+
+
+class LocalWorkers(RemoteWorkers):
+    """Threads for local stores, whose callers wait for their calls.
+
+    The file system may hang. Then the end of the broker gives up on the calls, by `begin_close()`.
+    """
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in a thread, and return its result.
+
+        Cancellation: safe — takes effect only when the call has returned, or was given up.
+        """
+        return await finish(self.submit(function, *args, **kwargs))
+
+    async def idle(self) -> None:
+        """Wait until all calls have returned, or were given up."""
+        while self._pending:
+            await asyncio.wait([call.future for call in self._pending])
 
 
 class _Call:
