@@ -575,7 +575,7 @@ async def test_clients_may_be_slow_if_nothing_is_demanded(tmp_path: Path) -> Non
             call = caller.append_call()
             await call.write(pb.AppendRequest(journal="test/journal"))
             await call.write(pb.AppendRequest(content=b"slow"))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # Time is the subject: several looks at the client's rate.
             await call.write(pb.AppendRequest())
             await call.done_writing()
             assert (await call).commit.end == 4

@@ -58,10 +58,12 @@ async def _start(directory: Path, fsync: str) -> tuple[asyncio.subprocess.Proces
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _CHILD, str(directory), fsync, cwd=Path(__file__).parents[2]
     )
-    async with asyncio.timeout(40):
-        while not ready.exists():
-            assert process.returncode is None, "the broker didn't start"
-            await asyncio.sleep(0.01)
+
+    def is_ready() -> bool:
+        assert process.returncode is None, "the broker didn't start"
+        return ready.exists()
+
+    await eventually(is_ready)
     return process, json.loads(ready.read_text())["endpoint"]
 
 
@@ -141,7 +143,9 @@ async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
                 assert response.header.etcd.revision == revision + 1 or not turn
                 revision = response.header.etcd.revision
                 writers = [asyncio.create_task(_write(caller, j, rng)) for j in journals]
-                await asyncio.sleep(rng.uniform(0.02, 0.3))
+                # It's killed anywhere in the midst of appends.
+                enough = sum(len(j.acknowledged) for j in journals) + rng.randrange(100)
+                await eventually(lambda: sum(len(j.acknowledged) for j in journals) >= enough)  # noqa: B023
                 if turn == rounds - 1:  # There must have been something to lose.
                     await eventually(lambda: _acknowledged(journals))
                 process.send_signal(signal.SIGKILL)

@@ -20,7 +20,6 @@ import gazette_aio.protocol as pb
 from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy
-from gazette_aio.serving.drain import LONGEST_SECONDS
 from gazette_aio.serving.process import flush_within
 from gazette_aio.testing import BrokerProcess
 from tests.broker.caller import Caller, calling, journal_spec
@@ -111,13 +110,23 @@ async def test_appends_which_have_arrived_are_served(tmp_path: Path) -> None:
 
         await eventually(arrived)
         core = broker.core
+        port = int(broker.endpoint.rpartition(":")[2])
+
+        async def refuses_connections() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                return True
+            writer.close()
+            return False
+
         stopping = asyncio.create_task(broker.stop(10.0))
 
         async def ends() -> bool:
             return core.space_store.stopping
 
         await eventually(ends)
-        await asyncio.sleep(LONGEST_SECONDS / 10)  # The library learns of it.
+        await eventually(refuses_connections)  # The library learns of it.
         for call in (first, unopened):
             await call.write(pb.AppendRequest())
             await call.done_writing()
