@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 import click
@@ -102,7 +102,15 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default="",
         show_envvar=True,
         metavar="KEYS",
-        help="Base64 keys; the first key signs requests.",
+        help="Base64 keys; the first key signs requests. Other processes can see options.",
+    )
+    @click.option(
+        "--broker.auth-keys-file",
+        "auth_keys_file",
+        type=click.File(),
+        envvar="BROKER_AUTH_KEYS_FILE",
+        show_envvar=True,
+        help="File of the keys, which other processes can't see.",
     )
     @click.option(
         "--broker.auth-token",
@@ -123,8 +131,19 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_connection(
-        *args: Any, address: str, auth_keys: str, auth_token: str, timeout: float, **kwargs: Any
+        *args: Any,
+        address: str,
+        auth_keys: str,
+        auth_keys_file: TextIO | None,
+        auth_token: str,
+        timeout: float,
+        **kwargs: Any,
     ) -> Any:
+        if auth_keys_file is not None:
+            if auth_keys:
+                raise InputError("give authorization keys, or a file of them, but not both")
+            # An empty file isn't the same as none: it mustn't send requests without a token.
+            auth_keys = auth_keys_file.read() or ","
         connection = ClientSettings(address, timeout, auth_keys, auth_token)
         return command(*args, connection=connection, **kwargs)
 

@@ -234,6 +234,21 @@ async def test_registers_lead_no_files_into_directories_of_others(
         assert await owner.read("area") == b"forged!"
 
 
+@pytest.mark.parametrize("store", ["file:///?replace=x", "file:///area/..//", "file:///./"])
+async def test_files_of_nested_journals_are_theirs_by_any_spelling_of_the_store(
+    broker: EmbeddedBroker, store: str
+) -> None:
+    """Also if the upper journal was there before it."""
+    async with holding(broker) as owner, holding(broker, "tier=x") as thief:
+        await thief.create(spec("secret", store, tier="x"))
+        await owner.create(spec("secret/jrnl", "file:///", tier="y"))
+        await owner.commit(b"secret", "secret/jrnl")
+        await broker.flush("secret/jrnl")
+        await broker.refresh("secret")
+        assert await thief.read("secret") == b""
+        assert await thief.fragments("secret") == []
+
+
 async def test_excluded_prefixes_are_excluded_everywhere(broker: EmbeddedBroker) -> None:
     async with holding(broker) as owner, holding(broker, "prefix!=secret/") as thief:
         await owner.create(spec("secret/jrnl", "file:///"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import weakref
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices, sorted_rows
 from gazette_aio.broker.fragments.index import FragmentCover, pack
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.protocol.go.text import clean_path
 
 if TYPE_CHECKING:
     from gazette_aio.broker.fragments.index import FragmentIndex
@@ -172,9 +174,21 @@ class StoreListing:
 def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]:
     """Return the directories of nested journals in a store, relative to that of `journal`."""
     start = len(journal) + 1
+    place = _place(url)
     return frozenset(
-        item.name[start:] for item in in_thread_slices(nested) if url in item.spec.fragment.stores
+        item.name[start:]
+        for item in in_thread_slices(nested)
+        if any(_place(other) == place for other in item.spec.fragment.stores)
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _place(url: str) -> str:
+    """Return where a store is. URLs with other arguments, or another spelling, may be one place."""
+    parsed = pb.parse_fragment_store(url)
+    if parsed.arguments.get("find"):
+        return url
+    return f"{parsed.scheme}://{parsed.host}{clean_path(parsed.path)}"
 
 
 def _list(

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
 DEFAULT_PAGE_LIMIT = 1000
+_MAX_SIGNED_SECONDS = 7 * 24 * 3600.0
+"""Longest life of a signed URL, as S3 and GCS have it; Azure would sign for centuries."""
+
 _SLICE_FRAGMENTS = 16
 
 
@@ -63,7 +66,8 @@ async def serve_fragments(
         fragment = response.fragments.add(spec=cover[index].fragment)
         fragment.spec.sum.SetInParent()
     if request.HasField("signatureTTL"):
-        await _sign(core, response, request.signatureTTL.ToTimedelta().total_seconds())
+        seconds = request.signatureTTL.ToTimedelta().total_seconds()
+        await _sign(core, response, min(seconds, _MAX_SIGNED_SECONDS))
     return response
 
 

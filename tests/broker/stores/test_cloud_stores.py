@@ -245,6 +245,10 @@ async def test_signed_urls_can_be_fetched(
             fetched = await asyncio.to_thread(urllib.request.urlopen, url, timeout=30)
             with fetched:
                 assert fetched.read() == b"content"
+        request.signatureTTL.FromSeconds(10**9)
+        bounded: str = (await caller.fragments_call(request)).fragments[0].signed_url
+        query: Any = parse_qs(urlsplit(bounded).query)
+        assert query["X-Amz-Expires"] == [str(7 * 24 * 3600)]
         unsigned = await caller.fragments_call(pb.FragmentsRequest(journal="test/journal"))
         assert unsigned.fragments[0].signed_url == ""
         shown = [repr(broker.core.runtime.stores.get(bucket.url("a%20b/")))]
