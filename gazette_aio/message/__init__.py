@@ -55,8 +55,11 @@ from gazette_aio.message.publishing.intent_record import AckIntent, IntentRecord
 from gazette_aio.message.publishing.intents import IntentLog
 from gazette_aio.message.publishing.publisher import Publisher
 from gazette_aio.message.publishing.transaction import Transaction
-from gazette_aio.message.reading.batches import EnvelopeBatch
-from gazette_aio.message.reading.iterators import ReadCommittedIter, ReadUncommittedIter
+from gazette_aio.message.reading.iterators import (
+    EnvelopeBatch,
+    ReadCommittedIter,
+    ReadUncommittedIter,
+)
 from gazette_aio.message.reading.options import ReadOptions
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange

@@ -126,13 +126,17 @@ class OpFuture(_Future[Any], abc.ABC):
             context: Context in which to call it; None for the present one.
 
         Raises:
-            RuntimeError: No event loop is running.
+            RuntimeError: No event loop is running, or this is an append that isn't released.
         """
+        self._check_awaitable()
         observer = _Observer(self, fn, context)
         if self.done():
             observer.notify()
         else:
             self.operation.observe(observer)
+
+    def _check_awaitable(self) -> None:
+        """Raise RuntimeError if the operation can't be awaited yet."""
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Forget `fn`, and return how many times it was registered and not yet called."""

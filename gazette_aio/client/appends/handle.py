@@ -9,8 +9,7 @@ from gazette_aio.client.appends.content_buffer import checked_bytes
 from gazette_aio.client.appends.futures import OpFuture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from contextvars import Context
+    from collections.abc import Generator
 
     import gazette_aio.protocol as pb
     from gazette_aio.client.appends.batch import Batch
@@ -156,28 +155,16 @@ class AsyncAppend(OpFuture):
             raise asyncio.InvalidStateError("the append is still pending")
         return self._error or self.batch.operation.exception()
 
-    def add_done_callback(
-        self, fn: Callable[[Any], object], /, *, context: Context | None = None
-    ) -> None:
-        """Have the running event loop call `fn` with this append soon after completion.
-
-        Args:
-            fn: Function of one argument.
-            context: Context in which to call it; None for the present one.
-
-        Raises:
-            RuntimeError: The append isn't released, or no event loop is running.
-        """
+    def _check_awaitable(self) -> None:
         if self._holding is not None:
             raise RuntimeError("an append must be released before it's awaited")
-        super().add_done_callback(fn, context=context)
 
     def _value(self) -> pb.AppendResponse:
         return self.response
 
     def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
         if self._holding is not None:
-            raise RuntimeError("an append must be released before it's awaited")
+            self._check_awaitable()  # Hot: called only to raise.
         batch, error = self.batch, self._error
         if error is None:
             operation = batch.operation

@@ -38,11 +38,6 @@ class JournalSplitter:
         return self._builder.journal
 
     @property
-    def decodes(self) -> bool:
-        """Whether messages of envelopes are decoded already."""
-        return self._builder.decodes
-
-    @property
     def offset(self) -> int:
         """Offset of the next message."""
         if self._rest is not None:

@@ -71,8 +71,6 @@ class EnvelopeBuilder:
         self._origin = origin
         self._strict = strict
         self._adapter = adapter
-        self.decodes = not isinstance(adapter, FrameUUIDAdapter)
-        """Whether messages of envelopes are decoded, rather than the bytes of their frame."""
         self._frame_uuid: Callable[[bytes], UUID] | None = (
             adapter.frame_uuid if isinstance(adapter, FrameUUIDAdapter) else None
         )

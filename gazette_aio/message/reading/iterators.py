@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.message.reading.batches import EnvelopeBatch
+from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.reading.driver import TURN, FlowDriver
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.adapters.base import Adapter, AdapterBySpec
     from gazette_aio.message.columnar.journals import RecordsByJournal
-    from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.reading.arrow import ArrowBatches
     from gazette_aio.message.reading.flow import Engine
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.reading.sources import SourceArgument
+    from gazette_aio.message.sequencing.columns import UuidColumns
     from gazette_aio.protocol.errors import FramingError
 
 T = TypeVar("T")
@@ -201,6 +201,31 @@ class MessageIterator(Owner, Generic[T]):
 
     def __repr__(self) -> str:
         return repr(self._driver)
+
+
+class EnvelopeBatch(list[Envelope[T]]):
+    """Envelopes of one journal, in delivery order."""
+
+    __slots__ = ()
+
+    @property
+    def messages(self) -> list[T]:
+        """New list of the messages alone."""
+        return [envelope.message for envelope in self]
+
+    @property
+    def columns(self) -> UuidColumns:
+        """Producers, clocks, flags and offsets as numpy arrays. Each call makes new arrays.
+
+        Raises:
+            ConfigurationError: If numpy isn't installed.
+        """
+        try:
+            from gazette_aio.message.sequencing.columns import UuidColumns  # noqa: PLC0415
+        except ImportError as error:
+            text = "columns of messages take numpy (pip install gazette-aio[arrow])"
+            raise ConfigurationError(text) from error
+        return UuidColumns.of(cast("list[Envelope[object]]", self))
 
 
 class Batches(Generic[T]):

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
+from gazette_aio.client import RetryPolicy
 from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.sink.answers import answered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.client import JournalClient
     from gazette_aio.client.retry import Failure
     from gazette_aio.spark.sink.commit_records import CommitRecord
 
 _logger = logging.getLogger(__name__)
 
+RETRY: Final = RetryPolicy(max_elapsed=120.0)
+"""Default retry policy of appends: failures are retried for two minutes."""
 APPEND_BYTES: Final = 4 << 20
 """Bytes of a journal's content which start an append."""
 MEMORY_BYTES: Final = 64 << 20

@@ -10,17 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.sink import commit_rules as rules
-from gazette_aio.spark.sink.appending import acknowledge, roll_back
+from gazette_aio.spark.sink.appending import RETRY, acknowledge, roll_back
 from gazette_aio.spark.sink.commit_records import commit_record, encode_record, roll_backs
 from gazette_aio.spark.sink.commit_tail import CommitTail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.client import JournalClient, RetryPolicy
     from gazette_aio.spark.sink.commit_records import CommitRecord, SinkKey, TaskMessage
     from gazette_aio.spark.sink.commit_rules import Plan, SinkState
 
@@ -29,7 +28,6 @@ OnMissingJournal = Literal["fail", "ignore"]
 
 _logger = logging.getLogger(__name__)
 
-DEFAULT_RETRY: Final = RetryPolicy(max_elapsed=120.0)
 _MOST_FAILURES: Final = 3
 """Greatest number of failed appends of a decision, without appends which lost a race."""
 _MOST_PRODUCERS: Final = 4096
@@ -68,7 +66,7 @@ class CommitLog:
         self._key = key
         self._run = run
         self._ignores_missing = on_missing_journal == "ignore"
-        self._policy = retry_policy or DEFAULT_RETRY
+        self._policy = retry_policy or RETRY
         self._state = rules.CommitState(key)
         self._tail = CommitTail(client, journal, self._policy, self._state.fold)
         self._lock = asyncio.Lock()

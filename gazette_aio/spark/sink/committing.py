@@ -15,10 +15,10 @@ from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions
 from gazette_aio.spark.planning.listing import check_found
-from gazette_aio.spark.sink.appending import acknowledge, roll_back
+from gazette_aio.spark.sink.appending import RETRY, acknowledge, roll_back
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import commit_record, roll_backs
-from gazette_aio.spark.sink.publishing import RETRY, SinkPlan, list_targets
+from gazette_aio.spark.sink.publishing import SinkPlan, list_targets
 from gazette_aio.spark.sink.routing import check_routing
 from gazette_aio.spark.sink.rows import check_target
 

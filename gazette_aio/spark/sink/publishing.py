@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import RetryPolicy
 from gazette_aio.message.mapping import content_type_of
 from gazette_aio.message.uuid import CONTINUE_TXN, OUTSIDE_TXN, ProducerID, new_producer_id
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.references import import_object
 from gazette_aio.spark.sink.answers import answered
-from gazette_aio.spark.sink.appending import TaskAppends, roll_back
+from gazette_aio.spark.sink.appending import RETRY, TaskAppends, roll_back
 from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, roll_backs
 from gazette_aio.spark.sink.commit_rules import Plan
 from gazette_aio.spark.sink.producers import PROCESS_POOL, Lease
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-RETRY: Final = RetryPolicy(max_elapsed=120.0)
 _NOBODY: Final = ProducerID(bytes(6))
 _NAMES_AT_ONCE: Final = 100
 
