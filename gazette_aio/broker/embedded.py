@@ -209,10 +209,14 @@ class EmbeddedBroker(Owner):
         return self._running()
 
     def stats(self) -> dict[str, object]:
-        """Return the counters of the running broker, by their names."""
+        """Return the counters of the running broker, by their names.
+
+        `gazette_failing_stores` maps each fragment store that fails and is retried to its error.
+        """
         core = self._running()
         stats = core.metrics.snapshot()
         stats["gazette_write_head"] = {each.name: each.head.offset for each in core.replicas}
+        stats["gazette_failing_stores"] = core.runtime.stores.failing()
         return stats
 
     async def flush(self, journal: str | None = None) -> None:

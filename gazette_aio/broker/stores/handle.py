@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
+from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.stores.health import check_store, probe_delete
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class StoreHandle:
         checkers: Threads for checks of its health.
         clock: Clock of checks.
         is_remote: Whether operations on the store go over a network.
+        name: Name of the store in the log, without secrets. Empty if its failures aren't logged.
     """
 
     def __init__(
@@ -66,7 +68,12 @@ class StoreHandle:
         metrics: BrokerMetrics,
         clock: ManualClock,
         is_remote: bool,
+        name: str,
     ) -> None:
+        self.name = name
+        """Name of the store in the log."""
+        self.failing: dict[str, str] = {}
+        """Error of each kind of operation that fails, and is retried."""
         self.store = store
         self.workers = workers
         self.is_remote = is_remote
@@ -117,7 +124,32 @@ class StoreHandle:
         Cancellation: safe — a call to a remote store may go on in its thread, for nobody. That to a
         local store is awaited, unless the broker stops.
         """
-        return await self.workers.run(function, self.require(), *args, **kwargs)
+        kind = function.__name__
+        try:
+            result = await self.workers.run(function, self.require(), *args, **kwargs)
+        except (OSError, pb.StoreError) as error:
+            if not self.workers.stopping.is_set():
+                text = os_error_text(error) if isinstance(error, OSError) else str(error)
+                self._note(kind, text)
+            raise
+        self._note(kind, "")
+        return result
+
+    def _note(self, kind: str, problem: str) -> None:
+        """Note the outcome of an operation. Only the first failure and the recovery are logged."""
+        had_failed = bool(self.failing)
+        if problem:
+            self.failing[kind] = problem
+        else:
+            self.failing.pop(kind, None)
+        if bool(self.failing) == had_failed or not self.name:
+            return
+        extra = {"store": self.name}
+        if problem:
+            text = "fragment store %s fails, and will be retried: %s"
+            _logger.warning(text, self.name, problem, extra=extra)
+        else:
+            _logger.warning("fragment store %s works again", self.name, extra=extra)
 
     async def check(self) -> str:
         """Return why the store is unhealthy, or an empty text. Checks it if a check is due.
@@ -218,6 +250,8 @@ class StoreHandle:
         if store is not self.store:
             return  # It was replaced meanwhile: the next check is due.
         self._problem = problem
+        if not self._checkers.stopping.is_set():
+            self._note("check", problem)
         self._failures = self._failures + 1 if problem else 0
         wait = retry_seconds(self._failures) if problem else _HEALTHY_SECONDS
         self._due = self._clock.monotonic() + wait

@@ -12,6 +12,7 @@ from gazette_aio.broker.stores.file_store import FileFragmentStore
 from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.object_store import ObjectFragmentStore
 from gazette_aio.broker.stores.remote_workers import LocalWorkers, RemoteWorkers
+from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,14 @@ class StoreRegistry:
         self._visited.move_to_end(url)
         return handle
 
+    def failing(self) -> dict[str, str]:
+        """Return the errors of journals' stores which fail and are retried, by their names."""
+        return {
+            handle.name: next(iter(handle.failing.values()))
+            for handle in self._stores.values()
+            if handle.failing
+        }
+
     def _sweep(self) -> None:
         """Drop stores which haven't been used for long. They're opened again on demand."""
         until = self._clock.monotonic() - _UNUSED_SECONDS
@@ -147,6 +156,8 @@ class StoreRegistry:
             metrics=self._metrics,
             clock=self._clock,
             is_remote=is_remote,
+            # Of those that only clients name, clients get the errors.
+            name="" if checkers is self._visits else redacted(url),
         )
 
     def give_up_after(self, seconds: float) -> None:

@@ -1,0 +1,61 @@
+"""A store which can't be reached is logged once, and once more when it works again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from tests.broker.caller import calling, journal_spec
+
+STORE = "file:///store/"
+LOGGER = "gazette_aio.broker.stores.handle"
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == LOGGER]
+
+
+async def test_a_store_which_fails_for_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "root"
+    (root / "store").mkdir(parents=True)
+    async with EmbeddedBroker(
+        tmp_path / "data", fsync="off", persist_delay=3600.0, persist_retry=3600.0, file_root=root
+    ) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=[STORE]))
+            await caller.commit(b"content")
+            assert broker.stats()["gazette_failing_stores"] == {}
+            shutil.rmtree(root / "store")
+            with caplog.at_level(logging.WARNING):
+                for _ in range(3):
+                    with pytest.raises(pb.StoreError, match="invalid file store directory"):
+                        await broker.flush()
+                    await broker.refresh()  # An empty listing isn't a recovery.
+                (failed,) = logged(caplog)
+                assert failed.startswith(f"fragment store {STORE} fails, and will be retried: inv")
+                (error,) = broker.stats()["gazette_failing_stores"].values()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+                assert failed.endswith(str(error))  # pyright: ignore[reportUnknownArgumentType]
+                (root / "store").mkdir()
+                await asyncio.gather(broker.flush(), broker.refresh())
+                await broker.flush()
+            assert logged(caplog)[1:] == [f"fragment store {STORE} works again"]
+            assert broker.stats()["gazette_failing_stores"] == {}
+
+
+async def test_the_names_of_stores_have_no_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddedBroker(tmp_path, fsync="off", file_only=True) as broker:
+        handle = broker.core.runtime.stores.get("s3://bucket/missing/?find=secret&replace=x")
+        assert await handle.check() != ""
+        (failed,) = logged(caplog)
+        assert failed.startswith("fragment store s3://bucket/missing/?… fails")
+        assert "secret" not in str(broker.stats()["gazette_failing_stores"])
