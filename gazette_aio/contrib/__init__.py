@@ -1,4 +1,4 @@
 """Integrations with other packages, one module for each.
 
-Imports `protocol` and the integrated packages.
+Imports `message`, `protocol` and the integrated packages.
 """

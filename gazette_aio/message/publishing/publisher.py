@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from gazette_aio.client import AsyncAppend, AsyncJournalClient
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
-    from gazette_aio.message.publishing.intents import IntentLog
     from gazette_aio.message.publishing.routes import Encoded, Route
+    from gazette_aio.message.publishing.transaction import TransactionLog
 
 T = TypeVar("T")
 
@@ -366,13 +366,14 @@ class Publisher(Generic[T]):
         """
         return self._uncommitted.acknowledge()
 
-    def transaction(self, *, intents: IntentLog | None = None) -> Transaction:
+    def transaction(self, *, intents: TransactionLog | None = None) -> Transaction:
         """Return an async context manager which commits the messages published within it, or none.
 
         See Transaction for the order of its steps, and the outcome of a crash.
 
         Args:
-            intents: Log which stores acknowledgements before they're appended. Without it, a crash
+            intents: Log which stores acknowledgements before they're appended, such as an
+                IntentLog. Without it, a crash
                 while they're appended may commit some journals and not others.
         """
         return Transaction(self._uncommitted, self._gate, intents)

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gazette_aio.aio.owner import Scope
 from gazette_aio.message.publishing.intents import append_intents
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.client import AsyncJournalClient
     from gazette_aio.message.publishing.gate import Gate
-    from gazette_aio.message.publishing.intent_record import State
-    from gazette_aio.message.publishing.intents import IntentLog
+    from gazette_aio.message.publishing.intent_record import AckIntent, State
     from gazette_aio.message.publishing.uncommitted import Uncommitted
+
+
+class TransactionLog(Protocol):
+    """A store of the acknowledgements and the state of transactions, such as IntentLog."""
+
+    @property
+    def state(self) -> State:
+        """State of the latest transaction."""
+        ...
+
+    async def require_recovered(self) -> None:
+        """Raise unless a transaction may begin."""
+        ...
+
+    async def persist(self, intents: Sequence[AckIntent], state: State = None, /) -> None:
+        """Store acknowledgements and state as one durable record."""
+        ...
+
+    async def decide(self, appends: AsyncJournalClient, /) -> None:
+        """Decide the transaction that was persisted."""
+        ...
+
+    async def mark_written(self) -> None:
+        """Note that all acknowledgements were appended."""
+        ...
 
 
 class Transaction(Scope):
@@ -45,7 +72,9 @@ class Transaction(Scope):
     transaction.
     """
 
-    def __init__(self, uncommitted: Uncommitted, gate: Gate, intents: IntentLog | None) -> None:
+    def __init__(
+        self, uncommitted: Uncommitted, gate: Gate, intents: TransactionLog | None
+    ) -> None:
         self._uncommitted = uncommitted
         self._gate = gate
         self._intents = intents

@@ -1,0 +1,163 @@
+"""Transactions of a Publisher whose acknowledgements and state are kept in PostgreSQL.
+
+Needs the extra `postgres`: `pip install "gazette-aio[postgres]"`. The log has this table:
+
+    CREATE TABLE gazette_intents (
+        name TEXT PRIMARY KEY NOT NULL, fence BIGINT NOT NULL, record BYTEA
+    )
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from gazette_aio.message.publishing.intent_record import IntentRecord, decode_record, encode_record
+from gazette_aio.message.publishing.intents import append_intents
+from gazette_aio.protocol.errors import ConfigurationError, FencedError, StoreError
+
+try:
+    import psycopg
+except ImportError as error:
+    raise ImportError(
+        'gazette_aio.contrib.postgres needs psycopg: pip install "gazette-aio[postgres]"'
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.message import AckIntent
+    from gazette_aio.message.publishing.intent_record import State
+
+CREATE_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS gazette_intents (
+        name TEXT PRIMARY KEY NOT NULL, fence BIGINT NOT NULL, record BYTEA
+    )
+"""
+"""Statement that creates the table, which any number of logs may share."""
+
+_TAKE: Final = """
+    INSERT INTO gazette_intents AS held (name, fence) VALUES (%s, 1)
+    ON CONFLICT (name) DO UPDATE SET fence = held.fence + 1 RETURNING fence, record
+"""
+_STORE: Final = "UPDATE gazette_intents SET record = %s WHERE name = %s AND fence = %s"
+
+
+class PostgresIntents:
+    """Log of a Publisher's transactions in a table, along with a state and with rows of yours.
+
+    The name is the identity of the publisher: `recover()` takes it, and whoever held it before
+    fails with FencedError at its next commit, on any machine.
+
+    Args:
+        connection: Connection with `autocommit=True`, which nothing else uses meanwhile. It isn't
+            closed.
+        name: Name of the log.
+
+    Raises:
+        ConfigurationError: The connection doesn't commit by itself.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], name: str) -> None:
+        if not connection.autocommit:
+            raise ConfigurationError("the connection needs autocommit=True")
+        self.name = name
+        self._connection = connection
+        self._fence = 0
+        self._fenced = False
+        self._record = IntentRecord()
+        self._in_doubt = False
+        self._statements: list[tuple[LiteralString, Sequence[object]]] = []
+
+    @property
+    def state(self) -> State:
+        """State of the latest transaction recovered or committed, or None."""
+        return self._record.state
+
+    def execute(self, query: LiteralString, parameters: Sequence[object] = ()) -> None:
+        """Have the open transaction execute a statement when it commits.
+
+        Args:
+            query: Statement, as `AsyncConnection.execute()` of psycopg takes it.
+            parameters: Its parameters.
+        """
+        self._statements.append((query, parameters))
+
+    async def recover(self, appends: AsyncJournalClient) -> State:
+        """Take the log, append the stored acknowledgements, and return the stored state.
+
+        Args:
+            appends: Service to append through.
+
+        Cancellation: safe — call again.
+
+        Raises:
+            FencedError: Another process has taken the log from this object.
+            StoreError: The record can't be read, or is damaged.
+            GazetteError: An append failed. Call again.
+        """
+        self._check_fenced()
+        try:
+            cursor = await self._connection.execute(_TAKE, (self.name,))
+            row = await cursor.fetchone()
+        except psycopg.Error as error:
+            raise StoreError(f"log {self.name!r}: {error}") from error
+        assert row is not None
+        self._fence, stored = int(row[0]), row[1]
+        self._in_doubt = True
+        self._record = IntentRecord() if stored is None else decode_record(stored)
+        await append_intents(appends, self._record.intents)
+        self._in_doubt = False
+        return self.state
+
+    async def require_recovered(self) -> None:
+        """Raise if the log has to be recovered before a transaction.
+
+        Cancellation: safe.
+
+        Raises:
+            FencedError: Another process has taken the log.
+            StoreError: `recover()` must be called.
+        """
+        self._check_fenced()
+        if not self._fence or self._in_doubt:
+            raise StoreError(f"log {self.name!r}: call recover()")
+        self._statements.clear()
+
+    async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
+        """Store acknowledgements and state, and execute the statements, in one transaction.
+
+        Cancellation: poisons — it may or may not be stored; call `recover()`.
+
+        Raises:
+            FencedError: Another process has taken the log. Nothing is stored.
+            StoreError: A statement failed. It may be stored nevertheless; call `recover()`.
+        """
+        content = encode_record(intents, state)
+        self._in_doubt = True
+        try:
+            async with self._connection.transaction():
+                # First of all, so that the statements of a former owner wait, and then fail.
+                stored = await self._connection.execute(_STORE, (content, self.name, self._fence))
+                if stored.rowcount != 1:
+                    self._fenced = True
+                    self._check_fenced()
+                for query, parameters in self._statements:
+                    await self._connection.execute(query, parameters)
+        except psycopg.Error as error:
+            raise StoreError(f"log {self.name!r}: {error}") from error
+        self._record = decode_record(content)
+
+    async def decide(self, appends: AsyncJournalClient) -> None:
+        """Do nothing: what is stored is decided."""
+
+    async def mark_written(self) -> None:
+        """Note that the acknowledgements were appended. `recover()` repeats them in any case."""
+        self._in_doubt = False
+
+    def _check_fenced(self) -> None:
+        if self._fenced:
+            raise FencedError(f"log {self.name!r} was taken by another process")
+
+    def __repr__(self) -> str:
+        return f"<PostgresIntents {self.name!r} fence={self._fence}>"
