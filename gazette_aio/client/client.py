@@ -112,7 +112,7 @@ class JournalClient(Owner):
             on_error=on_error,
             poll_interval=poll_interval,
             retry_policy=retry_policy,
-            timeout=timeout,
+            timeout=self.context.timeout if timeout is None else timeout,
         )
 
     async def apply(

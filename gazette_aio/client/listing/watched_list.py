@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
+from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.listing.calls import list_request
 from gazette_aio.client.listing.feed import Changes, ListFeed, Updates
 from gazette_aio.client.listing.follower import FollowerOptions, PollFollower, WatchFollower
@@ -41,8 +42,8 @@ class WatchedList(Owner):
             not block.
         poll_interval: Seconds between listings of a broker without watches; 60 by default.
         retry_policy: Failures to retry; None for the policy of the client.
-        timeout: Seconds for which `ready()` waits for the first listing, `math.inf` for no limit;
-            None for that of the client.
+        timeout: Seconds for which `ready()` waits for the first listing; None for no limit.
+            `client.watch()` takes that of the client by default.
 
     Raises:
         ValidationError: The selector is invalid.
@@ -74,7 +75,7 @@ class WatchedList(Owner):
         request = list_request(selector)
         self._selector = pb.format_label_selector(request.selector)
         self._client = client
-        self._deadline = client.context.deadline(f"watch of {self._selector!r}", timeout)
+        self._timeout = checked_timeout(timeout)
         self._feed = ListFeed(changed)
         self._task = OwnedTask()
         options = FollowerOptions(
@@ -104,12 +105,18 @@ class WatchedList(Owner):
 
         Cancellation: safe.
         """
-        begun = self._feed.newer_than(0)
-        if not await self._deadline.run(begun, lambda: self.last_error):
+        if not await self._begun():
             raise RuntimeError(f"{self!r} is closed")
         listing = self._feed.listing
         assert listing is not None
         return listing
+
+    async def _begun(self) -> bool:
+        begun = self._feed.newer_than(0)
+        if self._timeout is None:
+            return await begun
+        deadline = self._client.context.deadline(f"watch of {self._selector!r}", self._timeout)
+        return await deadline.run(begun, lambda: self.last_error)
 
     def updates(self) -> AsyncIterator[pb.ListResponse]:
         """Iterate the newest listings: the present one, and then each newer one.
