@@ -136,3 +136,13 @@ async def test_a_rolling_restart(site: Any, is_fenced: Any):
     old.kill()
     assert await new.wait() == 0
     assert await site.published() == [list(range(ROWS))] * 2
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_processes_that_start_together(site: Any, is_fenced: Any):
+    """One of them publishes. The others are refused, or find nothing to do if they're late."""
+    processes = [await site.start(is_fenced=is_fenced) for _ in range(3)]
+    codes = [await process.wait() for process in processes]
+    assert 0 in codes
+    assert set(codes) <= {0, LOCKED}
+    assert await site.published() == [list(range(ROWS))] * 2
