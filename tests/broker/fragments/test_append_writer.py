@@ -559,6 +559,7 @@ async def test_an_append_overwrites_what_a_failed_one_left(
 ) -> None:
     spool = real_spool(tmp_path / "journal")
     writer = AppendWriter(spool, threads)
+    # Private: the disk is full only after the spool was opened.
     monkeypatch.setattr(spool, "_files", PartialFiles())
     with pytest.raises(OSError, match="No space left"):
         await writer.write(b"lost")

@@ -39,6 +39,7 @@ class Longest:
 async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
     """Fail if a step of the event loop takes long meanwhile."""
     longest = Longest()
+    # Private: the event loop has no hook around its steps.
     run = asyncio.Handle._run
 
     def timed(handle: asyncio.Handle) -> None:

@@ -89,7 +89,8 @@ async def test_who_forbids_to_proxy_waits_within_bounds(
                 await direct_append(client)
             assert asyncio.get_running_loop().time() - began >= 0.05
             assert pair.served() == {"one": 4}
-            # Once is enough, until there is a connection: this would have no end.
+            # Once is enough, until there is a connection: this would have no end. Private: the
+            # time-out of a client doesn't change.
             monkeypatch.setattr(client.context.dispatcher, "_connect_timeout", 1e6)
             pair.failures["one"] = []
             await direct_append(client)
