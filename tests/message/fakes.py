@@ -6,6 +6,7 @@ import asyncio
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import WatchedList
+from gazette_aio.client.deadline import Deadline
 from gazette_aio.protocol.errors import (
     JournalNotFoundError,
     OffsetJumpError,
@@ -158,6 +159,9 @@ class FakeClient:
         self.lists.append(selector)
         await asyncio.sleep(0)
         return self.listing(selector)
+
+    def deadline(self, operation, timeout=None):
+        return Deadline(None, operation, timeout)
 
     def watch(self, selector):
         return FakeList(self, selector)

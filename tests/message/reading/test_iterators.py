@@ -548,7 +548,7 @@ async def test_checkpoints_after_closing():
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(TypeError, match="no option 'blocks'"):
+    with pytest.raises(TypeError, match="unknown option 'blocks'"):
         ReadCommittedIter("a/j", ADAPTER, client=1, blocks=True)
 
 
