@@ -118,6 +118,7 @@ async def adapters_by_spec(client: JournalClient) -> None:
 async def publishing(client: JournalClient, listing: pb.ListResponse) -> None:
     publisher = Publisher(client.appends, json_adapter(Order))
     assert_type(publisher, Publisher[Order])
+    assert_type(publisher.view(json_adapter(Payment)), Publisher[Payment])
     mapping = modulo_mapping(order_key, lambda: listing)
     assert_type(await publisher.publish_committed(mapping, Order(1)), AsyncAppend)
     async with publisher.transaction(intents=IntentLog("intents")):

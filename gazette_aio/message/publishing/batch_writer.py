@@ -83,11 +83,11 @@ class BatchWriter:
             self._producer = route.producer
             first, done = written
             if self._flags == OUTSIDE_TXN:
-                route.acked_clock = self._clock.value  # All clocks of it are taken.
+                route.state.acked_clock = self._clock.value  # All clocks of it are taken.
             else:
-                if not route.pending:
+                if not route.state.pending:
                     self._routes.note_pending(route, first, cleared)
-                route.last = append
+                route.state.last = append
             if done == len(parts):
                 break
         while parts:
@@ -99,7 +99,10 @@ class BatchWriter:
     def _check_producer(self) -> None:
         # Invariant: uncommitted messages of one batch are of one producer, so that none of them
         # commits without the others.
-        if self._flags != OUTSIDE_TXN and self._producer not in {None, self._routes.producer}:
+        if self._flags != OUTSIDE_TXN and self._producer not in {
+            None,
+            self._routes.journals.producer,
+        }:
             raise DependencyError("uncommitted messages of the batch were abandoned")
 
     async def _write_parts(
@@ -118,7 +121,7 @@ class BatchWriter:
                 if crowd >= _CROWD_BYTES:
                     await append.drain()
                     crowd = 0
-                if route.producer != self._routes.producer:
+                if route.producer != self._routes.journals.producer:
                     return None
                 if written > self._appends.cutoff_bytes:
                     return first, number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 from time import time_ns
@@ -24,7 +25,7 @@ from gazette_aio.message.publishing.encoding import (
     take,
 )
 from gazette_aio.message.publishing.gate import Gate
-from gazette_aio.message.publishing.routes import Routes
+from gazette_aio.message.publishing.routes import Journals, Routes
 from gazette_aio.message.publishing.transaction import Transaction
 from gazette_aio.message.publishing.uncommitted import Uncommitted
 from gazette_aio.message.uuid import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.publishing.transaction import TransactionLog
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _MESSAGE_BYTES: Final = 300
 """Cost of a message besides its length, as the number of bytes which take as long."""
@@ -88,27 +90,51 @@ class Publisher(Generic[T]):
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")
         self.appends = appends
-        self.adapter: Adapter[T] = adapter
         self.clock = Clock() if clock is None else clock
         self._update_clock = clock is None
         self._try_append = appends.try_append
         own = new_producer_id() if producer is None else ProducerID(producer)
-        self._routes: Routes[T] = Routes(adapter, own, allow_mixed=allow_mixed)
+        journals = Journals(own, allow_mixed=allow_mixed)
+        self._uncommitted = Uncommitted(appends, journals, self.clock)
+        self._gate = Gate()
+        self._use(adapter, journals)
+
+    def _use(self, adapter: Adapter[T], journals: Journals) -> None:
+        self.adapter: Adapter[T] = adapter
+        self._routes: Routes[T] = Routes(adapter, journals)
         self._open_routes = self._routes.open
         self._plain: set[type] = set()  # Types of messages which have no validation.
         self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
-        self._uncommitted = Uncommitted(appends, self._routes, self.clock)
-        self._gate = Gate()
+
+    def view(self, adapter: Adapter[U]) -> Publisher[U]:
+        """Return a Publisher of messages of another type, which shares everything else.
+
+        Both have the same producer, clock and uncommitted messages: a transaction of one commits
+        the messages of both, and messages of a journal are in the order of their clocks, whoever
+        published them. They may publish to the same journals, of one framing.
+
+        Args:
+            adapter: Encodes and stamps messages of the view.
+
+        Raises:
+            TypeError: `adapter` is no Adapter.
+        """
+        _require_adapter(adapter)
+        view: Any = copy.copy(self)
+        view._use(adapter, self._routes.journals)
+        shared: Publisher[U] = view
+        return shared
 
     @property
     def producer_id(self) -> ProducerID:
         """ID of the producer. It changes when a transaction is abandoned."""
-        return self._routes.producer
+        return self._routes.journals.producer
 
     def __repr__(self) -> str:
+        journals = self._routes.journals
         return (
             f"<Publisher {self.producer_id.hex()} clock={self.clock.value} "
-            f"routes={len(self._routes)} pending={len(self._routes.pending)}>"
+            f"routes={len(journals.states)} pending={len(journals.pending)}>"
         )
 
     def publish_committed(
@@ -183,7 +209,7 @@ class Publisher(Generic[T]):
                 append = self._try_append(route.journal, data)
                 if append is not None:
                     gate.turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
-                    route.last = append
+                    route.state.last = append
                     return append
                 clock.value = before
             return await self._publish_mapped(target, message, CONTINUE_TXN)
@@ -217,12 +243,13 @@ class Publisher(Generic[T]):
             self.clock.value = before
             route, append, clock = await self._append_slowly(target, message, flags)
         if flags == OUTSIDE_TXN:
-            route.acked_clock = clock
+            route.state.acked_clock = clock
             return append
-        if not route.pending:
+        if not route.state.pending:
             cleared = self.appends.cleared_error(route.journal)
             self._routes.note_pending(route, clock, cleared)
-        route.last = append
+        self._open_routes[route.target] = route
+        route.state.last = append
         return append
 
     async def _append_slowly(

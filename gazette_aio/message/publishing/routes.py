@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 from gazette_aio.message.adapters.base import Adapter, SplitMessages, StampingAdapter
 from gazette_aio.message.framing import framing_by_content_type
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import AsyncAppend
     from gazette_aio.client.appends.journal_errors import ClearedError
+    from gazette_aio.message.framing import Framing
     from gazette_aio.message.mapping import Target
 
 T = TypeVar("T")
@@ -36,6 +38,58 @@ Encoded = SplitMessages | list[Any]
 _ANY_CLOCK: Final = 1 << 60
 
 
+class JournalState:
+    """What a Publisher and its views have published to a journal.
+
+    Args:
+        journal: Name of the journal.
+        framing: Framing of its messages.
+        producer: ID which messages are stamped with.
+        acked_clock: Clock of the producer's last acknowledgement or committed message, if any.
+    """
+
+    __slots__ = (
+        "acked_clock",
+        "adapter",
+        "cleared_error",
+        "first_clock",
+        "framing",
+        "journal",
+        "last",
+        "pending",
+        "producer",
+    )
+
+    def __init__(
+        self,
+        journal: str,
+        framing: Framing,
+        producer: ProducerID,
+        acked_clock: int | None = None,
+    ) -> None:
+        self.journal = journal
+        self.framing = framing
+        self.producer = producer
+        self.pending = False
+        """Whether there are uncommitted messages without an acknowledgement."""
+        self.first_clock = 0
+        """Clock of the first uncommitted message."""
+        self.cleared_error: ClearedError | None = None
+        """Latest error of the journal which was cleared before the first uncommitted message."""
+        self.last: AsyncAppend | None = None
+        """Append of the last uncommitted message."""
+        self.acked_clock = acked_clock
+        """Clock of the last acknowledgement or committed message of the producer."""
+        self.adapter: Adapter[Any] | None = None
+        """Adapter of the first uncommitted message, which makes the acknowledgement."""
+
+    def acknowledgement(self, clock: int) -> bytes:
+        """Return the frame of an acknowledgement of uncommitted messages."""
+        assert self.adapter is not None, "messages are pending"
+        uuid = build_uuid(self.producer, clock, ACK_TXN)
+        return self.framing.encode(self.adapter.acknowledgement(uuid))
+
+
 class Route(Generic[T]):
     """A journal which is published to, and its encoders.
 
@@ -43,12 +97,19 @@ class Route(Generic[T]):
         target: The journal and its content type.
         adapter: Encodes messages.
         producer: ID to stamp messages with.
+        state: State of the journal; None for a fresh one.
 
     Raises:
         UnrecognizedContentTypeError: There's no framing of the content type.
     """
 
-    def __init__(self, target: Target, adapter: Adapter[T], producer: ProducerID) -> None:
+    def __init__(
+        self,
+        target: Target,
+        adapter: Adapter[T],
+        producer: ProducerID,
+        state: JournalState | None = None,
+    ) -> None:
         self.target = target
         self.journal, content_type = target
         self.framing = framing = framing_by_content_type(content_type, journal=self.journal)
@@ -62,16 +123,8 @@ class Route(Generic[T]):
         self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
         self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)
-        self.pending = False
-        """Whether there are uncommitted messages without an acknowledgement."""
-        self.first_clock = 0
-        """Clock of the first uncommitted message."""
-        self.cleared_error: ClearedError | None = None
-        """Latest error of the journal which was cleared before the first uncommitted message."""
-        self.last: AsyncAppend | None = None
-        """Append of the last uncommitted message."""
-        self.acked_clock: int | None = None
-        """Clock of the last acknowledgement or committed message of the producer."""
+        self.state = state or JournalState(self.journal, framing, producer)
+        """What was published to the journal."""
 
     def encode(self, message: T, clock: int, flags: Flags) -> bytes:
         """Return the stamped frame of a message."""
@@ -123,33 +176,80 @@ class Route(Generic[T]):
 class Abandoned(NamedTuple):
     """A journal with abandoned messages."""
 
-    route: Route[Any]
+    state: JournalState
     clock: int
     """Clock of an acknowledgement which rolls them back; below 1 if there is none."""
 
 
-class Routes(Generic[T]):
-    """The journals of a Publisher, and their uncommitted messages.
+class Journals:
+    """Journals of a Publisher and its views, and their uncommitted messages.
 
     Args:
-        adapter: Encodes messages.
         producer: ID to stamp messages with.
         allow_mixed: Permit committed messages to journals with uncommitted ones.
     """
 
-    def __init__(self, adapter: Adapter[T], producer: ProducerID, *, allow_mixed: bool) -> None:
+    def __init__(self, producer: ProducerID, *, allow_mixed: bool) -> None:
         self.producer = producer
-        self.pending: list[Route[T]] = []
-        """Routes with uncommitted messages, in the order of their first ones."""
-        self.open: dict[Target | Awaitable[Target], Route[T]] = {}
-        """The same by their targets. It's never replaced by another object."""
-        self._adapter = adapter
-        self._allow_mixed = allow_mixed
-        self._by_target: dict[Target, Route[T]] = {}
-        self._by_journal: dict[str, Route[T]] = {}
+        self.allow_mixed = allow_mixed
+        self.pending: list[JournalState] = []
+        """Journals with uncommitted messages, in the order of their first ones."""
+        self.states: dict[str, JournalState] = {}
+        """By name: all journals."""
+        self.tables: WeakSet[Routes[Any]] = WeakSet()
+        """Routes of the Publisher and of each view."""
 
-    def __len__(self) -> int:
-        return len(self._by_journal)
+    def acknowledge(self, clock: Clock) -> list[AckIntent]:
+        """Return acknowledgements of uncommitted messages, and forget these.
+
+        Raises:
+            Exception: The adapter raises it. Nothing is forgotten.
+        """
+        intents: list[AckIntent] = []
+        clocks: list[int] = []
+        for state in self.pending:
+            clocks.append(clock.tick())
+            intents.append(AckIntent(state.journal, state.acknowledgement(clocks[-1])))
+        for state, acked in zip(self.pending, clocks, strict=True):
+            state.acked_clock = acked
+            state.pending = False
+            state.last = None
+        self.pending = []
+        for table in self.tables:
+            table.open.clear()
+        return intents
+
+    def abandon(self) -> list[Abandoned]:
+        """Forget all journals, take a fresh producer, and return the abandoned messages."""
+        abandoned: list[Abandoned] = []
+        for state in self.pending:
+            # Wire: an acknowledgement at or before the last one rolls back what's pending.
+            acked = state.acked_clock
+            abandoned.append(Abandoned(state, state.first_clock - 1 if acked is None else acked))
+        self.pending = []
+        self.states = {}
+        for table in self.tables:
+            table.clear()
+        self.producer = new_producer_id()
+        return abandoned
+
+
+class Routes(Generic[T]):
+    """Routes of a Publisher, or of one of its views.
+
+    Args:
+        adapter: Encodes messages.
+        journals: Journals, which all views share.
+    """
+
+    def __init__(self, adapter: Adapter[T], journals: Journals) -> None:
+        self.journals = journals
+        """Journals of the Publisher and its views."""
+        self.open: dict[Target | Awaitable[Target], Route[T]] = {}
+        """Routes of journals with uncommitted messages. It's never replaced by another object."""
+        self._adapter = adapter
+        self._by_target: dict[Target, Route[T]] = {}
+        journals.tables.add(self)
 
     def find(self, target: Target) -> Route[T]:
         """Return the route of a journal, which may be new.
@@ -169,27 +269,31 @@ class Routes(Generic[T]):
             ValidationError: The journal has uncommitted messages of another framing.
         """
         route = self._by_target.get(target) or self._add(target)
-        if flags == OUTSIDE_TXN and route.pending and not self._allow_mixed:
+        if flags == OUTSIDE_TXN and route.state.pending and not self.journals.allow_mixed:
             raise MixedTransactionError(
                 f"{route.journal} has uncommitted messages, which readers would drop"
             )
         return route
 
     def _add(self, target: Target) -> Route[T]:
-        route = Route(target, self._adapter, self.producer)
-        before = self._by_journal.get(route.journal)
-        if before is not None:
-            # Invariant: a journal has one route, as its readers know of one acknowledgement.
-            if before.framing is route.framing:
-                self._by_target[target] = before
-                return before
+        journals = self.journals
+        before = journals.states.get(target[0])
+        route = Route(target, self._adapter, journals.producer, before)
+        # Invariant: a journal has one state, as its readers know of one acknowledgement.
+        if before is None:
+            journals.states[route.journal] = route.state
+        elif before.framing is not route.framing:
             if before.pending:
                 text = f"{route.journal} has uncommitted messages of content type"
-                raise ValidationError(f"{text} {before.target[1]!r}, and not {target[1]!r}")
-            route.acked_clock = before.acked_clock
-            others = self._by_target.items()
-            self._by_target = {known: other for known, other in others if other is not before}
-        self._by_target[target] = self._by_journal[route.journal] = route
+                other = before.framing.content_type
+                raise ValidationError(f"{text} {other!r}, and not {target[1]!r}")
+            route.state = JournalState(
+                route.journal, route.framing, journals.producer, before.acked_clock
+            )
+            journals.states[route.journal] = route.state
+            for table in journals.tables:
+                table.forget(before)
+        self._by_target[target] = route
         return route
 
     def note_pending(self, route: Route[T], clock: int, cleared: ClearedError | None) -> None:
@@ -200,46 +304,20 @@ class Routes(Generic[T]):
             clock: Clock of the message.
             cleared: Latest error of the journal which was cleared before.
         """
-        route.pending = True
-        route.first_clock = clock
-        route.cleared_error = cleared
-        self.pending.append(route)
+        state = route.state
+        state.pending = True
+        state.first_clock = clock
+        state.cleared_error = cleared
+        state.adapter = self._adapter
+        self.journals.pending.append(state)
         self.open[route.target] = route
 
-    def acknowledge(self, clock: Clock) -> list[AckIntent]:
-        """Return acknowledgements of uncommitted messages, and forget these.
+    def forget(self, state: JournalState) -> None:
+        """Forget the routes of a journal."""
+        known = self._by_target.items()
+        self._by_target = {target: route for target, route in known if route.state is not state}
 
-        Raises:
-            Exception: The adapter raises it. Nothing is forgotten.
-        """
-        intents: list[AckIntent] = []
-        clocks: list[int] = []
-        for route in self.pending:
-            clocks.append(clock.tick())
-            intents.append(AckIntent(route.journal, self.acknowledgement(route, clocks[-1])))
-        for route, acked in zip(self.pending, clocks, strict=True):
-            route.acked_clock = acked
-            route.pending = False
-            route.last = None
-        self.pending = []
-        self.open.clear()
-        return intents
-
-    def acknowledgement(self, route: Route[T], clock: int) -> bytes:
-        """Return the frame of an acknowledgement, of the producer of a route."""
-        uuid = build_uuid(route.producer, clock, ACK_TXN)
-        return route.frame(self._adapter.acknowledgement(uuid))
-
-    def abandon(self) -> list[Abandoned]:
-        """Forget all routes, take a fresh producer, and return the abandoned messages."""
-        abandoned: list[Abandoned] = []
-        for route in self.pending:
-            # Wire: an acknowledgement at or before the last one rolls back what's pending.
-            acked = route.acked_clock
-            abandoned.append(Abandoned(route, route.first_clock - 1 if acked is None else acked))
-        self.pending = []
+    def clear(self) -> None:
+        """Forget all routes."""
         self.open.clear()
         self._by_target = {}
-        self._by_journal = {}
-        self.producer = new_producer_id()
-        return abandoned

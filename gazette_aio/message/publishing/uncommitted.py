@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gazette_aio.protocol.errors import DependencyError
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.publishing.intent_record import AckIntent
-    from gazette_aio.message.publishing.routes import Routes
+    from gazette_aio.message.publishing.routes import Journals
     from gazette_aio.message.uuid import Clock
 
 _logger = logging.getLogger(__name__)
@@ -22,13 +22,13 @@ class Uncommitted:
 
     Args:
         appends: Service which appends them.
-        routes: Routes of the Publisher.
+        journals: Journals of the Publisher.
         clock: Its clock.
     """
 
-    def __init__(self, appends: AsyncJournalClient, routes: Routes[Any], clock: Clock) -> None:
+    def __init__(self, appends: AsyncJournalClient, journals: Journals, clock: Clock) -> None:
         self.appends = appends
-        self._routes = routes
+        self._journals = journals
         self._clock = clock
 
     def acknowledge(self) -> list[AckIntent]:
@@ -37,18 +37,18 @@ class Uncommitted:
         Raises:
             Exception: The adapter raises it. Nothing is forgotten.
         """
-        return self._routes.acknowledge(self._clock)
+        return self._journals.acknowledge(self._clock)
 
     def abandon(self) -> None:
         """Forget the messages, take a fresh producer ID, and roll back what can be at once."""
         # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
-        for route, clock in self._routes.abandon():
+        for state, clock in self._journals.abandon():
             if clock <= 0:
                 continue  # No acknowledgement rolls back: a zero clock is always committed.
             try:
-                self.appends.try_append(route.journal, self._routes.acknowledgement(route, clock))
+                self.appends.try_append(state.journal, state.acknowledgement(clock))
             except Exception as error:  # noqa: BLE001 - readers can do without it.
-                extra = {"journal": route.journal, "producer": route.producer.hex()}
+                extra = {"journal": state.journal, "producer": state.producer.hex()}
                 _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
 
     async def flush(self) -> None:
@@ -59,18 +59,18 @@ class Uncommitted:
         Raises:
             GazetteError: If an append failed, or may have failed whose error was cleared.
         """
-        for route in list(self._routes.pending):
+        for state in list(self._journals.pending):
             # Invariant: appends of one journal complete in order, and fail all later ones, until
             # somebody clears the error.
-            if route.last is not None:
-                await route.last
-            cleared = self.appends.cleared_error(route.journal)
-            if cleared is not route.cleared_error:
-                raise missing(route.journal, cleared)
+            if state.last is not None:
+                await state.last
+            cleared = self.appends.cleared_error(state.journal)
+            if cleared is not state.cleared_error:
+                raise missing(state.journal, cleared)
 
     def __repr__(self) -> str:
-        journals = len(self._routes.pending)
-        return f"<Uncommitted of {self._routes.producer.hex()} in {journals} journals>"
+        journals = len(self._journals.pending)
+        return f"<Uncommitted of {self._journals.producer.hex()} in {journals} journals>"
 
 
 def missing(journal: str, cleared: ClearedError | None) -> DependencyError:

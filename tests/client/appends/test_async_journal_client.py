@@ -111,7 +111,8 @@ async def test_a_publisher_takes_any_such_client(embedded: JournalClient, tmp_pa
     async with publisher.transaction(intents=IntentLog(tmp_path / "intents")):
         await publisher.publish_uncommitted(lambda _: (JOURNAL, NDJSON), {"v": 1})
         batch = [{"v": 2}, {"v": 3}]
-        await publisher.publish_uncommitted_batch((JOURNAL, NDJSON), batch)
+        view = publisher.view(json_adapter())
+        await view.publish_uncommitted_batch((JOURNAL, NDJSON), batch)
 
     reader = counting.read(JOURNAL)
     async with ReadCommittedIter(reader, json_adapter(), skip_acks=True) as messages:
