@@ -66,7 +66,7 @@ def explain(error: BaseException) -> str:
         case pb.BrokerStatusError():
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
             journal = f": {error.journal}" if error.journal else ""
-            line = f"{text}{journal} ({str(error).rpartition(': ')[2]})"
+            line = f"{text}{journal} ({error.status_name})"
         case pb.FramingError() | pb.ReadError() if error.journal:
             line = f"{error.journal}: {error}"
         case OSError() if error.strerror:

@@ -111,6 +111,8 @@ class BrokerStatusError(GazetteError):
 
     status: int = -1
     """Number of the `Status`."""
+    endpoint: str = ""
+    """Endpoint that the client called; empty if it isn't known."""
 
     def __init_subclass__(cls, *, status: int | None = None, retryable: bool = False) -> None:
         super().__init_subclass__()
@@ -138,16 +140,24 @@ class BrokerStatusError(GazetteError):
         super().__init__(detail)
 
     def __str__(self) -> str:
-        return f"{self.detail}: {self._name()}" if self.detail else self._name()
+        text = f"{self.detail}: {self.status_name}" if self.detail else self.status_name
+        where = " at ".join(
+            filter(None, (self.journal and f"journal {self.journal}", self.endpoint))
+        )
+        return f"{text} ({where})" if where else text
 
-    def _name(self) -> str:
+    @property
+    def status_name(self) -> str:
+        """Name of the `Status`."""
         return pb.Status.Name(pb.Status.ValueType(self.status))
 
 
 class UnknownStatusError(BrokerStatusError):
     """A status which this release doesn't know; `status` holds its number."""
 
-    def _name(self) -> str:
+    @property
+    def status_name(self) -> str:
+        """Text with the number of the status."""
         return f"unknown status {self.status}"
 
 
@@ -225,12 +235,15 @@ def status_error(
     header: pb.Header | None = None,
     response: Any = None,
     attempt: int = 0,
+    endpoint: str = "",
 ) -> BrokerStatusError:
     """Return the exception of a `status` other than OK."""
     # Invariant: each known status has a class; a test walks the enum.
     cls = _status_classes.get(status, UnknownStatusError)
     error = cls(detail, journal=journal, header=header, response=response, attempt=attempt)
     error.status = status
+    if endpoint:
+        error.endpoint = endpoint
     return error
 
 

@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.drain import QUIET_SECONDS, Drain
+from gazette_aio.serving.listening import probe
 from gazette_aio.serving.unix_socket import UnixSocket
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class GrpcServer:
                 return server.add_insecure_port(address)
             return server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise pb.ConfigurationError(f"unable to listen on {address}") from error
+            # Wire: gRPC has the reason in the text of its log only.
+            reason = probe(host, port) or "the library doesn't say why"
+            raise pb.ConfigurationError(f"unable to listen on {address}: {reason}") from error
 
     async def bind_socket(self, path: Path, mode: int) -> None:
         """Listen on a Unix socket.

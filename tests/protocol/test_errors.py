@@ -77,7 +77,7 @@ def test_every_status_has_its_class():
         words = pb.Status.Name(status).split("_")
         assert type(error).__name__ == "".join(map(str.capitalize, words)) + "Error"
         assert type(error).status == error.status == status
-        assert str(error) == pb.Status.Name(status)
+        assert str(error) == f"{pb.Status.Name(status)} (journal a/journal)"
         assert str(status_error(status, "text")) == f"text: {pb.Status.Name(status)}"
 
 

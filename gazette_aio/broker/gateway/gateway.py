@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.tls_listener import TlsListener
 from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.listening import listen_failure
 
 if TYPE_CHECKING:
     import ssl
@@ -83,7 +84,7 @@ class HttpGateway:
             listener = await _listen(server, host, port)
         except OSError as error:
             raise pb.ConfigurationError(
-                f"unable to listen on {listen_address(host, port)}"
+                f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
             ) from error
         self._listener = listener if tls is None else _secured(listener, server, tls)
         bound: int = self._listener.sockets[0].getsockname()[1]

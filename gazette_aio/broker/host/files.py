@@ -120,6 +120,8 @@ def make_durable_directory(files: FileOps, path: Path, *, sync: bool) -> None:
 def os_error_text(error: OSError, operation: str = "", path: str | Path = "") -> str:
     """Return the text of an operating system error in the form which clients know."""
     reason = (error.strerror or str(error) or type(error).__name__).lower()
+    if error.errno == errno.ENOSPC:
+        reason = f"the broker's disk is full ({reason})"
     return f"{operation} {path}: {reason}" if operation else reason
 
 

@@ -242,6 +242,7 @@ class Appender(Scope):
                 journal=journal,
                 header=response.header,
                 response=response,
+                endpoint=self._endpoint,
             )
         return response
 

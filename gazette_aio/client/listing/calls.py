@@ -286,12 +286,14 @@ async def get_journal(
     selector = pb.LabelSelector(include=pb.label_set("name", strip_meta(name)))
     listing = await list_all_journals(client, selector, timeout=timeout)
     if not listing.journals:
-        raise pb.JournalNotFoundError(
+        error = pb.JournalNotFoundError(
             f"named journal does not exist ({name})",
             journal=name,
             header=listing.header,
             response=listing,
         )
+        error.endpoint = client.context.dispatcher.endpoint
+        raise error
     return listing.journals[0]
 
 
@@ -360,11 +362,15 @@ async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyR
 
 
 def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change) -> None:
-    within(f"Changes[{index}]", pb.validate, change)
-    # Existing journals with such names may still be deleted.
-    if change.HasField("upsert"):
-        name = change.upsert.name
-        within(f"Changes[{index}].Upsert.Name", client.context.rpc.check_journal, name)
+    try:
+        within(f"Changes[{index}]", pb.validate, change)
+        # Existing journals with such names may still be deleted.
+        if change.HasField("upsert"):
+            name = change.upsert.name
+            within(f"Changes[{index}].Upsert.Name", client.context.rpc.check_journal, name)
+    except pb.ValidationError as error:
+        name = change.upsert.name if change.HasField("upsert") else change.delete
+        raise pb.ValidationError(f"{error.text} (of journal {name!r})", error.context) from None
 
 
 async def retried(
@@ -412,5 +418,9 @@ def check_status(
     pb.validate(response, strict=client.context.strict)
     if response.status != pb.Status.OK:
         raise status_error(
-            response.status, journal=journal, header=response.header, response=response
+            response.status,
+            journal=journal,
+            header=response.header,
+            response=response,
+            endpoint=client.context.dispatcher.endpoint,
         )

@@ -266,6 +266,8 @@ class Reader(JournalReader):
             self.abandon()
             raise
         finally:
+            if self._state.failure is not None and self._stream is not None:
+                self._state.failure.endpoint = self._stream.endpoint
             if (
                 self._error is None
                 and not isinstance(response, ReadContent)

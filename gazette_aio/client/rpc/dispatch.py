@@ -92,9 +92,7 @@ class Dispatcher:
         router: DispatchRouter | None = None,
         zone: str = DEFAULT_ZONE,
     ) -> None:
-        parsed = parse_endpoint(address)
-        if parsed.scheme not in _MEMBER_SCHEMES:
-            raise pb.ValidationError(f"unsupported scheme of endpoint ({address})")
+        parsed = _parsed_address(address)
         self.endpoint = address
         self.router: DispatchRouter = NoopDispatchRouter() if router is None else router
         """Routes of journals."""
@@ -352,6 +350,19 @@ class Dispatcher:
             f"<Dispatcher of {self.endpoint}, {self.state}, "
             f"{len(self.pool.connections)} connections to members>"
         )
+
+
+def _parsed_address(address: str) -> Endpoint:
+    reason = f"unsupported scheme of endpoint ({address})"
+    try:
+        if (parsed := parse_endpoint(address)).scheme in _MEMBER_SCHEMES:
+            return parsed
+    except pb.ValidationError as error:
+        reason = str(error)
+    written = f"http://{address}" if "://" not in address else "http://localhost:8080"
+    raise pb.ValidationError(
+        f"{reason}; write an address such as {written}, https://… or unix:///path/of/socket"
+    )
 
 
 @functools.lru_cache(maxsize=1024)

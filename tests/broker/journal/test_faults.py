@@ -18,7 +18,7 @@ from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles, LosingFiles
 
 TEXTS = {
-    errno.ENOSPC: "no space left on device",
+    errno.ENOSPC: "the broker's disk is full (no space left on device)",
     errno.EIO: "input/output error",
     errno.EROFS: "read-only file system",
 }
@@ -101,7 +101,7 @@ async def test_a_journal_which_cannot_be_begun_can_be_begun_later(
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec())
             files.fail(operation, "/journals/")
-            assert await _refused(caller) == "append stream: no space left on device"
+            assert await _refused(caller) == f"append stream: {TEXTS[errno.ENOSPC]}"
             assert await caller.read() == b""
     async with EmbeddedBroker(tmp_path, fsync="off") as broker:
         async with calling(broker.endpoint) as caller:
@@ -119,7 +119,7 @@ async def test_a_failed_roll_leaves_the_fragment(tmp_path: Path, operation: str)
             await caller.commit(b"first")
             part = "/journals/" if operation == "sync_directory" else f"{5:016x}"
             files.fail(operation, part)
-            assert await _refused(caller) == "append stream: no space left on device"
+            assert await _refused(caller) == f"append stream: {TEXTS[errno.ENOSPC]}"
             files.heal()
             assert await caller.commit(b"second") == 5
             assert await caller.read() == b"firstsecond"

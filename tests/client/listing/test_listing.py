@@ -371,7 +371,7 @@ async def test_failing_batches(broker: StubBroker, client: JournalClient) -> Non
 
     applied.fail_at = len(applied.batches)
     applied.failure = pb.ApplyResponse(status=pb.Status.ETCD_TRANSACTION_FAILED, header=header())
-    with pytest.raises(pb.EtcdTransactionFailedError, match=r"^ETCD_TRANSACTION_FAILED$"):
+    with pytest.raises(pb.EtcdTransactionFailedError, match=r"^ETCD_TRANSACTION_FAILED \(http"):
         await apply_journals(client, CHANGES)
 
     applied.failure = pb.ApplyResponse(header=header())

@@ -81,7 +81,8 @@ async def test_refusals(
     async with Reader(client, request()) as reader:
         with pytest.raises(error) as raised:
             await reader.read()
-        assert str(raised.value) == pb.Status.Name(status)
+        where = f"journal {JOURNAL} at {broker.endpoint}"
+        assert str(raised.value) == f"{pb.Status.Name(status)} ({where})"
         assert raised.value.header == header()
         assert raised.value.journal == JOURNAL
         # It stays in error.

@@ -1,0 +1,85 @@
+"""Texts of errors, which name what they're about."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import JournalClient, connect, get_journal
+from gazette_aio.testing.stub_broker import StubBroker
+from tests.client.support import JOURNAL, header, refusal, spec
+
+
+async def test_a_missing_journal_is_named(tmp_path: Path) -> None:
+    async with EmbeddedBroker(fsync="off") as broker, connect(broker.endpoint) as client:
+        expected = f"JOURNAL_NOT_FOUND (journal no/such at {broker.endpoint})"
+        for call in (
+            client.append("no/such", b"data"),
+            client.list_fragments("no/such"),
+            client.read("no/such").read(),
+        ):
+            with pytest.raises(pb.JournalNotFoundError) as raised:
+                await call
+            assert str(raised.value) == expected
+            assert raised.value.endpoint == broker.endpoint
+            assert str(pickle.loads(pickle.dumps(raised.value))) == expected
+        with pytest.raises(pb.JournalNotFoundError) as raised:
+            await get_journal(client, "no/such")
+        assert str(raised.value).endswith(expected)
+
+
+async def test_an_invalid_name_is_quoted(client: JournalClient) -> None:
+    with pytest.raises(pb.ValidationError) as raised:
+        await client.apply([pb.ApplyRequest.Change(upsert=spec("abc"))])
+    text = "Changes[0].Upsert.Name: invalid length (3; expected 4 <= length <= 512)"
+    assert str(raised.value) == f"{text} (of journal 'abc')"
+    with pytest.raises(pb.ValidationError, match=r"Changes\[0\]\.Upsert\.Name: .*'\.\./other'"):
+        await client.apply([pb.ApplyRequest.Change(upsert=spec("../other"))])
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("localhost:8080", "http://localhost:8080"),
+        ("broker", "http://broker"),
+        ("10.0.0.1:8080", "http://10.0.0.1:8080"),
+        ("ftp://broker:21", "http://localhost:8080"),
+    ],
+)
+def test_an_address_without_a_scheme(address: str, written: str) -> None:
+    with pytest.raises(pb.ValidationError, match=f"write an address such as {written}, https"):
+        connect(address)
+
+
+async def test_a_used_port_is_told_as_such(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(pb.ConfigurationError) as raised:
+            await EmbeddedBroker(tmp_path, fsync="off", port=port).start()
+    text = str(raised.value)
+    assert text.startswith(f"unable to listen on 127.0.0.1:{port}: address already in use")
+    assert "choose another port" in text
+
+
+async def test_refusals_of_appends_and_reads_name_the_endpoint(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    broker.append_responses.put_nowait(
+        pb.AppendResponse(status=pb.Status.NOT_ALLOWED, header=header(), registers=pb.LabelSet())
+    )
+    with pytest.raises(pb.NotAllowedError) as raised:
+        await client.append(JOURNAL, b"data")
+    assert str(raised.value) == f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint})"
+    while broker.append_requests.qsize():
+        broker.append_requests.get_nowait()
+    broker.read_responses.put_nowait(refusal(pb.Status.NOT_ALLOWED))
+    broker.finish()
+    with pytest.raises(pb.NotAllowedError) as raised:
+        await client.read(JOURNAL).read()
+    assert str(raised.value) == f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint})"
+    await broker.read_requests.get()
