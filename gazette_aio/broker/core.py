@@ -154,7 +154,9 @@ class BrokerCore:
                 metrics=metrics,
             )
             log = MetaLog(files, data.meta, sync=syncs)
-            space = await io.run(log.load)
+            # Without syncs, a crash may lose the creation of a journal, and keep its files.
+            known = await io.run(data.newest_journal) if syncs else 0
+            space = await io.run(log.load, known)
             core = cls(runtime, data, identity, space, log, verifier=verifier, control=control)
             control.attach(runtime.scheduler, runtime.stores)
         except BaseException as error:

@@ -247,16 +247,31 @@ async def test_a_log_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     assert log.with_suffix(".spool").read_bytes() == b"content"
 
 
-async def test_journals_which_the_key_space_never_knew_are_kept(tmp_path: Path) -> None:
-    async with running(tmp_path / "data", FileOps()) as core:
+async def test_without_syncs_journals_which_the_key_space_never_knew_are_kept(
+    tmp_path: Path,
+) -> None:
+    """A crash may lose what created a journal, and keep its files."""
+    async with running(tmp_path / "data", FileOps(), "off") as core:
         await apply(core, journal_spec())
         await send(core, b"content", journal=NAME)
     shutil.rmtree(tmp_path / "data" / "meta")
-    async with running(tmp_path / "data", FileOps()) as core:
+    async with running(tmp_path / "data", FileOps(), "off") as core:
         await apply(core, journal_spec())
         assert (await send(core, b"new", journal=NAME)).commit.begin == 0
     (aside,) = (tmp_path / "data" / "journals").glob("*.orphan")
     assert (aside / f"{0:016x}.spool").read_bytes() == b"content"
+
+
+async def test_with_syncs_a_journal_which_the_key_space_never_knew_is_a_sign_of_damage(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", FileOps()) as core:
+        await apply(core, journal_spec())
+        await send(core, b"content", journal=NAME)
+    shutil.rmtree(tmp_path / "data" / "meta")
+    with pytest.raises(pb.StoreError, match="revision 2 was acknowledged"):
+        async with running(tmp_path / "data", FileOps()):
+            pass
 
 
 async def test_unsynced_content_of_closed_files_is_synced(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -94,8 +95,10 @@ class LocalFragment:
 
         Raises:
             OSError: If the content can't be read, or is short.
+            StoreError: If the content was damaged since it was acknowledged.
             FragmentError: If the codec isn't supported.
         """
+        digest = hashlib.sha1(usedforsecurity=False)
         compressor = pb.compressor(self.fragment.compression_codec)
         length = self.fragment.end - self.fragment.begin
         offset = 0
@@ -104,7 +107,10 @@ class LocalFragment:
             if not piece:
                 raise OSError(f"content of {self.content.path} ends at {offset} of {length} bytes")
             offset += len(piece)
+            digest.update(piece)
             if compressed := compressor.compress(piece):
                 yield compressed
+        if pb.sum_from_digest(digest.digest()) != self.fragment.sum:
+            raise pb.StoreError(f"content of {self.content.path.name} is damaged")
         if tail := compressor.finish():
             yield tail

@@ -17,6 +17,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
 from gazette_aio.broker.fragments.local_fragment import ContentFile, LocalFragment
 from gazette_aio.broker.fragments.rolling import SpoolExtent
+from gazette_aio.broker.host.marks import Mark as Acknowledged
 from gazette_aio.broker.host.records import encode_record
 
 if TYPE_CHECKING:
@@ -28,11 +29,28 @@ if TYPE_CHECKING:
 _EMPTY_SHA1 = hashlib.sha1(usedforsecurity=False)
 """SHA-1 names content. It doesn't protect against forgery."""
 _SLICE_BYTES = 1 << 20
+MARK_NAME = "acknowledged"
+"""File of a journal's mark."""
 
 
 def spool_paths(directory: Path, begin: int) -> tuple[Path, Path]:
     """Return the paths of the content file and the commit log of a fragment."""
     return directory / f"{begin:016x}.spool", directory / f"{begin:016x}.log"
+
+
+def remove_fragment(files: FileOps, directory: Path, begin: int, *, sync: bool) -> None:
+    """Remove the files of a fragment, which is persisted.
+
+    Invariant: the log goes last, so that content without a log is always a sign of damage.
+
+    Raises:
+        OSError: If a file can't be removed.
+    """
+    content_path, log_path = spool_paths(directory, begin)
+    files.unlink(content_path)
+    if sync:
+        files.sync_directory(directory)
+    files.unlink(log_path)
 
 
 class Spool:
@@ -97,6 +115,11 @@ class Spool:
     def extent(self) -> SpoolExtent:
         """Extent of the fragment, as far as it's committed."""
         return SpoolExtent(self.begin, self.end, self.first_append_seconds)
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """The journal's mark once the fragment is durable as far as it's committed."""
+        return Acknowledged(self.begin, self.end, self._log_length)
 
     @property
     def is_open(self) -> bool:

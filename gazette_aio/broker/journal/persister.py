@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
 from gazette_aio.broker.fragments.index import IndexEntry
 from gazette_aio.broker.fragments.local_fragment import ContentFile
+from gazette_aio.broker.fragments.spool import remove_fragment
 from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.protocol.journal import validate_path_component
@@ -152,7 +153,7 @@ class Persister:
         fragment.mod_time = mod_time
         self._complete.remove(local)
         self._index.add_persisted(IndexEntry(fragment))
-        await self._runtime.io.run(_remove, files, local)
+        await self._runtime.io.run(_remove, files, local, sync=self._runtime.syncs)
 
 
 def _check_postfix(postfix: str) -> None:
@@ -207,10 +208,9 @@ def _write(
     return mod_time, written
 
 
-def _remove(files: FileOps, local: LocalFragment) -> None:
+def _remove(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     try:
-        files.unlink(local.log_path)
-        local.content.remove()
+        remove_fragment(files, local.log_path.parent, local.fragment.begin, sync=sync)
     except OSError as error:
         # The next start removes it, as it's marked.
         _logger.warning("unable to remove a persisted fragment", exc_info=error)

@@ -87,6 +87,14 @@ class Replica:
             self.index.add_local(IndexEntry(fragment.fragment, fragment.content))
         if recovered.spool is not None:
             self.head.adopt(recovered.spool)
+        if (damage := recovered.damage) is not None:
+            _logger.error(
+                "journal %s is damaged and takes no appends: %s, in %s",
+                self.name,
+                damage,
+                directory,
+            )
+            self.head.refuse(f"journal {self.name} is damaged: {damage}")
 
     def follow(self, item: JournalItem) -> bool:
         """Follow a change of the spec; return whether the journal has other stores now."""

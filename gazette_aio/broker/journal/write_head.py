@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.fragments.index import IndexEntry
-from gazette_aio.broker.fragments.spool import Spool
+from gazette_aio.broker.fragments.spool import MARK_NAME, Spool
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.marks import MarkFile
 from gazette_aio.broker.host.workers import resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gazette_aio.broker.fragments.index import FragmentIndex
+    from gazette_aio.broker.host.marks import Mark
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.journal.persister import Persister
     from gazette_aio.broker.runtime import Runtime
@@ -28,6 +30,10 @@ _logger = logging.getLogger(__name__)
 
 class ReplicaFailedError(Exception):
     """Files of the journal failed in a way which leaves their state unknown."""
+
+
+class JournalDamagedError(ReplicaFailedError):
+    """Acknowledged content of the journal is damaged: it takes no appends, so that none is lost."""
 
 
 class WriteHead:
@@ -44,6 +50,8 @@ class WriteHead:
         self._persister = persister
         self._lock = asyncio.Lock()
         self._failure = ""
+        self._is_damaged = False
+        self._mark = MarkFile(runtime.files, life.directory / MARK_NAME)
         self._roll_pending = False
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
@@ -85,10 +93,21 @@ class WriteHead:
         self._spool = spool
         self._publish(self._spool_entry())
 
+    def refuse(self, damage: str) -> None:
+        """Refuse appends, and reads of what comes next: acknowledged content is damaged."""
+        self._failure = damage
+        self._is_damaged = True
+
     def check(self) -> None:
         """Raise ReplicaFailedError if the journal has failed."""
+        self.check_damage()
         if self._failure:
             raise ReplicaFailedError(self._failure)
+
+    def check_damage(self) -> None:
+        """Raise JournalDamagedError if acknowledged content is damaged."""
+        if self._is_damaged:
+            raise JournalDamagedError(self._failure)
 
     # For who holds the journal
 
@@ -144,7 +163,7 @@ class WriteHead:
                 if old.exists:
                     old.open()
                     await self._runtime.io.run(old.sync)
-                await self._runtime.io.run(new.sync)
+                await self._runtime.io.run(self._make_durable, new, new.acknowledged)
         except BaseException:
             _discard(new)
             raise
@@ -232,11 +251,12 @@ class WriteHead:
             was_open = spool.is_open
             spool.open()
             try:
-                descriptors = spool.duplicate()
+                descriptors, acknowledged = spool.duplicate(), spool.acknowledged
             finally:
                 if not was_open:
                     spool.close()
             await self._runtime.io.run(spool.sync_duplicates, descriptors)
+            await self._runtime.io.run(self._note, acknowledged)
         except FileNotFoundError as error:
             if not self._life.closed:  # Else it was deleted.
                 self._fail(error)
@@ -283,10 +303,23 @@ class WriteHead:
             return
         entry = self._spool_entry()
         try:
-            await self._runtime.io.run(spool.sync)
+            await self._runtime.io.run(self._make_durable, spool, spool.acknowledged)
         except OSError as error:
             raise self._fail(error) from error
         self._publish(entry)
+
+    def _make_durable(self, spool: Spool, acknowledged: Mark) -> None:
+        spool.sync()
+        self._note(acknowledged)
+
+    def _note(self, acknowledged: Mark) -> None:
+        """Note what is durable. Without the note, recovery knows less of what was acknowledged."""
+        try:
+            self._mark.write(acknowledged)
+        except OSError as error:
+            _logger.warning(
+                "unable to mark what is durable", extra={"journal": self._life.name}, exc_info=error
+            )
 
     def _fail(self, error: OSError) -> ReplicaFailedError:
         # The state of the files is unknown now, and a later sync could succeed without having

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -95,6 +96,12 @@ class DataDirectory:
         digest = hashlib.sha1(item.name.encode(), usedforsecurity=False).hexdigest()
         return self.journals / f"{item.create_revision}-{digest[:16]}"
 
+    def newest_journal(self) -> int:
+        """Return the newest revision at which a journal with files was created, 0 for none."""
+        names = [path.name for path in self.journals.iterdir() if not path.suffix]
+        revisions = [name.partition("-")[0] for name in names]
+        return max((int(each) for each in revisions if each.isdecimal()), default=0)
+
     def _next_identity(self) -> ClusterIdentity:
         path = self.path / "CLUSTER"
         known: dict[str, Any] = {}
@@ -103,6 +110,9 @@ class DataDirectory:
             if not isinstance(loaded, dict):
                 raise TypeError("not an object")
             known = cast("dict[str, Any]", loaded)
+            checksum = known.pop("checksum", None)  # Files of earlier versions have none.
+            if checksum is not None and checksum != _checksum(known):
+                raise ValueError("the checksum differs: the file is damaged")
             if known.get("format") != _FORMAT:
                 raise ValueError(f"unknown format {known.get('format')}")
             identity = ClusterIdentity(
@@ -120,12 +130,18 @@ class DataDirectory:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise pb.ConfigurationError(f"{path}: {error}") from error
-        content = {
+        content: dict[str, Any] = {
             "format": _FORMAT,
             "cluster_id": identity.cluster_id,
             "member_id": identity.member_id,
             "raft_term": identity.raft_term,
             "suffix": identity.suffix,
         }
+        content["checksum"] = _checksum(content)
         write_durably(self._files, path, json.dumps(content).encode(), sync=self._sync)
         return identity
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    """Return the CRC-32 of an object's canonical form."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

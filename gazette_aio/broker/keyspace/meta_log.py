@@ -17,6 +17,7 @@ from gazette_aio.broker.host.files import (
     opened,
     write_durably,
 )
+from gazette_aio.broker.host.marks import Mark, MarkFile
 from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 
@@ -29,6 +30,7 @@ SNAPSHOT_BYTES = 1 << 20
 """Length of the log from which a snapshot is due."""
 
 TAG = b"jm"
+_MARK_NAME = "acknowledged"
 _HEAD = struct.Struct("<2sqI")
 _PUT = struct.Struct("<BIq")
 _DELETE_KIND, _PUT_KIND = 0, 1
@@ -128,6 +130,7 @@ class MetaLog:
         self._number = 0
         self._length = 0
         self._snapshot_at = 0
+        self._mark = MarkFile(files, directory / _MARK_NAME)
 
     def __repr__(self) -> str:
         return f"<MetaLog number={self._number} bytes={self._length}>"
@@ -137,11 +140,14 @@ class MetaLog:
         """Whether the log has grown long."""
         return self._length > max(SNAPSHOT_BYTES, self._snapshot_at)
 
-    def load(self) -> KeySpace:
+    def load(self, known_revision: int = 0) -> KeySpace:
         """Read the key space, and open the log for further transactions.
 
+        Args:
+            known_revision: A revision that other files show to have been acknowledged.
+
         Raises:
-            StoreError: If a file is damaged other than at its end, naming file and offset.
+            StoreError: If acknowledged transactions are damaged or missing, naming file and offset.
             OSError: If it can't be read, or made durable.
         """
         make_durable_directory(self._files, self._directory, sync=self._sync)
@@ -153,8 +159,18 @@ class MetaLog:
                 break
         # A snapshot which failed leaves a log without content behind the one which is in use.
         written = [path for path in logs if path.stat().st_size]
+        torn_at: int | None = None
         for path in written:
-            self._replay(path, space, is_last=path == written[-1])
+            torn_at = self._replay(path, space, is_last=path == written[-1])
+        known = max(known_revision, mark.end if (mark := self._mark.read()) is not None else 0)
+        if space.revision < known:
+            where = f"{written[-1]} at {torn_at}" if torn_at is not None else f"{self._directory}"
+            raise pb.StoreError(
+                f"{where}: transactions are damaged, or missing: the key space is as of revision "
+                f"{space.revision}, and revision {known} was acknowledged"
+            )
+        if torn_at is not None:
+            self._cut(written[-1], torn_at)
         self._number = int(logs[-1].stem) if logs else 1
         self._descriptor = self._files.open(self._log_path(), os.O_RDWR | os.O_CREAT)
         try:
@@ -181,6 +197,8 @@ class MetaLog:
         if self._sync:
             self._files.datasync(self._descriptor)
         self._length += len(record)
+        if self._sync:
+            self._mark.write(Mark(self._number, transaction.revision, self._length))
 
     def snapshot(self, payload: bytes, revision: int) -> None:
         """Write a snapshot, begin a new log, and remove the replaced files. Blocks.
@@ -233,7 +251,8 @@ class MetaLog:
                 _logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
         raise pb.StoreError(f"{path}: damaged snapshot")
 
-    def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> None:
+    def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> int | None:
+        """Replay a log, and return where it's torn, if it is."""
         data = self._files.read_file(path)
         records, end = scan_records(data)
         for record in records:
@@ -244,10 +263,13 @@ class MetaLog:
             if transaction.revision > space.revision:
                 space.commit(transaction)
         if end == len(data):
-            return
+            return None
         # Only the end of the newest log can be torn by a crash: of other damage nothing is guessed.
         if not is_last or find_tagged_record(data, end, TAG) is not None:
             raise pb.StoreError(f"{path}: bad record at offset {end}")
-        _logger.info("cut a torn transaction", extra={"path": str(path), "offset": end})
+        return end
+
+    def _cut(self, path: Path, length: int) -> None:
+        _logger.info("cut a torn transaction", extra={"path": str(path), "offset": length})
         with opened(self._files, path, os.O_RDWR) as descriptor:
-            self._files.truncate(descriptor, end)
+            self._files.truncate(descriptor, length)

@@ -11,7 +11,7 @@ from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
 from gazette_aio.broker.journal.registers import update_registers
-from gazette_aio.broker.journal.write_head import ReplicaFailedError
+from gazette_aio.broker.journal.write_head import JournalDamagedError, ReplicaFailedError
 from gazette_aio.broker.service.append_machine import AppendMachine, AppendStreamError
 from gazette_aio.broker.service.append_rules import (
     ChangeSuspension,
@@ -65,6 +65,8 @@ async def serve_append(
         return await append.run()
     except AppendStreamError as error:
         raise RpcError(str(error)) from None
+    except JournalDamagedError as error:
+        raise RpcError(str(error), "DATA_LOSS") from None
     except ReplicaFailedError as error:
         raise RpcError(f"append stream: {error}") from None
     except OSError as error:

@@ -11,6 +11,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.broker.fragments.cover_index import Hit, query
 from gazette_aio.broker.fragments.stored_content import StoredContent
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.journal.write_head import JournalDamagedError
 from gazette_aio.broker.service.common import signed_urls, validated
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.fragments.index import FragmentIndex, IndexEntry
+    from gazette_aio.broker.fragments.index import IndexEntry
     from gazette_aio.broker.host.clock import Deadline
     from gazette_aio.broker.journal.replica import Replica
 
@@ -71,7 +72,7 @@ async def serve_read(
     header: pb.Header | None = resolved.header
     offset = replica.index.cover.end if request.offset == -1 else request.offset
     while True:
-        hit, offset = await _find(core, replica.index, request, offset, until)
+        hit, offset = await _find(core, replica, request, offset, until)
         if hit is None and request.block:
             return  # The replica, or the client's token, has ended.
         response = await _metadata(core, replica, hit, offset, header)
@@ -114,11 +115,12 @@ def _in_use(entry: IndexEntry) -> Generator[None]:
 
 async def _find(
     core: BrokerCore,
-    index: FragmentIndex,
+    replica: Replica,
     request: pb.ReadRequest,
     offset: int,
     until: Deadline | None,
 ) -> tuple[Hit[IndexEntry] | None, int]:
+    index = replica.index
     while True:
         # Race: take the event first, or a change between the look and the wait is lost.
         change = index.next_change() if request.block else None
@@ -128,6 +130,11 @@ async def _find(
             begin_mod_time=request.begin_mod_time,
             now_seconds=core.runtime.options.clock(),
         )
+        if hit is None:
+            try:
+                replica.head.check_damage()
+            except JournalDamagedError as error:
+                raise RpcError(str(error), "DATA_LOSS") from None
         if hit is not None or change is None or index.ended:
             return hit, effective
         offset = effective

@@ -1,0 +1,98 @@
+"""Marks: small files that say how much of other files is acknowledged.
+
+A mark is written after what it tells of is durable, and isn't synced itself: it may be older than
+the truth, and never claims too much. Recovery knows by it what may be torn, which is cut off, from
+what was acknowledged, whose damage is reported.
+
+The file has two slots, which are written in turn, so that a torn write leaves the mark before it.
+A slot is `u64 number | i64 first | i64 end | i64 length | u32 CRC-32 of these`, little-endian.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from gazette_aio.broker.host.files import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gazette_aio.broker.host.files import FileOps
+
+_BODY = struct.Struct("<Qqqq")
+_CHECKSUM = struct.Struct("<I")
+_SLOT_BYTES = 64
+
+
+class Mark(NamedTuple):
+    """How far a log and what it describes are acknowledged."""
+
+    first: int
+    """What the log is named by: the first offset of a fragment, or the number of a log."""
+    end: int
+    """End of acknowledged content, or an acknowledged revision."""
+    length: int
+    """Bytes of the log that are acknowledged."""
+
+
+class MarkFile:
+    """The file of a mark. All methods block."""
+
+    def __init__(self, files: FileOps, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._number: int | None = None
+        self._mark: Mark | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<MarkFile {self._path.name} {self._mark}>"
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        return self._path
+
+    def read(self) -> Mark | None:
+        """Return the newest sound mark, or None if there's none.
+
+        Raises:
+            OSError: If the file is there, and can't be read.
+        """
+        self._number, self._mark = 0, None
+        try:
+            data = self._files.read_file(self._path)
+        except FileNotFoundError:
+            return None
+        for offset in (0, _SLOT_BYTES):
+            body = data[offset : offset + _BODY.size]
+            checksum = data[offset + _BODY.size : offset + _BODY.size + _CHECKSUM.size]
+            if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum) != (zlib.crc32(body),):
+                continue
+            number, *fields = _BODY.unpack(body)
+            if number > self._number:
+                self._number, self._mark = number, Mark(*fields)
+        return self._mark
+
+    def write(self, mark: Mark) -> None:
+        """Write a mark, unless a later one is there.
+
+        Raises:
+            OSError: If it can't be written. The mark before it remains.
+        """
+        with self._lock:
+            if self._number is None:
+                self.read()
+            assert self._number is not None
+            if self._mark is not None and mark <= self._mark:
+                return
+            number = self._number + 1
+            body = _BODY.pack(number, *mark)
+            slot = body + _CHECKSUM.pack(zlib.crc32(body))
+            with opened(self._files, self._path, os.O_RDWR | os.O_CREAT) as descriptor:
+                self._files.pwrite(descriptor, slot, number % 2 * _SLOT_BYTES)
+            self._number, self._mark = number, mark

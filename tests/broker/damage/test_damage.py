@@ -1,0 +1,172 @@
+"""Damaged files: acknowledged content is never gone or wrong without a word."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.core import BrokerCore
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.service.apply import serve_apply
+from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.serving.rpc_error import RpcError
+from tests import extent
+from tests.broker.caller import journal_spec
+from tests.broker.damage.cases import damage, files_below
+from tests.broker.journal.test_crash_points import CLAIMS, running, send
+
+PARTS = 10
+NAMES = ("test/one", "test/two", "test/rolled")
+
+
+@dataclass
+class Acknowledged:
+    """What a broker has acknowledged, of all journals."""
+
+    directory: Path
+    content: dict[str, dict[int, bytes]]
+    """Bytes at offsets, by journal."""
+    heads: dict[str, int]
+
+    def holds(self, journal: str, begin: int, data: bytes) -> bool:
+        """Return whether `data` at `begin` was acknowledged just so."""
+        known = self.content[journal]
+        return all(
+            known.get(begin + index) == data[index : index + 1] for index in range(len(data))
+        )
+
+
+async def write(core: BrokerCore) -> tuple[dict[str, dict[int, bytes]], dict[str, int]]:
+    """Append to journals, roll, and set registers."""
+    content: dict[str, dict[int, bytes]] = {name: {} for name in NAMES}
+    heads = dict.fromkeys(NAMES, 0)
+    for name in NAMES:
+        await apply(core, journal_spec(name))
+    rng = random.Random(7)
+    for number in range(12):
+        for name in NAMES:
+            data = rng.randbytes(rng.choice((10, 300, 5000)))
+            registers = pb.label_set("number", str(number)) if number % 3 == 0 else None
+            response = await send(core, data, journal=name, union_registers=registers)
+            assert response.status == pb.Status.OK
+            begin = response.commit.end - len(data)
+            content[name].update({begin + i: data[i : i + 1] for i in range(len(data))})
+            heads[name] = response.commit.end
+        if number in (3, 7):
+            replica = await core.replica(core.space.get("test/rolled"))
+            async with replica.head.exclusive():
+                await replica.head.roll(replica.head.offset)
+    return content, heads
+
+
+async def apply(core: BrokerCore, spec: pb.JournalSpec) -> None:
+    request = pb.ApplyRequest()
+    request.changes.add(upsert=spec)
+    assert (await serve_apply(core, CLAIMS, request)).status == pb.Status.OK
+
+
+@pytest.fixture(scope="module")
+def acknowledged(tmp_path_factory: pytest.TempPathFactory) -> Acknowledged:
+    import asyncio
+
+    directory = tmp_path_factory.mktemp("sound") / "data"
+
+    async def run() -> Acknowledged:
+        async with running(directory, FileOps()) as core:
+            content, heads = await write(core)
+            # As a killed process leaves it.
+            shutil.copytree(directory, directory.with_name("killed"))
+        return Acknowledged(directory.with_name("killed"), content, heads)
+
+    return asyncio.run(run())
+
+
+async def readable(core: BrokerCore, journal: str, offset: int) -> tuple[list[ContentChunk], bool]:
+    """Read from an offset to the head; return the content, and whether the end was an error."""
+    chunks: list[ContentChunk] = []
+
+    async def take(response: pb.ReadResponse | ContentChunk) -> None:
+        nonlocal offset
+        if isinstance(response, ContentChunk):
+            chunks.append(response)
+            offset = response.offset + len(response.content)
+        elif response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
+            raise EOFError
+
+    try:
+        while True:
+            await serve_read(core, CLAIMS, pb.ReadRequest(journal=journal, offset=offset), take)
+    except EOFError:
+        return chunks, False
+    except RpcError:
+        return chunks, True
+
+
+async def check_journal(core: BrokerCore, journal: str, given: Acknowledged) -> bool:
+    """Check that a journal is whole, or that it says that it isn't; return whether it's whole."""
+    chunks, is_refused = await readable(core, journal, 0)
+    for chunk in chunks:
+        assert given.holds(journal, chunk.offset, chunk.content)
+    total = sum(len(chunk.content) for chunk in chunks)
+    refusal = ""
+    try:
+        response = await send(core, b"more", journal=journal)
+    except RpcError as error:
+        refusal = str(error)
+    if refusal:
+        assert "is damaged" in refusal
+        assert is_refused
+        return False
+    assert response.status == pb.Status.OK
+    assert not is_refused
+    assert total == len(given.content[journal])
+    assert response.commit.end - 4 >= given.heads[journal], "an offset was given twice"
+    assert response.registers == pb.label_set("number", "9")
+    return True
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_nothing_acknowledged_is_gone_or_wrong_without_a_word(
+    part: int, acknowledged: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in extent.seeds(100, 1000)[part::PARTS]:
+        directory = tmp_path / f"data-{seed}"
+        shutil.copytree(acknowledged.directory, directory)
+        done = damage(random.Random(seed), directory)
+        caplog.clear()
+        try:
+            await check(directory, acknowledged, done, caplog)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}: {done}")
+            raise
+        shutil.rmtree(directory)
+
+
+async def check(
+    directory: Path, given: Acknowledged, done: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that a broker refuses to start, refuses what is damaged, or has all."""
+    before = {path: path.read_bytes() for path in files_below(directory / "journals")}
+    refusal = ""
+    try:
+        async with running(directory, FileOps()) as core:
+            whole = [name for name in NAMES if await check_journal(core, name, given)]
+    except (pb.StoreError, pb.ConfigurationError) as error:
+        refusal = str(error)
+    if refusal:
+        assert str(directory) in refusal
+        assert "meta" in done or "CLUSTER" in done or "swap" in done
+        return
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    for name in set(NAMES) - set(whole):
+        assert any(f"journal {name} is damaged" in text for text in told)
+        prefix = f"{NAMES.index(name) + 2}-"  # Journals are named by the revision of their begin.
+        for path, content in before.items():
+            if path.parent.name.startswith(prefix):
+                assert path.read_bytes() == content, "a damaged journal was changed"
