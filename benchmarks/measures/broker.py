@@ -7,6 +7,8 @@ the servers differ.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import statistics
 import tempfile
 import time
@@ -20,7 +22,7 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from benchmarks.bare_server import BARE_READ, CHUNK_BYTES, DISCARD, ECHO, bare_server
 from benchmarks.harness import Subject, measure
-from gazette_aio.client import connect
+from gazette_aio.client import connect, list_all_fragments
 from gazette_aio.protocol.service import APPEND, READ
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
@@ -88,6 +90,60 @@ async def receive(stub: Any, request: bytes, least: int) -> float:
     elapsed = time.perf_counter() - begun
     assert count >= least, count
     return count / elapsed / 1e6
+
+
+@asynccontextmanager
+async def stored_broker(root: str, *, verify: bool) -> AsyncGenerator[grpc.aio.Channel]:
+    """Yield a channel of a broker with a journal, whose files are below the root."""
+    options = ["--fsync=off", f"--file-root={root}", f"--verify-fragments={verify}"]
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        async with (
+            BrokerProcess(Path(directory), options=options) as broker,
+            connect(broker.endpoint) as client,
+            grpc.aio.insecure_channel(broker.endpoint.removeprefix("http://"), OPTIONS) as channel,
+        ):
+            await create_journals(client, journal_spec(journal(0), stores=["file:///"]))
+            await list_all_fragments(client, pb.FragmentsRequest(journal=journal(0)))
+            yield channel
+
+
+@measure(
+    "broker.read.stored",
+    goal=0.5,
+    unit="MB/s",
+    rounds=9,
+    about="one reader of a persisted fragment of 64 MiB, whose SHA-1 sum is checked, against "
+    "a broker that checks none",
+)
+async def reading_stored() -> AsyncGenerator[Subject]:
+    content = CONTENT * (CHUNKS * CHUNK_BYTES // len(CONTENT))
+    fragment = pb.Fragment(
+        journal=journal(0),
+        end=len(content),
+        sum=pb.sha1_sum(content),
+        compression_codec=pb.CompressionCodec.NONE,
+    )
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        path = Path(directory, pb.content_path(fragment))
+        await asyncio.to_thread(path.parent.mkdir, parents=True)
+        await asyncio.to_thread(path.write_bytes, content)
+        versions = itertools.count()
+
+        async def figure(verify: bool) -> float:
+            # Another version of the file is checked anew.
+            await asyncio.to_thread(os.utime, path, ns=(0, next(versions)))
+            return await receive(stubs[verify], request.SerializeToString(), len(content))
+
+        async with (
+            stored_broker(directory, verify=True) as checking,
+            stored_broker(directory, verify=False) as trusting,
+        ):
+            stubs = {
+                True: cast("Any", checking.unary_stream(READ)),
+                False: cast("Any", trusting.unary_stream(READ)),
+            }
+            request = pb.ReadRequest(journal=journal(0), end_offset=len(content))
+            yield Subject(partial(figure, True), partial(figure, False))
 
 
 @measure(

@@ -117,6 +117,12 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     help="Keep fragments of all stores below the file root, regardless of their scheme.",
 )
 @_option(
+    "verify-fragments",
+    type=bool,
+    default=True,
+    help="Check stored fragments against the SHA-1 sum of their name as they're read.",
+)
+@_option(
     "server-cert-file",
     type=_FILE,
     help="Certificate in PEM format; enables TLS for gRPC and the gateway.",

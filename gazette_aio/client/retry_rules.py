@@ -118,7 +118,9 @@ def _is_first(failure: Failure, _: RetryPolicy) -> bool:
 _is_permanent = _is_coded(*PERMANENT_CODES)
 _is_unavailable = _is_coded("UNAVAILABLE")
 _is_ours = _is(pb.AuthorizationError, pb.ConfigurationError)
-_is_damage = _is(pb.FragmentError, pb.UnexpectedEOFError, pb.DidNotReadExpectedEOFError)
+_is_damage = _is(
+    pb.FragmentError, pb.UnexpectedEOFError, pb.DidNotReadExpectedEOFError, pb.DataLossError
+)
 
 
 def _is_masked(failure: Failure, _: RetryPolicy) -> bool:
@@ -259,7 +261,7 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
         Rule("permanent gRPC codes", _is_permanent, Course.RAISE, "The request itself is refused."),
         _LOCAL,
         Rule(
-            "a fragment file that is damaged, or that its store refuses permanently, repeatedly",
+            "content that is damaged, or that its store refuses permanently, repeatedly",
             _all(_either(_is_damage, _is_refused_fetch), _persists),
             Course.RAISE,
             "The file or the store is at fault, rather than the network or a moment.",

@@ -365,7 +365,7 @@ class DidNotReadExpectedEOFError(ReadError):
 
 
 class DataLossError(ReadError):
-    """Requested content no longer exists.
+    """Requested content no longer exists, or is damaged at its broker.
 
     Args:
         text: Reason.

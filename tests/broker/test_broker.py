@@ -225,7 +225,7 @@ async def test_a_damaged_fragment_fails_the_read(broker: EmbeddedBroker, caller:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await caller.read()
-    assert raised.value.code() is grpc.StatusCode.UNKNOWN
+    assert raised.value.code() is grpc.StatusCode.DATA_LOSS
 
 
 async def test_a_pulse_completes_what_is_due(tmp_path: Path) -> None:

@@ -1,73 +1,84 @@
-"""Content of a persisted fragment, decompressed piece by piece."""
+"""Content of a persisted fragment, decompressed and checked piece by piece."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.codecs.content import FragmentContent
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.stores import FragmentStore, StoredFile
+    from gazette_aio.broker.stores import FragmentStore, StoredFile, VerifiedFiles
 
-_INPUT_BYTES = 256 << 10
-_SKIPPED_PIECES = 8
-"""Most pieces, of up to 1 MiB, which are skipped at a time: a reader may give up in between."""
+_BATCH_BYTES = 1 << 20
+_MAX_STEPS = 8
+"""Most steps, of up to 1 MiB each, of one call: a reader may give up in between."""
 
 
 class StoredContent:
-    """Content of [begin, end) of a persisted fragment. All methods block."""
+    """Content of [begin, end) of a persisted fragment. All methods block.
 
-    def __init__(self, store: FragmentStore, fragment: pb.Fragment, begin: int, end: int) -> None:
+    The last content, of up to 1 MiB, is withheld until all of the fragment is proven: its length,
+    the checksums of its compression, and its SHA-1 sum. The rest of the fragment is thus read as
+    well, unless this version of its file was verified before.
+
+    Args:
+        verified: Verified files of the store; None verifies no SHA-1 sums.
+    """
+
+    def __init__(
+        self,
+        store: FragmentStore,
+        fragment: pb.Fragment,
+        begin: int,
+        end: int,
+        *,
+        verified: VerifiedFiles | None,
+    ) -> None:
         self._store = store
         self._fragment = fragment
-        self._skip = begin - fragment.begin
-        self._remaining = end - begin
-        self._decompressor = pb.decompressor(fragment.compression_codec)
+        self._begin = begin
+        self._end = end
+        # What has no sum is only as good as its compression.
+        self._verified = None if pb.sum_is_zero(fragment.sum) else verified
+        self._path = pb.content_path(fragment)
+        self._version = ""
+        self._verifies = False
         self._file: StoredFile | None = None
+        self._content: FragmentContent | None = None
+        self._withheld = b""
+        self._failure: pb.ReadError | None = None
+        self._has_ended = False
 
-    def open(self) -> bool:
-        """Open the file; return whether there's content to `skip` first.
-
-        Raises:
-            StoreError, OSError: If it can't be opened.
-        """
-        self._file = self._store.open(pb.content_path(self._fragment))
-        codec = self._fragment.compression_codec
-        if codec == pb.CompressionCodec.NONE and self._skip:
-            self._file.seek(self._skip)
-            self._skip = 0
-        elif codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
-            self._decompressor = pb.decompressor(codec, content_encoded=self._file.gzipped)
-        return self._skip > 0
-
-    def skip(self) -> bool:
-        """Drop some of the content before `begin`; return whether there's more to drop.
+    def next(self) -> bytes | None:
+        """Return the next content, None after its end, or nothing if there's more to do first.
 
         Raises:
-            FragmentError, OSError: As `read`.
+            ReadError: If the file is damaged, or doesn't have the length of the fragment.
+            ConfigurationError: If the compression isn't supported.
+            StoreError, OSError: If the file can't be read.
         """
-        for _ in range(_SKIPPED_PIECES):
-            if not self._skip:
-                break
-            self._skip -= len(self._piece(self._skip))
-        return self._skip > 0
-
-    def read(self, limit: int) -> bytes:
-        """Return up to `limit` bytes of content, none at its end. Skip first.
-
-        Raises:
-            FragmentError: If the file is damaged or short.
-            OSError: If it can't be read.
-        """
+        if self._failure is not None:
+            raise self._failure
+        if self._has_ended:
+            return None
+        content = self._content or self._open()
         parts: list[bytes] = []
         size = 0
-        limit = min(limit, self._remaining)
-        while size < limit:
-            piece = self._piece(limit - size)
-            parts.append(piece)
-            size += len(piece)
-        self._remaining -= size
-        return b"".join(parts)
+        for _ in range(_MAX_STEPS):
+            try:
+                piece = self._step(content)
+            except pb.ReadError as error:
+                if not size:
+                    raise
+                self._failure = error  # Content before the damage comes first.
+                break
+            if piece:
+                parts.append(piece)
+                size += len(piece)
+            if self._has_ended or size > _BATCH_BYTES // 2:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -75,16 +86,44 @@ class StoredContent:
             file, self._file = self._file, None
             file.close()
 
-    def _piece(self, limit: int) -> bytes:
-        if self._file is None:
+    def _open(self) -> FragmentContent:
+        file = self._file = self._store.open(self._path)
+        fragment, begin = self._fragment, self._fragment.begin
+        codec: int = fragment.compression_codec
+        if codec == pb.CompressionCodec.NONE:
+            begin = self._begin
+            file.seek(begin - fragment.begin)
+        elif codec == pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION and file.gzipped:
+            codec = pb.CompressionCodec.GZIP
+        if self._verified is not None:
+            self._version = file.version
+            self._verifies = not self._verified.has(self._path, self._version)
+            if self._verifies and begin != fragment.begin:
+                begin = fragment.begin
+                file.seek(0)
+        self._content = FragmentContent(fragment, begin, codec, verify=self._verifies)
+        return self._content
+
+    def _step(self, content: FragmentContent) -> bytes:
+        """Read some of the file, and return what may be sent by now."""
+        file = self._file
+        if file is None:
             raise pb.StoreError("closed")  # By one who has given up on a silent store.
-        limit = min(limit, _INPUT_BYTES * 4)
-        if piece := self._decompressor.decompress(max_bytes=limit):
+        at = content.position
+        data = b""
+        if content.needs_input and not (data := file.read(content.input_bytes)):
+            piece = content.end()
+        else:
+            piece = content.step(data)
+        if at < self._begin or content.position > self._end:
+            piece = piece[max(self._begin - at, 0) : max(self._end - at, 0)]
+        if content.has_ended:
+            if self._verified is not None and self._verifies:
+                self._verified.add(self._path, self._version)
+        elif content.position < self._end:
             return piece
-        while data := self._file.read(_INPUT_BYTES):
-            if piece := self._decompressor.decompress(data, max_bytes=limit):
-                return piece
-        self._decompressor.finish()
-        raise pb.FragmentError(
-            "unexpected EOF", journal=self._fragment.journal, offset=self._fragment.end
-        )
+        elif self._verifies:
+            self._withheld += piece
+            return b""
+        self._has_ended = True
+        return self._withheld + piece

@@ -90,7 +90,8 @@ class JournalRoutes:
             with counted, contextlib.suppress(_ReadEndedError):
                 await serve_read(self._core, claims, message, answer.send)
         except RpcError as error:
-            if not answer.begun:
+            # A body that is empty because of damage would look like the end of the journal.
+            if not answer.begun or (error.code == "DATA_LOSS" and not answer.has_content):
                 return _refusal(error)
             answer.relay.fail(error.text)
         return await answer.end()
@@ -134,6 +135,11 @@ class _ReadAnswer:
     def begun(self) -> bool:
         """Whether it's known how the response begins."""
         return self._first is not None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether content was sent."""
+        return self._response is not None
 
     async def send(self, message: pb.ReadResponse | ContentChunk) -> None:
         if isinstance(message, ContentChunk):

@@ -91,6 +91,9 @@ class BrokerOptions:
     """For how long changes of journals are gathered before watches show them."""
     chunk_size: int = 1 << 17
     """Longest content of a read message, in bytes."""
+    verify_fragments: bool = True
+    """Whether stored fragments are checked against the SHA-1 sum of their name as they're read. A
+    read of a part reads the whole fragment then, once."""
     fsync: FsyncMode = "commit"
     """`commit` syncs before an append is acknowledged, `interval` every `sync_interval`."""
     sync_interval: float = 0.05
@@ -190,6 +193,7 @@ class BrokerKeywords(TypedDict, total=False):
     max_recv_size: int
     watch_delay: float
     chunk_size: int
+    verify_fragments: bool
     fsync: FsyncMode
     sync_interval: float
     pulse_interval: float

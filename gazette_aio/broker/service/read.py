@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gazette_aio.broker.fragments.index import IndexEntry
     from gazette_aio.broker.host.clock import Deadline
     from gazette_aio.broker.journal.replica import Replica
+
+_logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 64 << 10
 BATCH_BYTES = 1 << 20
@@ -47,7 +50,8 @@ async def serve_read(
     broker may be stopping.
 
     Raises:
-        RpcError: If the request is invalid, or content can't be read.
+        RpcError: If the request is invalid, or content can't be read; with DATA_LOSS if it's
+            damaged.
 
     Cancellation: safe.
     """
@@ -228,16 +232,35 @@ async def _stored_batches(
     handle = core.runtime.stores.get(entry.fragment.backing_store)
     workers = handle.workers
     try:
-        stored = StoredContent(handle.require(), entry.fragment, offset, end)
+        verified = handle.verified if core.runtime.options.verify_fragments else None
+        stored = StoredContent(handle.require(), entry.fragment, offset, end, verified=verified)
         try:
-            skips = await workers.run(stored.open)
-            while skips:
-                skips = await workers.run(stored.skip)
-            while batch := await workers.run(stored.read, BATCH_BYTES):
-                yield batch
+            while (batch := await workers.run(stored.next)) is not None:
+                if batch:
+                    yield batch
         finally:
             stored.close()
     except OSError as error:
         raise RpcError(os_error_text(error, "read", entry.fragment.journal)) from error
-    except (pb.StoreError, pb.FragmentError) as error:
+    except (pb.StoreError, pb.ConfigurationError) as error:
         raise RpcError(str(error)) from error
+    except pb.ReadError as error:
+        raise _data_loss(entry.fragment, error) from error
+
+
+def _data_loss(fragment: pb.Fragment, error: pb.ReadError) -> RpcError:
+    text = error.text
+    if not isinstance(error, pb.FragmentError):  # Whose text has the place.
+        span = f"[{fragment.begin}, {fragment.end})"
+        text = f"{text} (fragment {span} of {fragment.journal} at {error.offset})"
+    _logger.error(
+        "fragment file is damaged: %s",
+        text,
+        extra={
+            "journal": fragment.journal,
+            "offset": error.offset,
+            "store": fragment.backing_store,
+            "path": pb.content_path(fragment),
+        },
+    )
+    return RpcError(text, "DATA_LOSS")

@@ -10,6 +10,7 @@ from gazette_aio.broker.stores.fragment_store import FragmentStore, Listed, Stor
 from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.object_store import ObjectFragmentStore
 from gazette_aio.broker.stores.registry import StoreRegistry
+from gazette_aio.broker.stores.verified import VerifiedFiles
 
 __all__ = [
     "FileFragmentStore",
@@ -19,4 +20,5 @@ __all__ = [
     "StoreHandle",
     "StoreRegistry",
     "StoredFile",
+    "VerifiedFiles",
 ]

@@ -29,6 +29,12 @@ class LocalFile(io.FileIO):
     gzipped = True
     """Nobody on the way decompresses a local file."""
 
+    @property
+    def version(self) -> str:
+        """Text which differs once the file is written or replaced."""
+        status = os.fstat(self.fileno())
+        return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+
 
 @contextlib.contextmanager
 def directory_below(root: Path, parts: Sequence[str]) -> Generator[int]:

@@ -25,6 +25,11 @@ class StoredFile(Protocol):
         """Whether a file of the codec GZIP_OFFLOAD_DECOMPRESSION is read as it's compressed."""
         ...
 
+    @property
+    def version(self) -> str:
+        """Text which differs once the file is another one; empty if that can't be told."""
+        ...
+
     def seek(self, position: int, /) -> int:
         """Go to a position from the beginning."""
         ...

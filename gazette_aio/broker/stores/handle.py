@@ -10,6 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.stores.health import check_store, probe_delete
+from gazette_aio.broker.stores.verified import VerifiedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,6 +78,8 @@ class StoreHandle:
         self.store = store
         self.workers = workers
         self.is_remote = is_remote
+        self.verified = VerifiedFiles()
+        """Files of the store whose content is known to be right."""
         self._own = (store, problem)
         self._problem = problem
         self._checkers = checkers
@@ -165,6 +168,7 @@ class StoreHandle:
     def replace(self, store: FragmentStore | None) -> None:
         """Let another store stand in for that of the URL; None undoes it."""
         self.store, self._problem = self._own if store is None else (store, "")
+        self.verified = VerifiedFiles()
         self._due = 0.0
         self._failures = 0
         self._replaced.set()

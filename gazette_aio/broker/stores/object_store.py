@@ -17,6 +17,7 @@ from gazette_aio.broker.stores.raw_listing import list_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
 
 _logger = logging.getLogger(__name__)
@@ -155,14 +156,21 @@ class ObjectFragmentStore:
                 return ""
             return obstore.sign(client, "GET", key, dt.timedelta(seconds=seconds))
 
-    def fetch(self, key: str, begin: int, end: int) -> tuple[bytes, int, bool]:
-        """Return bytes of an object, its size, and whether it's marked as gzipped. Blocks."""
+    def version(self, key: str) -> str:
+        """Return the version of an object. Blocks."""
+        import obstore  # noqa: PLC0415
+
+        with self._client() as client:
+            return _version(obstore.head(client, key))
+
+    def fetch(self, key: str, begin: int, end: int) -> tuple[bytes, ObjectMeta, bool]:
+        """Return bytes of an object, its description, and whether it's marked as gzipped."""
         import obstore  # noqa: PLC0415
 
         with self._client() as client:
             result = obstore.get(client, key, options={"range": (begin, end)})
             gzipped = result.attributes.get("Content-Encoding", "") == "gzip"
-            return bytes(result.bytes()), result.meta["size"], gzipped
+            return bytes(result.bytes()), result.meta, gzipped
 
     @contextlib.contextmanager
     def _client(self) -> Generator[Client]:
@@ -196,7 +204,19 @@ class _ObjectFile:
         self._begin = 0
         self._slice = b""
         self._size: int | None = None
+        self._version = ""
         self._gzipped = False
+
+    @property
+    def version(self) -> str:
+        """Text which differs once the object is written anew."""
+        if not self._version:
+            if self._position:
+                # The object may be shorter, which fetching would fail for.
+                self._version = self._store.version(self._key)
+            else:
+                self._fill()
+        return self._version
 
     @property
     def gzipped(self) -> bool:
@@ -233,7 +253,13 @@ class _ObjectFile:
         if self._size is not None and begin >= self._size:
             return
         length = _FIRST_SLICE_BYTES if self._size is None else _SLICE_BYTES
-        self._slice, self._size, self._gzipped = self._store.fetch(self._key, begin, begin + length)
+        self._slice, meta, self._gzipped = self._store.fetch(self._key, begin, begin + length)
+        self._size = meta["size"]
+        self._version = _version(meta)
+
+
+def _version(meta: ObjectMeta) -> str:
+    return f"{meta['e_tag']}-{meta['size']}-{meta['last_modified'].timestamp()}"
 
 
 def _is_skipped(path: str, skip: frozenset[str]) -> bool:

@@ -70,7 +70,7 @@ class FragmentReader(ByteReader):
         Raises:
             TransportError: The store fails, or sends nothing for too long.
             UnexpectedEOFError: The file ends before the fragment does.
-            DidNotReadExpectedEOFError: The file holds more than the fragment, which was returned.
+            DidNotReadExpectedEOFError: The file holds more than the fragment.
             FragmentError: The file is damaged.
             RuntimeError: The reader was closed before the end.
 

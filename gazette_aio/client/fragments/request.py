@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.codecs.content import cut_short
 from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
@@ -128,14 +129,6 @@ def check_answer(
     length = answered.get("content-length", "")
     is_number = length.isascii() and length.isdigit() and len(length) < 20
     return Answer(begin, codec, int(length) if is_number else None)
-
-
-def cut_short(journal: str, offset: int) -> pb.UnexpectedEOFError:
-    """Return the error of content that ends at `offset`, before its fragment does."""
-    error = pb.UnexpectedEOFError("unexpected EOF", journal=journal, offset=offset)
-    # The file may be whole: some connections end in the same way when they fail.
-    error.retryable = True
-    return error
 
 
 def _phrase(status: int, reason: str) -> str:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.fragments.content import FragmentContent
 from gazette_aio.client.fragments.fetcher import HTTPFragmentFetcher
 from gazette_aio.client.fragments.file_transport import (
     FileBody,
@@ -19,6 +18,7 @@ from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.request import check_answer, request_headers
 from gazette_aio.client.fragments.stream import FragmentStream
 from gazette_aio.client.metrics import NoMetrics
+from gazette_aio.protocol.codecs.content import FragmentContent
 from gazette_aio.protocol.fragment import codec_name
 from gazette_aio.protocol.url import parse_url, redacted
 
@@ -47,7 +47,8 @@ async def open_fragment_url(
     """Open a fragment at the URL that a broker provided, and skip to an offset.
 
     Of an uncompressed file only the part from the offset on is fetched, if its store supports
-    ranges.
+    ranges. The last slice of content, of up to 1 MiB, is withheld until the file has ended well, so
+    that the end of a damaged file isn't reached.
 
     Args:
         fragment: The fragment.
@@ -56,8 +57,7 @@ async def open_fragment_url(
         transport: Fetches the file; None for the installed file transport, or an HTTP connection.
         metrics: Counts bytes; None counts nothing.
         verify: Whether to verify the SHA-1 sum of the fragment if it's read to its end. The whole
-            file is fetched then. FragmentError is raised in place of the last slice of up to
-            1 MiB, so that the end is reached only if the sum is right.
+            file is fetched then.
         progress_timeout: Seconds within which the response, and then each further byte, must
             arrive; 60 by default. The time of a body has no other limit, and local files have none.
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.client.fragments.content import SLICE_BYTES
 from gazette_aio.client.fragments.file_transport import FileBody
 from gazette_aio.client.rpc.read_ahead import ReadAhead
+from gazette_aio.protocol.codecs.content import SLICE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AsyncExitStack
 
-    from gazette_aio.client.fragments.content import FragmentContent
     from gazette_aio.client.fragments.fetcher import FragmentBody
+    from gazette_aio.protocol.codecs.content import FragmentContent
 
 
 _RUN_SLICES: Final = 8
@@ -166,14 +166,13 @@ class FragmentStream(ReadAhead):
     async def _next_piece(self, chunks: AsyncIterator[bytes]) -> bytes:
         """Return the next content, or nothing at the end."""
         content = self._content
-        while True:
+        while not content.has_ended:
             data: bytes | memoryview = b""
             if content.needs_input:
                 if not self._raw:
                     chunk = await self._fetch(chunks)
                     if chunk is None:
-                        content.end()
-                        return b""
+                        return content.end()
                     self._raw = chunk
                 data, self._raw = self._raw, b""
                 if len(data) > content.input_bytes:
@@ -182,6 +181,7 @@ class FragmentStream(ReadAhead):
             piece = content.step(data) if content.is_plain else await in_thread(content.step, data)
             if piece:
                 return piece
+        return b""
 
     def _read_file(self, body: FileBody) -> bool:
         """Produce some slices, and return whether there are more. Runs in a worker thread."""
@@ -190,13 +190,13 @@ class FragmentStream(ReadAhead):
             piece = b""
             if self._is_full():
                 break
-            while not piece and not self._closing:
+            while not piece and not self._closing and not content.has_ended:
                 data = b""
                 if content.needs_input and not (data := body.read_blocking(content.input_bytes)):
-                    content.end()
-                    return False
-                piece = content.step(data)
-            if self._closing:
+                    piece = content.end()
+                else:
+                    piece = content.step(data)
+            if self._closing or not piece:
                 return False
             self._produced += len(piece)
             self._loop.call_soon_threadsafe(self._put, piece)

@@ -131,7 +131,8 @@ class Reader(JournalReader):
             TransportError: The RPC or fetching the fragment's file failed.
             ValidationError: A response is invalid.
             FragmentError, UnexpectedEOFError, DidNotReadExpectedEOFError: The fragment's file is
-                damaged.
+                damaged, as this client or the broker found.
+            DataLossError: The broker can't read content that it has no file of.
             ConfigurationError: This client can't open the fragment's file.
 
         Cancellation: safe.
@@ -178,7 +179,7 @@ class Reader(JournalReader):
             response = await self._stream.receive()
         except pb.TransportError as error:
             # The broker's status counts, however the RPC ended afterwards.
-            self._error = state.failure or error
+            self._error = state.failure or state.failed(error)
             raise self._error from None
         if response is None:
             if self._is_over():

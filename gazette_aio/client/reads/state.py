@@ -79,6 +79,15 @@ class ReadState:
             return self._metadata
         return None
 
+    def failed(self, error: pb.TransportError) -> pb.GazetteError:
+        """Return the exception of an RPC which ended with an error."""
+        if error.code != "DATA_LOSS":
+            return error
+        # The broker reads the file of the fragment that it described last.
+        is_stored = bool(self._metadata.fragment.backing_store)
+        loss = pb.FragmentError if is_stored else pb.DataLossError
+        return loss(error.details, journal=self._journal, offset=self.position.offset)
+
     def receive(self, response: ReadMessage) -> None:
         """Take the next response, after all content of the last one was taken.
 

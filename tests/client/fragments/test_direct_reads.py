@@ -273,7 +273,7 @@ async def test_codecs_which_this_client_lacks_are_read_through_the_broker(
     def unsupported(codec: int) -> None:
         raise pb.FragmentError("unsupported codec NONE")
 
-    monkeypatch.setattr(pb, "decompressor", unsupported)
+    monkeypatch.setattr("gazette_aio.protocol.codecs.content.decompressor", unsupported)
     (tmp_path / "f").write_bytes(CONTENT[:20])
     serving.url = "file:///f"
     with install_file_transport(tmp_path):

@@ -60,7 +60,8 @@ async def test_codecs(root: Path, codec: int) -> None:
         assert (got, type(error)) == (TEXT, pb.UnexpectedEOFError)
         fragment.end = 117
         got, error = await read_until_error(await open_fragment_url(fragment, 100, url))
-        assert (got, type(error)) == (TEXT[:17], pb.DidNotReadExpectedEOFError)
+        assert type(error) is pb.DidNotReadExpectedEOFError
+        assert got in (b"", TEXT[:10]), "the last member is withheld"
     assert open_files() == before
 
 

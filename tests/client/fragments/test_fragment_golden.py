@@ -98,5 +98,5 @@ async def test_damaged_files(codecs: Path) -> None:
             assert (error.journal, error.offset) == ("a/journal", 7 + len(data))
             if isinstance(error, pb.FragmentError):
                 assert f"of a/journal at {error.offset}" in str(error)
-            if case["note"] == "trailing garbage":
-                assert len(data) == length
+            # The end is withheld until the file has ended well.
+            assert len(data) < length

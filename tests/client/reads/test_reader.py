@@ -173,6 +173,24 @@ async def test_rpc_error_follows_content(broker: StubBroker, client: JournalClie
     await broker.read_requests.get()
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_data_loss_has_a_place(
+    broker: StubBroker, client: JournalClient, is_stored: bool
+) -> None:
+    response = metadata(100)
+    if is_stored:
+        response.fragment.backing_store = "file:///"
+    broker.read_responses.put_nowait(response)
+    broker.read_responses.put_nowait(content(100, b"partial"))
+    broker.finish(StubError(grpc.StatusCode.DATA_LOSS, "wrong SHA-1 sum"))
+    async with Reader(client, request(100)) as reader:
+        read, error = await chunks_until_error(reader)
+    assert read == b"partial"
+    assert isinstance(error, pb.FragmentError if is_stored else pb.DataLossError)
+    assert (error.text, error.journal, error.offset) == ("wrong SHA-1 sum", JOURNAL, 107)
+    await broker.read_requests.get()
+
+
 async def test_a_response_must_not_go_back(broker: StubBroker, client: JournalClient) -> None:
     broker.read_responses.put_nowait(metadata(100))
     async with Reader(client, request(105)) as reader:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-import gazette_aio.protocol as pb
-from gazette_aio.client.fragments.request import cut_short
+from gazette_aio.protocol._generated.broker_pb2 import CompressionCodec
+from gazette_aio.protocol.codecs.codec import decompressor
+from gazette_aio.protocol.errors import (
+    ConfigurationError,
+    DidNotReadExpectedEOFError,
+    FragmentError,
+    UnexpectedEOFError,
+)
+from gazette_aio.protocol.fragment import sum_from_digest, sum_is_zero
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from gazette_aio.protocol._generated.broker_pb2 import Fragment
 
 SLICE_BYTES: Final = 1 << 20
 """Most content that one step returns."""
@@ -22,35 +31,39 @@ class FragmentContent:
     """Decompresses a fragment, and checks its length and, if asked to, its sum.
 
     Feed raw bytes whenever `needs_input`, and call `end()` after the last ones. A step takes
-    milliseconds.
+    milliseconds. The last content, of up to `SLICE_BYTES`, is withheld until the end of the raw
+    bytes proves the fragment: who has all of its content has the right content.
 
     Args:
         fragment: The fragment.
         begin: Offset of the first byte of content.
         codec: Compression of the raw bytes, which may differ from the codec of the fragment.
-        verify: Whether to verify the SHA-1 sum of the fragment; `begin` must be its begin. The
-            last step is withheld until the sum is verified.
+        verify: Whether to verify the SHA-1 sum of the fragment; `begin` must be its begin.
 
     Raises:
         ConfigurationError: The codec isn't supported.
         FragmentError: The fragment has no sum.
     """
 
-    def __init__(self, fragment: pb.Fragment, begin: int, codec: int, *, verify: bool) -> None:
+    def __init__(self, fragment: Fragment, begin: int, codec: int, *, verify: bool) -> None:
         assert not verify or begin == fragment.begin, "a part has no sum"
         self.position = begin
         """Offset of the next byte to be returned."""
+        self.has_ended = False
+        """Whether all content was returned."""
         self._fragment = fragment
+        self._withheld = b""
+        self._left = fragment.end - begin
         self._digest = hashlib.sha1(usedforsecurity=False) if verify else None
-        if verify and fragment.begin < fragment.end and pb.sum_is_zero(fragment.sum):
+        if verify and self._left and sum_is_zero(fragment.sum):
             self._refuse("no sum to verify")
         try:
-            self._decompressor = pb.decompressor(codec)
-        except pb.FragmentError as error:
-            raise pb.ConfigurationError(f"{error.text} of {fragment.journal}") from None
+            self._decompressor = decompressor(codec)
+        except FragmentError as error:
+            raise ConfigurationError(f"{error.text} of {fragment.journal}") from None
         is_compressed = codec not in (
-            pb.CompressionCodec.NONE,
-            pb.CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
+            CompressionCodec.NONE,
+            CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
         )
         self.is_plain = not is_compressed and not verify
         """Whether steps return their input, and thus cost nothing."""
@@ -69,50 +82,67 @@ class FragmentContent:
             FragmentError: The file is damaged.
             DidNotReadExpectedEOFError: The file holds more than the fragment.
         """
-        # Invariant: damage and excess are raised after everything before them was returned.
-        left = self._fragment.end - self.position
+        # Invariant: damage and excess are raised after everything before them was returned, but for
+        # what is withheld.
+        left = self._left
         try:
             content = self._decompressor.decompress(data, max_bytes=min(left, SLICE_BYTES) or 1)
-        except pb.FragmentError as error:
+        except FragmentError as error:
             self._refuse(error.text)
         if not content:
             return b""
         if not left:
-            raise pb.DidNotReadExpectedEOFError(
+            raise DidNotReadExpectedEOFError(
                 "did not read EOF at expected Fragment.End",
                 journal=self._fragment.journal,
                 offset=self.position,
             )
         if self._digest is not None:
             self._digest.update(content)
-            if len(content) == left and pb.sum_from_digest(self._digest.digest()) != (
-                self._fragment.sum
-            ):
-                self._refuse(f"wrong SHA-1 sum {self._digest.hexdigest()}")
+        self._left = left - len(content)
+        if not self._left:
+            self._withheld = content
+            return b""
         self.position += len(content)
         return content
 
-    def end(self) -> None:
-        """End the content, after all of it was returned.
+    def end(self) -> bytes:
+        """End the content, and return the withheld rest.
 
         Raises:
             FragmentError: The file is damaged.
+            DidNotReadExpectedEOFError: The file holds more than the fragment.
             UnexpectedEOFError: The raw bytes were cut short, or hold less than the fragment.
         """
         self.step()  # Raises damage found after the last content.
         try:
             self._decompressor.finish()
-        except pb.FragmentError:
+        except FragmentError:
             is_cut = True
         else:
-            is_cut = self.position < self._fragment.end
+            is_cut = self._left > 0
         if is_cut:
             raise cut_short(self._fragment.journal, self.position)
+        rest, self._withheld = self._withheld, b""
+        digest = self._digest
+        if digest is not None and rest and sum_from_digest(digest.digest()) != self._fragment.sum:
+            self._refuse(f"wrong SHA-1 sum {digest.hexdigest()}")
+        self.position += len(rest)
+        self.has_ended = True
+        return rest
 
     def _refuse(self, text: str) -> NoReturn:
         fragment, at = self._fragment, self.position
-        raise pb.FragmentError(
+        raise FragmentError(
             f"{text} (fragment [{fragment.begin}, {fragment.end}) of {fragment.journal} at {at})",
             journal=fragment.journal,
             offset=at,
         ) from None
+
+
+def cut_short(journal: str, offset: int) -> UnexpectedEOFError:
+    """Return the error of content that ends at `offset`, before its fragment does."""
+    error = UnexpectedEOFError("unexpected EOF", journal=journal, offset=offset)
+    # The file may be whole: some connections end in the same way when they fail.
+    error.retryable = True
+    return error

@@ -1,0 +1,37 @@
+"""Memory of the files of a store which have been verified."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+_MAX_FILES: Final = 1 << 14
+
+
+class VerifiedFiles:
+    """Files whose content had the sum of their name: the latest of them, by path and version.
+
+    Threads share it.
+    """
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<VerifiedFiles {len(self._files)}>"
+
+    def add(self, path: str, version: str) -> None:
+        """Add a version of a file; one without a version can't be known again."""
+        if not version:
+            return
+        with self._lock:
+            self._files[path, version] = None
+            self._files.move_to_end((path, version))
+            if len(self._files) > _MAX_FILES:
+                self._files.popitem(last=False)
+
+    def has(self, path: str, version: str) -> bool:
+        """Return whether this version of a file was verified."""
+        return (path, version) in self._files
