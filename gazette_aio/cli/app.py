@@ -30,6 +30,7 @@ _LEVELS = {
     "critical": logging.CRITICAL,
 }
 _COMMANDS = {
+    "broker": "gazette_aio.cli.broker",
     "journals": "gazette_aio.cli.journals",
     "serve": "gazette_aio.cli.serve",
 }

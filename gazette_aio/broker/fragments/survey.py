@@ -148,6 +148,10 @@ class _Surveyor:
         found = self._found
         data = self._files.read_file(self._log_path)
         records, found.log_length = scan_records(data)
+        for index, record in enumerate(records):
+            if not record.payload.startswith(TAG):
+                records, found.log_length = records[:index], record.offset  # Of another file.
+                break
         entries = _decode(records, self._log_path)
         spool = _persisted_fragment(self._files, self._directory, entries)
         if spool is not None:

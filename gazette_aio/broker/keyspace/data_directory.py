@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.keyspace.keyspace import JournalItem
 
 _FORMAT = 1
+IDENTITY_NAME = "CLUSTER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,29 @@ class DataDirectory:
         """
         try:
             make_durable_directory(self._files, self.path, sync=self._sync)
+        except OSError as error:
+            raise self._unusable(error) from error
+        self.lock()
+        try:
+            # Both names are made durable with that of the identity.
+            self._files.make_directory(self.journals)
+            self._files.make_directory(self.meta)
+            identity = self._next_identity()
+        except OSError as error:
+            self.close()
+            raise self._unusable(error) from error
+        except BaseException:
+            self.close()
+            raise
+        return identity
+
+    def lock(self) -> None:
+        """Lock the directory, and change nothing else.
+
+        Raises:
+            ConfigurationError: If another broker uses it, or it can't be used.
+        """
+        try:
             self._lock = self._files.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,19 +91,10 @@ class DataDirectory:
             ) from None
         except OSError as error:
             self.close()
-            raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
-        try:
-            # Both names are made durable with that of the identity.
-            self._files.make_directory(self.journals)
-            self._files.make_directory(self.meta)
-            identity = self._next_identity()
-        except OSError as error:
-            self.close()
-            raise pb.ConfigurationError(f"data directory {self.path}: {error.strerror}") from error
-        except BaseException:
-            self.close()
-            raise
-        return identity
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> pb.ConfigurationError:
+        return pb.ConfigurationError(f"data directory {self.path}: {error.strerror}")
 
     def close(self) -> None:
         """Release the lock. Idempotent."""
@@ -102,9 +117,13 @@ class DataDirectory:
         revisions = [name.partition("-")[0] for name in names]
         return max((int(each) for each in revisions if each.isdecimal()), default=0)
 
-    def _next_identity(self) -> ClusterIdentity:
-        path = self.path / "CLUSTER"
-        known: dict[str, Any] = {}
+    def identity(self) -> ClusterIdentity | None:
+        """Return the identity that is stored, or None if there's none.
+
+        Raises:
+            ConfigurationError: If it's damaged, or of a later version.
+        """
+        path = self.path / IDENTITY_NAME
         try:
             loaded = json.loads(self._files.read_file(path))
             if not isinstance(loaded, dict):
@@ -115,21 +134,27 @@ class DataDirectory:
                 raise ValueError("the checksum differs: the file is damaged")
             if known.get("format") != _FORMAT:
                 raise ValueError(f"unknown format {known.get('format')}")
-            identity = ClusterIdentity(
+            return ClusterIdentity(
                 int(known["cluster_id"]),
                 int(known["member_id"]),
-                int(known["raft_term"]) + 1,
+                int(known["raft_term"]),
                 str(known["suffix"]),
             )
         except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise pb.ConfigurationError(f"{path}: {error}") from error
+
+    def _next_identity(self) -> ClusterIdentity:
+        identity = self.identity()
+        if identity is None:
             identity = ClusterIdentity(
                 secrets.randbits(63) | 1,
                 secrets.randbits(63) | 1,
-                2,
+                1,
                 f"broker-{secrets.token_hex(4)}",
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise pb.ConfigurationError(f"{path}: {error}") from error
+        identity = replace(identity, raft_term=identity.raft_term + 1)
         content: dict[str, Any] = {
             "format": _FORMAT,
             "cluster_id": identity.cluster_id,
@@ -138,6 +163,7 @@ class DataDirectory:
             "suffix": identity.suffix,
         }
         content["checksum"] = _checksum(content)
+        path = self.path / IDENTITY_NAME
         write_durably(self._files, path, json.dumps(content).encode(), sync=self._sync)
         return identity
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -79,6 +80,17 @@ def decode_transaction(payload: bytes) -> KeySpaceTransaction:
     return KeySpaceTransaction(revision, tuple(puts), tuple(deletes))
 
 
+def sound_length(log: bytes) -> int:
+    """Return the length of the transactions at the head of a log that are sound."""
+    records, end = scan_records(log)
+    for record in records:
+        try:
+            decode_transaction(record.payload)
+        except ValueError:
+            return record.offset
+    return end
+
+
 _ITEM = struct.Struct("<qqI")
 
 
@@ -151,26 +163,11 @@ class MetaLog:
             OSError: If it can't be read, or made durable.
         """
         make_durable_directory(self._files, self._directory, sync=self._sync)
-        space = KeySpace()
+        space, torn_at = self.read(known_revision)
         snapshots, logs = self._list()
-        for path in reversed(snapshots):
-            if (loaded := self._load_snapshot(path)) is not None:
-                space.restore(*loaded)
-                break
-        # A snapshot which failed leaves a log without content behind the one which is in use.
-        written = [path for path in logs if path.stat().st_size]
-        torn_at: int | None = None
-        for path in written:
-            torn_at = self._replay(path, space, is_last=path == written[-1])
-        known = max(known_revision, mark.end if (mark := self._mark.read()) is not None else 0)
-        if space.revision < known:
-            where = f"{written[-1]} at {torn_at}" if torn_at is not None else f"{self._directory}"
-            raise pb.StoreError(
-                f"{where}: transactions are damaged, or missing: the key space is as of revision "
-                f"{space.revision}, and revision {known} was acknowledged"
-            )
+        written = _written(logs)
         if torn_at is not None:
-            self._cut(written[-1], torn_at)
+            self.cut(torn_at)
         self._number = int(logs[-1].stem) if logs else 1
         self._descriptor = self._files.open(self._log_path(), os.O_RDWR | os.O_CREAT)
         try:
@@ -186,6 +183,39 @@ class MetaLog:
             raise
         return space
 
+    def read(self, known_revision: int = 0) -> tuple[KeySpace, int | None]:
+        """Read the key space, and change no file. See `load`.
+
+        Returns:
+            The key space, and the offset from which on the end of the newest log is torn, if it is.
+        """
+        space = KeySpace()
+        snapshots, logs = self._list()
+        for path in reversed(snapshots):
+            if (loaded := self._load_snapshot(path)) is not None:
+                space.restore(*loaded)
+                break
+        written = _written(logs)
+        torn_at: int | None = None
+        for path in written:
+            torn_at = self._replay(path, space, is_last=path == written[-1])
+        known = max(known_revision, mark.end if (mark := self._mark.read()) is not None else 0)
+        if space.revision < known:
+            where = f"{written[-1]} at {torn_at}" if torn_at is not None else f"{self._directory}"
+            raise pb.StoreError(
+                f"{where}: transactions are damaged, or missing: the key space is as of revision "
+                f"{space.revision}, and revision {known} was acknowledged"
+            )
+        return space, torn_at
+
+    def cut(self, length: int) -> None:
+        """Cut the newest log, from which on it isn't whole."""
+        _, logs = self._list()
+        path = _written(logs)[-1]
+        _logger.info("cut a torn transaction", extra={"path": str(path), "offset": length})
+        with opened(self._files, path, os.O_RDWR) as descriptor:
+            self._files.truncate(descriptor, length)
+
     def append(self, transaction: KeySpaceTransaction) -> None:
         """Write a transaction.
 
@@ -198,7 +228,9 @@ class MetaLog:
             self._files.datasync(self._descriptor)
         self._length += len(record)
         if self._sync:
-            self._mark.write(Mark(self._number, transaction.revision, self._length))
+            # The transaction is durable. Without the mark, less is known of it after damage.
+            with contextlib.suppress(OSError):
+                self._mark.write(Mark(self._number, transaction.revision, self._length))
 
     def snapshot(self, payload: bytes, revision: int) -> None:
         """Write a snapshot, begin a new log, and remove the replaced files. Blocks.
@@ -269,7 +301,7 @@ class MetaLog:
             raise pb.StoreError(f"{path}: bad record at offset {end}")
         return end
 
-    def _cut(self, path: Path, length: int) -> None:
-        _logger.info("cut a torn transaction", extra={"path": str(path), "offset": length})
-        with opened(self._files, path, os.O_RDWR) as descriptor:
-            self._files.truncate(descriptor, length)
+
+def _written(logs: list[Path]) -> list[Path]:
+    # A snapshot which failed leaves a log without content behind the one which is in use.
+    return [path for path in logs if path.stat().st_size]

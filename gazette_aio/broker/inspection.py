@@ -1,0 +1,268 @@
+"""Offline look at a data directory: what is sound, and repair of what isn't.
+
+Repair keeps what is sound, and moves everything else to a directory `damaged-N` beside it. A
+repaired journal continues after all that was ever acknowledged: what is gone is a gap between
+offsets, and no offset is given twice.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Mark, decode_entry
+from gazette_aio.broker.fragments.spool import MARK_NAME, Spool, spool_paths
+from gazette_aio.broker.fragments.survey import Survey, fragment_begins, survey_journal
+from gazette_aio.broker.host.files import FileOps, opened
+from gazette_aio.broker.host.marks import MarkFile
+from gazette_aio.broker.host.records import find_tagged_record, scan_records
+from gazette_aio.broker.keyspace.data_directory import IDENTITY_NAME, DataDirectory
+from gazette_aio.broker.keyspace.meta_log import MetaLog, sound_length
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gazette_aio.broker.keyspace.keyspace import KeySpace
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one part of a data directory."""
+
+    path: str
+    """File or directory, relative to the data directory."""
+    journal: str = ""
+    """Name of the journal, or nothing for parts of the key space."""
+    begin: int = 0
+    """First offset of the journal's local content."""
+    sound_end: int = 0
+    """Offset up to which the content is sound, or the newest sound revision of the key space."""
+    acknowledged_end: int = 0
+    """Offset, or revision, up to which something was acknowledged, as far as that is known."""
+    damage: str = ""
+    """What is damaged, and where; nothing if all is sound."""
+
+
+class Inspection:
+    """A locked data directory. All methods block.
+
+    Args:
+        path: The directory. No broker may use it meanwhile.
+
+    Raises:
+        ConfigurationError: If it's no data directory, or a broker uses it.
+    """
+
+    def __init__(self, path: Path, files: FileOps | None = None) -> None:
+        self._files = files or FileOps()
+        self._data = DataDirectory(self._files, path, sync=True)
+        if not self._data.journals.is_dir() or not self._data.meta.is_dir():
+            raise pb.ConfigurationError(f"{path} isn't the data directory of a broker")
+        self._data.lock()
+
+    def close(self) -> None:
+        """Unlock the directory. Idempotent."""
+        self._data.close()
+
+    @property
+    def journals(self) -> int:
+        """Number of journals' directories."""
+        return len(self._directories())
+
+    def check(self) -> Iterator[Finding]:
+        """Check the identity, the key space, and then each journal. No file is changed.
+
+        Raises:
+            OSError: If a file can't be read.
+        """
+        yield self._check_identity()
+        space, finding = self._check_key_space()
+        yield finding
+        names = (
+            {} if space is None else {self._data.journal(item).name: item.name for item in space}
+        )
+        for directory in self._directories():
+            yield self._check_journal(directory, names.get(directory.name))
+
+    def repair(self) -> Iterator[Finding]:
+        """Repair all that is damaged, and yield what was.
+
+        Raises:
+            OSError: If a file can't be read or written.
+            StoreError: If the key space can't be repaired, since no snapshot of it is sound.
+        """
+        for finding in list(self.check()):
+            if not finding.damage:
+                continue
+            path = self._data.path / finding.path
+            if finding.path == IDENTITY_NAME:
+                self._put_aside(path.parent, [path])
+            elif finding.journal:
+                self._repair_journal(path, finding)
+            else:
+                self._repair_key_space()
+            yield finding
+
+    def _directories(self) -> list[Path]:
+        return sorted(
+            path for path in self._data.journals.iterdir() if path.is_dir() and not path.suffix
+        )
+
+    def _check_identity(self) -> Finding:
+        try:
+            self._data.identity()
+        except pb.ConfigurationError as error:
+            return Finding(IDENTITY_NAME, damage=str(error))
+        return Finding(IDENTITY_NAME)
+
+    def _check_key_space(self) -> tuple[KeySpace | None, Finding]:
+        known = self._data.newest_journal()
+        path = self._data.meta.name
+        try:
+            space, _ = self._meta_log().read(known)
+        except pb.StoreError as error:
+            return None, Finding(path, acknowledged_end=known, damage=str(error))
+        return space, Finding(path, sound_end=space.revision, acknowledged_end=space.revision)
+
+    def _meta_log(self) -> MetaLog:
+        return MetaLog(self._files, self._data.meta, sync=True)
+
+    def _check_journal(self, directory: Path, name: str | None) -> Finding:
+        path = str(directory.relative_to(self._data.path))
+        journal = name or _journal_of(self._files, directory)
+        if journal is None:
+            damage = "" if not list(directory.iterdir()) else "no log has a sound opening record"
+            return Finding(path, directory.name, damage=damage)
+        try:
+            survey = survey_journal(self._files, directory, journal)
+        except pb.StoreError as error:
+            return Finding(path, journal, damage=str(error))
+        sound = survey.fragments
+        return Finding(
+            path,
+            journal,
+            sound[0].begin if sound else 0,
+            sound[-1].end if sound else 0,
+            self._acknowledged_end(directory, survey),
+            "" if survey.damage is None else str(survey.damage),
+        )
+
+    def _acknowledged_end(self, directory: Path, survey: Survey) -> int:
+        """Return the greatest offset that any file shows to have been reached."""
+        ends = [found.end for found in survey.fragments]
+        if survey.mark is not None:
+            ends.append(survey.mark.end)
+        if survey.damage is not None:
+            for begin in fragment_begins(directory, "log"):
+                ends.append(begin)
+                ends.extend(_ends(self._files.read_file(spool_paths(directory, begin)[1])))
+        return max(ends, default=0)
+
+    def _repair_journal(self, directory: Path, finding: Finding) -> None:
+        survey = survey_journal(self._files, directory, finding.journal)
+        if survey.damage is None:
+            return
+        kept = survey.fragments
+        broken = {each.begin for each in kept if each.unsound is not None}
+        registers, codec = pb.LabelSet(), 0
+        for found in kept:
+            if found.spool is not None:
+                registers, codec = found.spool.registers, found.spool.codec
+        begins = {*fragment_begins(directory, "log"), *fragment_begins(directory, "spool")}
+        gone = begins - {found.begin for found in kept if found.end > found.begin}
+        paths = [path for begin in sorted(gone | broken) for path in spool_paths(directory, begin)]
+        aside = self._put_aside(directory, [*paths, directory / MARK_NAME])
+        for found in kept:
+            if found.begin in broken and found.begin not in gone:
+                self._restore(aside, directory, found.begin, found.end, found.log_length)
+        spool = Spool(
+            self._files,
+            directory,
+            journal=finding.journal,
+            begin=finding.acknowledged_end,
+            codec=codec or pb.CompressionCodec.NONE,
+            registers=registers,
+            previous_end=finding.sound_end,
+        )
+        try:
+            spool.create()
+            spool.sync()
+            MarkFile(self._files, directory / MARK_NAME).write(spool.acknowledged)
+        finally:
+            spool.close()
+
+    def _restore(self, aside: Path, directory: Path, begin: int, end: int, log_length: int) -> None:
+        """Copy what is sound of a fragment back from where it was put aside."""
+        for path, length in zip(
+            spool_paths(directory, begin), (end - begin, log_length), strict=True
+        ):
+            data = self._files.read_file(aside / path.name)[:length]
+            with opened(self._files, path, os.O_RDWR | os.O_CREAT) as descriptor:
+                self._files.pwrite(descriptor, data, 0)
+                self._files.datasync(descriptor)
+
+    def _repair_key_space(self) -> None:
+        """Keep the transactions before the damage, and put aside journals that need later ones."""
+        meta = self._data.meta
+        logs = sorted(meta.glob("*.log"), key=lambda path: (len(path.name), path.name))
+        for index, path in enumerate(logs):
+            data = self._files.read_file(path)
+            end = sound_length(data)
+            if end < len(data):
+                aside = self._put_aside(meta, logs[index:])
+                with opened(self._files, path, os.O_RDWR | os.O_CREAT) as descriptor:
+                    if end:
+                        self._files.pwrite(
+                            descriptor, self._files.read_file(aside / path.name)[:end], 0
+                        )
+                    self._files.datasync(descriptor)
+                break
+        mark = meta / MARK_NAME
+        if mark.exists():
+            self._put_aside(meta, [mark])
+        space, _ = self._meta_log().read()
+        known = {self._data.journal(item).name for item in space}
+        for directory in self._directories():
+            if directory.name not in known:
+                self._files.rename(directory, directory.with_name(f"{directory.name}.orphan"))
+        self._files.sync_directory(meta)
+
+    def _put_aside(self, directory: Path, paths: list[Path]) -> Path:
+        """Move files into a new directory below `directory`, and return it."""
+        number = 1
+        while (aside := directory / f"damaged-{number}").exists():
+            number += 1
+        self._files.make_directory(aside)
+        for path in paths:
+            if path.exists():
+                self._files.rename(path, aside / path.name)
+        self._files.sync_directory(aside)
+        self._files.sync_directory(directory)
+        return aside
+
+
+def _journal_of(files: FileOps, directory: Path) -> str | None:
+    """Return the name of a journal as its own logs have it."""
+    for begin in sorted(fragment_begins(directory, "log")):
+        records, _ = scan_records(files.read_file(spool_paths(directory, begin)[1]))
+        if records and isinstance(entry := decode_entry(records[0].payload), Begin):
+            return entry.journal
+    return None
+
+
+def _ends(log: bytes) -> Iterator[int]:
+    """Yield the ends of commits and fragments of all sound records, wherever they are."""
+    position = 0
+    while True:
+        records, end = scan_records(memoryview(log)[position:])
+        for record in records:
+            entry = decode_entry(record.payload)
+            if isinstance(entry, Commit | Mark):
+                yield entry.end
+        found = find_tagged_record(log, position + end, TAG)
+        if found is None:
+            return
+        position = found.offset

@@ -1,0 +1,97 @@
+"""`gazette-aio broker`: check and repair the data directory of a broker that isn't running."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_aio.broker.inspection import Finding, Inspection
+from gazette_aio.cli.failures import CommandError
+from gazette_aio.cli.output import print_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_DIRECTORY = click.argument(
+    "data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each part.")
+
+
+@click.group()
+def broker() -> None:
+    """Look after the data directory of a broker."""
+
+
+@broker.command()
+@_DIRECTORY
+@_JSON
+def check(data_dir: Path, *, as_json: bool) -> None:
+    """Say what is sound in DATA_DIR, and what is damaged. No file is changed.
+
+    All content is read. The exit code is 1 if anything is damaged.
+    """
+    inspection = Inspection(data_dir)
+    try:
+        findings = list(_with_progress(inspection.check(), inspection.journals + 2))
+    finally:
+        inspection.close()
+    _print(findings, as_json=as_json)
+    damaged = sum(bool(finding.damage) for finding in findings)
+    if damaged:
+        raise CommandError(f"{damaged} of {len(findings)} parts are damaged")
+
+
+@broker.command()
+@_DIRECTORY
+@_JSON
+def repair(data_dir: Path, *, as_json: bool) -> None:
+    """Have a broker serve DATA_DIR again, although a part of it is damaged.
+
+    What is sound is kept. Everything else is moved to directories `damaged-N` beside it. A repaired
+    journal continues after the last offset that was ever acknowledged: what is gone is a gap.
+    """
+    inspection = Inspection(data_dir)
+    try:
+        repaired = list(inspection.repair())
+    finally:
+        inspection.close()
+    if repaired or as_json:
+        _print(repaired, as_json=as_json)
+    else:
+        click.echo("nothing is damaged")
+
+
+def _with_progress(findings: Iterable[Finding], count: int) -> Iterator[Finding]:
+    with click.progressbar(
+        findings,
+        length=count,
+        label="checking",
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+    ) as progress:
+        yield from progress
+
+
+def _print(findings: Iterable[Finding], *, as_json: bool) -> None:
+    if as_json:
+        for finding in findings:
+            print_json(dataclasses.asdict(finding))
+        return
+    header = ("part", "journal", "begin", "sound", "acknowledged", "damage")
+    rows = [
+        (
+            finding.path,
+            finding.journal or "-",
+            finding.begin,
+            finding.sound_end,
+            finding.acknowledged_end,
+            finding.damage or "none",
+        )
+        for finding in findings
+    ]
+    click.echo(table(header, rows))
