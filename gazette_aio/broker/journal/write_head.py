@@ -163,11 +163,14 @@ class WriteHead:
                 if old.exists:
                     old.open()
                     await self._runtime.io.run(old.sync)
-                await self._runtime.io.run(self._make_durable, new, new.acknowledged)
+                await self._runtime.io.run(new.sync)
         except BaseException:
             _discard(new)
             raise
         self._spool = new
+        if self._runtime.syncs:
+            # Only now: a mark of a fragment which is given up would tell of lost content.
+            self._note(new.acknowledged)
         self._roll_pending = False
         self._published_end = offset
         if is_empty:
