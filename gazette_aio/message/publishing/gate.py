@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from gazette_aio.message.publishing.calls import Calls
+
 _TURN_BYTES: Final = 1 << 19
 """Bytes which are published without suspension: it takes some two milliseconds."""
 
@@ -19,9 +21,8 @@ class Gate:
     def __init__(self) -> None:
         self.turn_bytes = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none while the gate is closed."""
-        self.unawaited = 0
-        """Calls of the transaction's time which nobody has begun to await."""
-        self._is_reserved = False
+        self.calls: Calls | None = None
+        """Calls of the transaction which has reserved the gate."""
         self._opened = asyncio.Event()
         self._opened.set()
         self._idle = asyncio.Event()
@@ -36,29 +37,16 @@ class Gate:
             self.turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
 
-    def reserve(self) -> None:
-        """Reserve the gate for one transaction.
+    def reserve(self) -> Calls:
+        """Reserve the gate for one transaction, and return its calls.
 
         Raises:
             RuntimeError: Another transaction has reserved it.
         """
-        if self._is_reserved:
+        if self.calls is not None:
             raise RuntimeError("a transaction of this Publisher is open already")
-        self._is_reserved = True
-        self.unawaited = 0
-
-    async def require_awaited(self) -> None:
-        """Raise unless all calls to publish have begun, which were made since the reservation.
-
-        Cancellation: safe.
-
-        Raises:
-            RuntimeError: At least one call wasn't awaited.
-        """
-        if self.unawaited > 0:
-            await asyncio.sleep(0)  # Tasks that were just created begin now.
-        if self.unawaited > 0:
-            raise RuntimeError("calls to publish were not awaited: the transaction is abandoned")
+        self.calls = Calls()
+        return self.calls
 
     async def passed(self) -> None:
         """Wait until the gate is open.
@@ -82,7 +70,7 @@ class Gate:
     def release(self) -> None:
         """Open the gate, also for a reservation by another transaction. Idempotent."""
         self.turn_bytes = _TURN_BYTES
-        self._is_reserved = False
+        self.calls = None
         self._opened.set()
 
     def __enter__(self) -> None:

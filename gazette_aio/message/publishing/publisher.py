@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
 from gazette_aio.message.publishing.batch_writer import BatchWriter
+from gazette_aio.message.publishing.calls import current_calls
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+R = TypeVar("R")
 
 _MESSAGE_BYTES: Final = 300
 """Cost of a message besides its length, as the number of bytes which take as long."""
@@ -149,19 +151,14 @@ class Publisher(Generic[T]):
         Raises:
             MixedTransactionError: The journal has uncommitted messages of this Publisher.
         """
-        self._gate.unawaited += 1
-        return self._publish_committed(mapping, message)
-
-    async def _publish_committed(self, mapping: Mapping[T], message: T) -> AsyncAppend:
-        self._gate.unawaited -= 1
-        return await self._publish(mapping, message, OUTSIDE_TXN)
+        return self._noted(self._publish(mapping, message, OUTSIDE_TXN))
 
     def publish_uncommitted(
         self, mapping: Mapping[T], message: T
     ) -> Coroutine[Any, Any, AsyncAppend]:
         """Publish a message which is pending until its journal is acknowledged.
 
-        Within a transaction, the call has to be awaited: a transaction whose block ends before that
+        A call made within the block of a transaction has to be awaited: a block that ends before
         is abandoned.
 
         Args:
@@ -179,13 +176,19 @@ class Publisher(Generic[T]):
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
-        self._gate.unawaited += 1
-        return self._publish_uncommitted(mapping, message)
+        # Hot: this is `_noted()`.
+        call = self._publish_uncommitted(mapping, message)
+        calls = self._gate.calls
+        if calls is not None and calls in current_calls.get():
+            last = calls.last
+            if last is not None and last.cr_frame is not None:
+                calls.keep(last)
+            calls.last = call
+        return call
 
     async def _publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
         gate = self._gate
-        gate.unawaited -= 1
         turn_bytes = gate.turn_bytes
         if turn_bytes > 0:
             if type(message) not in self._plain:
@@ -288,8 +291,7 @@ class Publisher(Generic[T]):
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
                 were published meanwhile, journals before it keep their messages.
         """
-        self._gate.unawaited += 1
-        return self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+        return self._noted(self._publish_batch(mapping, messages, table, OUTSIDE_TXN))
 
     def publish_uncommitted_batch(
         self,
@@ -334,13 +336,11 @@ class Publisher(Generic[T]):
             Exception: Validation, the mapping or encoding raises it; a note tells the message.
                 Nothing is published.
         """
-        self._gate.unawaited += 1
-        return self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+        return self._noted(self._publish_batch(mapping, messages, table, CONTINUE_TXN))
 
     async def _publish_batch(
         self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
     ) -> dict[str, AsyncAppend]:
-        self._gate.unawaited -= 1
         pace = Turns()
         taken = await take(messages, pace)
         rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)
@@ -368,6 +368,13 @@ class Publisher(Generic[T]):
         )
         with self._gate:
             return {target[0]: await writer.append(target, parts) for target, parts in batch}
+
+    def _noted(self, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
+        """Note a call which the transaction that it's made in requires to be awaited."""
+        calls = self._gate.calls
+        if calls is not None and calls in current_calls.get():
+            calls.note(call)
+        return call
 
     def _validate(self, message: T) -> None:
         kind: Any = type(message)

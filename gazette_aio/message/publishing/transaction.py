@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.message.publishing.calls import Calls
     from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.intent_record import AckIntent, State
     from gazette_aio.message.publishing.uncommitted import Uncommitted
@@ -65,8 +66,8 @@ class Transaction(Scope):
     failure of a later step, `recover()` decides the outcome, and must be called before the next
     transaction with the same IntentLog.
 
-    A call to publish that was made within the block, and isn't awaited by its end, fails the
-    transaction with a RuntimeError.
+    A call to publish that was made in the block, or by a task started there, and isn't awaited when
+    the block ends, fails the transaction with a RuntimeError.
 
     Messages which were published uncommitted before the block, or by other tasks, are part of the
     transaction.
@@ -78,6 +79,7 @@ class Transaction(Scope):
         self._uncommitted = uncommitted
         self._gate = gate
         self._intents = intents
+        self._calls: Calls | None = None
         self.state: State = None
         """State to store with the intents; at the start of the block that of the record before.
         A checkpoint, bytes, or an object of JSON, which may be modified in place."""
@@ -96,7 +98,8 @@ class Transaction(Scope):
         log = self._intents
         if log is not None:
             await log.require_recovered()
-        self._gate.reserve()
+        self._calls = self._gate.reserve()
+        self._calls.enter()
         if log is not None:
             self.state = log.state
         return self
@@ -115,11 +118,14 @@ class Transaction(Scope):
             # A log that only this transaction refers to is unlocked, for the next one of its path.
             self._intents = None
             self._gate.release()
+            if self._calls is not None:
+                self._calls.leave()
 
     async def _commit(self) -> None:
         uncommitted, log = self._uncommitted, self._intents
         try:
-            await self._gate.require_awaited()
+            if self._calls is not None:
+                await self._calls.require_awaited()
             await self._gate.close()
             await uncommitted.flush()
             intents = uncommitted.acknowledge()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -390,3 +391,89 @@ async def test_tasks_that_publish_are_part_of_the_transaction():
         task = asyncio.create_task(publisher.publish_uncommitted(to("J2"), {"v": 3}))
     await task
     assert await committed(client) == [("J1", 0), ("J1", 1), ("J1", 2), ("J2", 3)]
+
+
+async def test_dropped_calls_fail_the_transaction_however_many_follow():
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    publisher = Publisher(FakeAppends(client), json_adapter())
+    dropped = []
+    with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
+        async with publisher.transaction():
+            dropped.append(publisher.publish_uncommitted(to("J2"), {"v": 0}))
+            for number in range(100):
+                calls = [publisher.publish_uncommitted(to("J1"), {"v": number}) for _ in range(3)]
+                await asyncio.gather(*calls)
+    for call in dropped:
+        call.close()
+    assert await committed(client) == []
+
+
+@pytest.mark.parametrize("outcome", ["commits", "raises"])
+async def test_calls_of_others_need_not_have_begun(outcome: str):
+    """Only calls which were made in the block, or by tasks started there, are of it."""
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    publisher, other = (Publisher(FakeAppends(client), json_adapter()) for _ in range(2))
+    made, go_on = asyncio.Event(), asyncio.Event()
+
+    async def bystander():
+        calls = [publisher.publish_uncommitted(to("J2"), {"v": number}) for number in range(3)]
+        made.set()
+        await go_on.wait()
+        for call in calls:
+            await call
+
+    before = publisher.publish_uncommitted(to("J2"), {"v": 3})
+    begun = asyncio.Event()
+
+    async def run_bystander():
+        await begun.wait()
+        await bystander()
+
+    task = asyncio.create_task(run_bystander())
+    with contextlib.suppress(KeyError):
+        async with publisher.transaction():
+            begun.set()
+            await made.wait()
+            elsewhere = other.publish_uncommitted(to("J2"), {"v": 4})
+            await publisher.publish_uncommitted(to("J1"), {"v": 5})
+            if outcome == "raises":
+                raise KeyError
+    go_on.set()
+    await task
+    await before
+    await elsewhere
+    async with publisher.transaction():
+        pass
+    async with other.transaction():
+        pass
+    expected = [("J1", 5)] if outcome == "commits" else []
+    assert sorted(await committed(client)) == expected + [("J2", number) for number in range(5)]
+
+
+async def test_a_task_cancelled_before_its_call_began_fails_no_transaction():
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    publisher = Publisher(FakeAppends(client), json_adapter())
+    async with publisher.transaction():
+        await publisher.publish_uncommitted(to("J1"), {"v": 1})
+        tasks = [
+            asyncio.create_task(publisher.publish_uncommitted(to("J2"), {"v": number}))
+            for number in range(3)
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert await committed(client) == [("J1", 1)]
+
+
+async def test_calls_in_transactions_of_two_publishers_are_of_either():
+    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
+    outer, inner = (Publisher(FakeAppends(client), json_adapter()) for _ in range(2))
+    calls = []
+    with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
+        async with outer.transaction():
+            async with inner.transaction():
+                await inner.publish_uncommitted(to("J1"), {"v": 1})
+                calls.append(outer.publish_uncommitted(to("J2"), {"v": 2}))
+            await outer.publish_uncommitted(to("J1"), {"v": 3})
+    calls[0].close()
+    assert await committed(client) == [("J1", 1)]

@@ -1,0 +1,82 @@
+"""Calls of a transaction, each of which has to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    Call: TypeAlias = Coroutine[Any, Any, Any]
+
+_FEW: Final = 64
+
+
+class Calls:
+    """Calls made in the block of a transaction, and by tasks which were started there.
+
+    Calls of other tasks may begin whenever they want: they belong to the transaction which is open
+    then.
+    """
+
+    __slots__ = ("_enough", "_kept", "last")
+
+    def __init__(self) -> None:
+        self.last: Any = None
+        """Latest call, a coroutine, or None."""
+        self._kept: list[Call] = []
+        """Earlier calls which hadn't begun when the next one was made."""
+        self._enough = _FEW
+
+    def keep(self, call: Call) -> None:
+        """Keep a call if it hasn't begun."""
+        if _has_begun(call):
+            return
+        if len(self._kept) >= self._enough:
+            self._kept = [kept for kept in self._kept if not _has_begun(kept)]
+            self._enough = max(_FEW, 2 * len(self._kept))
+        self._kept.append(call)
+
+    def note(self, call: Call) -> None:
+        """Note the latest call."""
+        if self.last is not None and self.last.cr_frame is not None:
+            self.keep(self.last)
+        self.last = call
+
+    def all_begun(self) -> bool:
+        """Whether all calls have begun, or never will as their task was cancelled before."""
+        return all(map(_has_begun, self._kept)) and (self.last is None or _has_begun(self.last))
+
+    async def require_awaited(self) -> None:
+        """Raise unless all calls have begun.
+
+        Cancellation: safe.
+
+        Raises:
+            RuntimeError: At least one call wasn't awaited.
+        """
+        if not self.all_begun():
+            await asyncio.sleep(0)  # Tasks which were just created begin now.
+        if not self.all_begun():
+            raise RuntimeError("calls to publish were not awaited: the transaction is abandoned")
+
+    def enter(self) -> None:
+        """Begin to belong to the current task, and the tasks which it starts."""
+        current_calls.set((*current_calls.get(), self))
+
+    def leave(self) -> None:
+        """Forget all calls, and no longer belong to the current task."""
+        self.last = None
+        self._kept.clear()
+        current_calls.set(tuple(calls for calls in current_calls.get() if calls is not self))
+
+
+current_calls: Final[ContextVar[tuple[Calls, ...]]] = ContextVar("current_calls", default=())
+"""Calls of the transactions within whose blocks the current task is, or was started."""
+
+
+def _has_begun(call: Call) -> bool:
+    return inspect.getcoroutinestate(call) != inspect.CORO_CREATED
