@@ -1,4 +1,4 @@
-"""Messages of consumer applications and their shards."""
+"""Messages of consumer applications and their shards, and the functions of shard specs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ from gazette_aio.protocol._generated.consumer_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
+from gazette_aio.protocol.shard_spec import (
+    desired_replication,
+    hint_backup_keys,
+    hint_primary_key,
+    intersect_shard_specs,
+    label_set_ext,
+    recovery_log,
+    reduce_status,
+    subtract_shard_specs,
+    union_shard_specs,
+)
 
 __all__ = [
     "ApplyRequest",
@@ -36,4 +47,13 @@ __all__ = [
     "Status",
     "UnassignRequest",
     "UnassignResponse",
+    "desired_replication",
+    "hint_backup_keys",
+    "hint_primary_key",
+    "intersect_shard_specs",
+    "label_set_ext",
+    "recovery_log",
+    "reduce_status",
+    "subtract_shard_specs",
+    "union_shard_specs",
 ]

@@ -2,8 +2,11 @@
 
     GazetteError
     ├── ValidationError(ValueError)
-    ├── BrokerStatusError
-    │   └── one class per status: JournalNotFoundError, …, UnknownStatusError
+    ├── StatusError, in `protocol.status_errors`
+    │   ├── BrokerStatusError
+    │   │   └── one class per status: JournalNotFoundError, …, UnknownStatusError
+    │   └── ShardStatusError
+    │       └── one class per status: ShardNotFoundError, …, UnknownShardStatusError
     ├── TransportError
     ├── OperationTimeoutError(TimeoutError)
     ├── ReadError
@@ -38,10 +41,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from gazette_aio.protocol._generated import broker_pb2 as pb
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gazette_aio.protocol._generated import broker_pb2 as pb
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -93,158 +96,6 @@ def within(context: str, check: Callable[_P, _T], *args: _P.args, **kwargs: _P.k
         return check(*args, **kwargs)
     except ValidationError as error:
         raise error.extend(context) from None
-
-
-_status_classes: dict[int, type[BrokerStatusError]] = {}
-
-
-class BrokerStatusError(GazetteError):
-    """A broker answered with a status other than OK.
-
-    Args:
-        detail: Text before the name of the status.
-        journal: Journal of the request, or empty.
-        header: Header of the response, if it had one.
-        response: The response.
-        attempt: Number of attempts since the last success, from zero.
-    """
-
-    status: int = -1
-    """Number of the `Status`."""
-    endpoint: str = ""
-    """Endpoint that the client called; empty if it isn't known."""
-
-    def __init_subclass__(cls, *, status: int | None = None, retryable: bool = False) -> None:
-        super().__init_subclass__()
-        if status is None:
-            return
-        assert status not in _status_classes, f"two classes for status {status}"
-        _status_classes[status] = cls
-        cls.status = status
-        cls.retryable = retryable
-
-    def __init__(
-        self,
-        detail: str = "",
-        *,
-        journal: str = "",
-        header: pb.Header | None = None,
-        response: Any = None,
-        attempt: int = 0,
-    ) -> None:
-        self.detail = detail
-        self.journal = journal
-        self.header = header
-        self.response = response
-        self.attempt = attempt
-        super().__init__(detail)
-
-    def __str__(self) -> str:
-        text = f"{self.detail}: {self.status_name}" if self.detail else self.status_name
-        where = " at ".join(
-            filter(None, (self.journal and f"journal {self.journal}", self.endpoint))
-        )
-        return f"{text} ({where})" if where else text
-
-    @property
-    def status_name(self) -> str:
-        """Name of the `Status`."""
-        return pb.Status.Name(pb.Status.ValueType(self.status))
-
-
-class UnknownStatusError(BrokerStatusError):
-    """A status which this release doesn't know; `status` holds its number."""
-
-    @property
-    def status_name(self) -> str:
-        """Text with the number of the status."""
-        return f"unknown status {self.status}"
-
-
-class JournalNotFoundError(BrokerStatusError, status=pb.Status.JOURNAL_NOT_FOUND):
-    """No such journal, or the caller is not authorized to see it."""
-
-
-class NoJournalPrimaryBrokerError(
-    BrokerStatusError, status=pb.Status.NO_JOURNAL_PRIMARY_BROKER, retryable=True
-):
-    """The journal has no primary broker at present."""
-
-
-class NotJournalPrimaryBrokerError(
-    BrokerStatusError, status=pb.Status.NOT_JOURNAL_PRIMARY_BROKER, retryable=True
-):
-    """The broker isn't primary of the journal, and the request forbids to proxy."""
-
-
-class InsufficientJournalBrokersError(
-    BrokerStatusError, status=pb.Status.INSUFFICIENT_JOURNAL_BROKERS, retryable=True
-):
-    """The journal has fewer brokers than its replication."""
-
-
-class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):
-    """The broker isn't a replica of the journal, and the request forbids to proxy."""
-
-
-class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
-    """A non-blocking read reached the write head."""
-
-
-class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):
-    """A replication peer disagrees on the route of the journal."""
-
-
-class ProposalMismatchError(BrokerStatusError, status=pb.Status.PROPOSAL_MISMATCH):
-    """A replication peer disagrees on the content of the journal."""
-
-
-class EtcdTransactionFailedError(BrokerStatusError, status=pb.Status.ETCD_TRANSACTION_FAILED):
-    """An expected revision of an Apply differs; nothing was applied."""
-
-
-class NotAllowedError(BrokerStatusError, status=pb.Status.NOT_ALLOWED):
-    """The flags of the journal, or its suspension, forbid the operation."""
-
-
-class WrongAppendOffsetError(BrokerStatusError, status=pb.Status.WRONG_APPEND_OFFSET):
-    """The explicit offset of an append isn't the write head."""
-
-
-class IndexHasGreaterOffsetError(BrokerStatusError, status=pb.Status.INDEX_HAS_GREATER_OFFSET):
-    """Stored fragments end beyond the write head, which must be reset explicitly."""
-
-
-class RegisterMismatchError(BrokerStatusError, status=pb.Status.REGISTER_MISMATCH):
-    """The registers of the journal don't match the selector of an append."""
-
-
-class SuspendedError(BrokerStatusError, status=pb.Status.SUSPENDED):
-    """The journal is suspended."""
-
-
-class FragmentStoreUnhealthyError(BrokerStatusError, status=pb.Status.FRAGMENT_STORE_UNHEALTHY):
-    """The first fragment store of the journal fails its health checks."""
-
-
-def status_error(
-    status: int,
-    detail: str = "",
-    *,
-    journal: str = "",
-    header: pb.Header | None = None,
-    response: Any = None,
-    attempt: int = 0,
-    endpoint: str = "",
-) -> BrokerStatusError:
-    """Return the exception of a `status` other than OK."""
-    # Invariant: each known status has a class; a test walks the enum.
-    cls = _status_classes.get(status, UnknownStatusError)
-    error = cls(detail, journal=journal, header=header, response=response, attempt=attempt)
-    error.status = status
-    if endpoint:
-        error.endpoint = endpoint
-    return error
 
 
 class TransportError(GazetteError):

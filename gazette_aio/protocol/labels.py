@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.protocol._generated.broker_pb2 import Label, LabelSet
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.journal import PATH_SYMBOLS, validate_token
-from gazette_aio.protocol.well_known import META_NAME, SINGLE_VALUE_LABELS
+from gazette_aio.protocol.well_known import META_ID, META_NAME, SINGLE_VALUE_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -127,6 +127,11 @@ def subtract_label_set(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
 def with_name_label(name: str, labels: LabelSet) -> LabelSet:
     """Return `labels` with the derived label `name`, by which selectors match a journal."""
     return union_label_sets(LabelSet(labels=[Label(name=META_NAME, value=name)]), labels)
+
+
+def with_id_label(shard: str, labels: LabelSet) -> LabelSet:
+    """Return `labels` with the derived label `id`, by which selectors match a shard."""
+    return union_label_sets(LabelSet(labels=[Label(name=META_ID, value=shard)]), labels)
 
 
 def validate_label(label: Label, *, allow_prefix: bool = False) -> None:

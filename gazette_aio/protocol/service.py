@@ -1,12 +1,14 @@
-"""Methods of the broker's gRPC service."""
+"""Methods of the gRPC services of brokers and of consumers."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol._generated import consumer_pb2 as pc
 
 SERVICE_NAME: Final = "protocol.Journal"
+SHARD_SERVICE_NAME: Final = "consumer.Shard"
 
 LIST: Final = "/protocol.Journal/List"
 APPLY: Final = "/protocol.Journal/Apply"
@@ -15,6 +17,12 @@ APPEND: Final = "/protocol.Journal/Append"
 REPLICATE: Final = "/protocol.Journal/Replicate"
 LIST_FRAGMENTS: Final = "/protocol.Journal/ListFragments"
 FRAGMENT_STORE_HEALTH: Final = "/protocol.Journal/FragmentStoreHealth"
+
+SHARD_STAT: Final = "/consumer.Shard/Stat"
+SHARD_LIST: Final = "/consumer.Shard/List"
+SHARD_APPLY: Final = "/consumer.Shard/Apply"
+SHARD_GET_HINTS: Final = "/consumer.Shard/GetHints"
+SHARD_UNASSIGN: Final = "/consumer.Shard/Unassign"
 
 
 class RPCMethod(NamedTuple):
@@ -56,4 +64,16 @@ METHODS: Final[dict[str, RPCMethod]] = {
         ),
     )
 }
-"""Methods of the service, by path."""
+"""Methods of the service of journals, by path."""
+
+SHARD_METHODS: Final[dict[str, RPCMethod]] = {
+    method.path: method
+    for method in (
+        RPCMethod(SHARD_STAT, pc.StatRequest, pc.StatResponse),
+        RPCMethod(SHARD_LIST, pc.ListRequest, pc.ListResponse),
+        RPCMethod(SHARD_APPLY, pc.ApplyRequest, pc.ApplyResponse),
+        RPCMethod(SHARD_GET_HINTS, pc.GetHintsRequest, pc.GetHintsResponse),
+        RPCMethod(SHARD_UNASSIGN, pc.UnassignRequest, pc.UnassignResponse),
+    )
+}
+"""Methods of the service of shards, by path."""

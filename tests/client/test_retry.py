@@ -13,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import Failure, Operation, RetryPolicy, backoff
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry_rules import decide
-from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol.status_errors import status_error
 
 READ, APPEND, SERVICE = Operation.READ, Operation.APPEND, Operation.APPEND_SERVICE
 CONTROL, WATCH, POLL = Operation.CONTROL, Operation.WATCH, Operation.POLL

@@ -7,11 +7,8 @@ import asyncio
 import gazette_aio.protocol as pb
 from gazette_aio.client import WatchedList
 from gazette_aio.client.deadline import Deadline
-from gazette_aio.protocol.errors import (
-    JournalNotFoundError,
-    OffsetJumpError,
-    OffsetNotYetAvailableError,
-)
+from gazette_aio.protocol.errors import OffsetJumpError
+from gazette_aio.protocol.status_errors import JournalNotFoundError, OffsetNotYetAvailableError
 
 
 class FakeAppend:

@@ -21,9 +21,10 @@ import gazette_aio.protocol as pb
 from gazette_aio.protocol.auth import jwt
 from gazette_aio.protocol.auth.authorizers import CACHED_TOKENS
 from gazette_aio.protocol.auth.claims import REQUIRED_CAPABILITIES, check_capability, default_claims
-from gazette_aio.protocol.service import METHODS
+from gazette_aio.protocol.service import METHODS, SHARD_METHODS
 from tests import golden, known_differences
 
+EVERY = METHODS | SHARD_METHODS
 HOUR = timedelta(hours=1)
 NOW = 1_700_000_000.25
 SECRET, OTHER = "c2VjcmV0", "b3RoZXI="
@@ -438,13 +439,26 @@ def test_capabilities(actual: int, require: int, error: str):
             pb.Capability.REPLICATE,
             "name=a/b",
         ),
+        (
+            pb.consumer.ListRequest(selector=pb.parse_label_selector("id=x")),
+            pb.Capability.LIST,
+            "id=x",
+        ),
+        (pb.consumer.ApplyRequest(), pb.Capability.APPLY, ""),
+        (pb.consumer.StatRequest(shard="a/shard"), pb.Capability.READ, "id=a/shard"),
+        (pb.consumer.GetHintsRequest(shard="a/shard"), pb.Capability.READ, "id=a/shard"),
+        (
+            pb.consumer.UnassignRequest(shards=["two", "one", "two"]),
+            pb.Capability.APPLY,
+            "id in (one,two)",
+        ),
     ],
 )
 def test_default_claims(request_: Any, capability: pb.Capability, selector: str):
     claims = default_claims(request_)
     assert claims.capability == capability
     assert pb.format_label_selector(claims.selector) == selector
-    path = next(path for path, method in METHODS.items() if method.request is type(request_))
+    path = next(path for path, method in EVERY.items() if method.request is type(request_))
     assert REQUIRED_CAPABILITIES[path] == capability
 
 

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import errors
-from gazette_aio.protocol.errors import status_error
+from gazette_aio.protocol import errors, status_errors
+from gazette_aio.protocol.status_errors import shard_status_error, status_error
 
 HEADER = pb.Header(process_id=pb.ProcessSpec.ID(zone="zone", suffix="suffix"))
 
@@ -25,6 +25,18 @@ EXAMPLES: list[pb.GazetteError] = [
             attempt=2,
         )
         for status in (*pb.Status.values()[1:], pb.Status.ValueType(99))
+    ),
+    *(
+        shard_status_error(
+            status,
+            "detail",
+            shard="a-shard",
+            header=HEADER,
+            response=pb.consumer.StatResponse(status=status),
+            attempt=2,
+            endpoint="http://host",
+        )
+        for status in (*pb.consumer.Status.values()[1:], 99)
     ),
     pb.TransportError("UNAVAILABLE", "gone", journal="a/journal", retryable=True, attempt=3),
     pb.TransportError("", "no such file", http_status=404, journal="a/journal"),
@@ -61,10 +73,12 @@ EXAMPLES: list[pb.GazetteError] = [
 def classes() -> list[type[pb.GazetteError]]:
     found = [
         value
-        for _, value in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(value, pb.GazetteError)
+        for module in (errors, status_errors)
+        for _, value in inspect.getmembers(module, inspect.isclass)
+        if issubclass(value, pb.GazetteError) and value.__module__ == module.__name__
     ]
     assert found
+    assert len(found) == len(set(found))
     return found
 
 
@@ -88,13 +102,31 @@ def test_an_unknown_status_keeps_its_number():
     assert str(error) == "unknown status 99"
 
 
+def test_every_status_of_a_shard_has_its_class():
+    statuses = pb.consumer.Status
+    for status in statuses.values()[1:]:
+        error = shard_status_error(status, shard="a-shard", endpoint="http://host")
+        assert type(error) is not pb.UnknownShardStatusError
+        assert type(error).status == error.status == status
+        name = statuses.Name(status)
+        assert str(error) == f"{name} (shard a-shard at http://host)"
+        assert str(shard_status_error(status, "text")) == f"text: {name}"
+        # The numbers of brokers mean something else.
+        assert not isinstance(error, pb.BrokerStatusError)
+    stopped = shard_status_error(statuses.SHARD_STOPPED)
+    assert type(stopped) is pb.ShardStoppedError
+    unknown = shard_status_error(99)
+    assert type(unknown) is pb.UnknownShardStatusError
+    assert str(unknown) == "unknown status 99"
+
+
 def test_no_two_classes_share_a_status():
     with pytest.raises(AssertionError, match="two classes for status 1"):
         type("Another", (pb.BrokerStatusError,), {}, status=pb.Status.JOURNAL_NOT_FOUND)
 
 
 def test_there_is_an_example_of_each_class():
-    abstract = {pb.GazetteError, pb.BrokerStatusError}
+    abstract = {pb.GazetteError, pb.StatusError, pb.BrokerStatusError, pb.ShardStatusError}
     assert {type(example) for example in EXAMPLES} == set(classes()) - abstract
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.auth.claims import REQUIRED_CAPABILITIES
 from gazette_aio.protocol.service import (
@@ -14,16 +18,30 @@ from gazette_aio.protocol.service import (
     READ,
     REPLICATE,
     SERVICE_NAME,
+    SHARD_APPLY,
+    SHARD_GET_HINTS,
+    SHARD_LIST,
+    SHARD_METHODS,
+    SHARD_SERVICE_NAME,
+    SHARD_STAT,
+    SHARD_UNASSIGN,
 )
 
 
-def test_methods_are_those_of_the_descriptor():
-    descriptor = pb.ReadRequest.DESCRIPTOR.file.services_by_name["Journal"]
-    assert descriptor.full_name == SERVICE_NAME
-    assert {method.name for method in METHODS.values()} == set(descriptor.methods_by_name)
-    for path, method in METHODS.items():
+@pytest.mark.parametrize(
+    ("message", "full_name", "methods"),
+    [
+        (pb.ReadRequest, SERVICE_NAME, METHODS),
+        (pb.consumer.StatRequest, SHARD_SERVICE_NAME, SHARD_METHODS),
+    ],
+)
+def test_methods_are_those_of_the_descriptor(message: Any, full_name: str, methods: Any):
+    (descriptor,) = message.DESCRIPTOR.file.services_by_name.values()
+    assert descriptor.full_name == full_name
+    assert {method.name for method in methods.values()} == set(descriptor.methods_by_name)
+    for path, method in methods.items():
         described = descriptor.methods_by_name[method.name]
-        assert method.path == path == f"/{SERVICE_NAME}/{method.name}"
+        assert method.path == path == f"/{full_name}/{method.name}"
         assert method.request.DESCRIPTOR is described.input_type
         assert method.response.DESCRIPTOR is described.output_type
         assert method.client_streaming == described.client_streaming
@@ -34,7 +52,9 @@ def test_paths():
     paths = [LIST, APPLY, READ, APPEND, REPLICATE]
     paths += [LIST_FRAGMENTS, FRAGMENT_STORE_HEALTH]
     assert list(METHODS) == paths
-    assert set(REQUIRED_CAPABILITIES) == set(paths)
+    shards = [SHARD_STAT, SHARD_LIST, SHARD_APPLY, SHARD_GET_HINTS, SHARD_UNASSIGN]
+    assert list(SHARD_METHODS) == shards
+    assert list(REQUIRED_CAPABILITIES) == paths + shards
 
 
 def test_encoding_on_the_wire():

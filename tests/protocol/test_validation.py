@@ -325,6 +325,64 @@ def test_structure_is_checked_in_any_case(response: Any, error: str):
     assert error_of(pb.validate, response, strict=False) == error
 
 
+def listed_shard(**fields: Any) -> consumer.ListResponse.Shard:
+    given = {"spec": {"id": "bad id"}, "mod_revision": 1, "route": {"primary": -1}}
+    return consumer.ListResponse.Shard(**(given | fields))
+
+
+def test_responses_of_a_newer_member_pass_in_structure():
+    strange = header()
+    strange.process_id.zone = "z" * 100
+    newer = listed_shard(
+        route={"members": [{"zone": "z" * 99, "suffix": "x"}], "primary": 0}, status=[{"code": 77}]
+    )
+    responses = [
+        consumer.StatResponse(status=99, header=strange, read_through={"bad name": 1}),
+        consumer.ListResponse(status=99, header=strange, shards=[newer]),
+        consumer.ApplyResponse(status=99, header=strange),
+        consumer.GetHintsResponse(status=99),
+        consumer.UnassignResponse(status=99),
+    ]
+    for response in responses:
+        pb.validate(response, strict=False)
+        assert error_of(pb.validate, response) is not None
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (
+            consumer.StatResponse(header=header(), read_through={"a/journal": -1}),
+            "ReadThrough.Offsets[a/journal]: invalid offset (-1; expected >= 0)",
+        ),
+        (
+            consumer.StatResponse(header=header(), publish_at={"a/journal": -1}),
+            "PublishAt.Offsets[a/journal]: invalid offset (-1; expected >= 0)",
+        ),
+        (
+            consumer.ListResponse(header=header(), shards=[listed_shard(mod_revision=0)]),
+            "Shards[0]: invalid ModRevision (0; expected > 0)",
+        ),
+        (
+            consumer.ListResponse(header=header(), shards=[listed_shard(status=[{}])]),
+            "Shards[0]: length of Route.Members and Status are not equal (0 vs 1)",
+        ),
+        (
+            consumer.ApplyResponse(header={"route": {"primary": 0}}),
+            "Header.Route: invalid Primary (0; expected -1 <= Primary < 0)",
+        ),
+        (
+            consumer.GetHintsResponse(
+                primary_hints={"hints": {"live_nodes": [{"segments": [{}]}]}}
+            ),
+            "primary hints.Segment: Author is zero",
+        ),
+    ],
+)
+def test_structure_of_answers_about_shards(response: Any, error: str):
+    assert error_of(pb.validate, response, strict=False) == error
+
+
 def test_the_header_of_a_first_response():
     for response in (
         pb.ReadResponse(status=pb.Status.JOURNAL_NOT_FOUND),
@@ -367,21 +425,28 @@ def messages_of(descriptors: list[Descriptor]) -> set[str]:
     return names
 
 
-def test_every_message_of_the_broker_has_rules():
-    file = pb.ReadRequest.DESCRIPTOR.file
-    every = messages_of(list(file.message_types_by_name.values()))
+def test_every_message_has_rules():
+    files = [pb.ReadRequest.DESCRIPTOR.file, consumer.StatRequest.DESCRIPTOR.file]
+    every = {
+        name
+        for file in files
+        for name in messages_of(list(file.message_types_by_name.values()))
+        # Maps are messages too.
+        if not name.endswith("Entry")
+    }
     known = {
         kind.DESCRIPTOR.full_name
         for table in (validation._REQUESTS_AND_PARTS, validation._RESPONSES)
         for kind in table
     }
-    assert every - known == {"protocol.SHA1Sum"}
+    without = {"Checkpoint", "Checkpoint.ProducerState", "Checkpoint.Source"}
+    assert every - known == {"protocol.SHA1Sum"} | {f"consumer.{name}" for name in without}
     assert known - every == {"recoverylog.FSMHints", "recoverylog.Segment"}
 
 
 def test_other_messages_have_no_rules():
-    with pytest.raises(TypeError, match="no rules for messages of type StatRequest"):
-        pb.validate(consumer.StatRequest())
+    with pytest.raises(TypeError, match="no rules for messages of type Checkpoint"):
+        pb.validate(consumer.Checkpoint())
 
 
 def test_errors_tell_their_context():

@@ -16,8 +16,9 @@ from gazette_aio.client.listing.prefixes import (
     without_prefixes,
 )
 from gazette_aio.client.retry import Operation
-from gazette_aio.protocol.errors import status_error, within
+from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.protocol.status_errors import status_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable

@@ -13,7 +13,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.listing.prefixes import unmatched
-from gazette_aio.protocol.errors import status_error, within
+from gazette_aio.protocol.errors import within
+from gazette_aio.protocol.status_errors import status_error
 
 # Wire: `next_page_token` of early versions of the protocol, which v0.89 doesn't have.
 _NEXT_PAGE_TOKEN: Final = 4

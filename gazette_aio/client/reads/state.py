@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.rpc.read_message import ReadContent
-from gazette_aio.protocol.errors import status_error, within
+from gazette_aio.protocol.errors import within
+from gazette_aio.protocol.status_errors import status_error
 
 if TYPE_CHECKING:
     from gazette_aio.client.rpc.read_message import ReadMessage

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.publishing.intent_files import RecordID
-from gazette_aio.protocol.errors import RegisterMismatchError, StoreError
+from gazette_aio.protocol.errors import StoreError
+from gazette_aio.protocol.status_errors import RegisterMismatchError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient

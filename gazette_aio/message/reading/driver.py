@@ -20,12 +20,8 @@ from gazette_aio.message.reading.flow import (
 from gazette_aio.message.reading.inputs import Inputs
 from gazette_aio.message.reading.journal_input import C
 from gazette_aio.message.reading.sources import SelectedSource
-from gazette_aio.protocol.errors import (
-    GazetteError,
-    JournalNotFoundError,
-    OffsetJumpError,
-    ReplayError,
-)
+from gazette_aio.protocol.errors import GazetteError, OffsetJumpError, ReplayError
+from gazette_aio.protocol.status_errors import JournalNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sized

@@ -26,7 +26,7 @@ from gazette_aio.message.reading.sources import (
     Source,
     fetch_specs,
 )
-from gazette_aio.protocol.errors import OffsetNotYetAvailableError
+from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

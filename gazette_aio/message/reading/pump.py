@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, C, JournalInput
-from gazette_aio.protocol.errors import (
+from gazette_aio.protocol.status_errors import (
     JournalNotFoundError,
     NotAllowedError,
     OffsetNotYetAvailableError,

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol import service
 from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol._generated import consumer_pb2 as pc
 from gazette_aio.protocol.errors import AuthorizationError
 from gazette_aio.protocol.journal import strip_meta
-from gazette_aio.protocol.well_known import META_NAME
+from gazette_aio.protocol.well_known import META_ID, META_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -37,18 +38,26 @@ REQUIRED_CAPABILITIES: Final = {
     service.REPLICATE: Capability.REPLICATE,
     service.LIST_FRAGMENTS: Capability.READ,
     service.FRAGMENT_STORE_HEALTH: Capability.READ,
+    service.SHARD_STAT: Capability.READ,
+    service.SHARD_LIST: Capability.LIST,
+    service.SHARD_APPLY: Capability.APPLY,
+    service.SHARD_GET_HINTS: Capability.READ,
+    service.SHARD_UNASSIGN: Capability.APPLY,
 }
 """Capability which a caller needs, by the path of the method."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claims:
-    """Capabilities of a caller, and the journals for which it has them."""
+    """Capabilities of a caller, and the journals or shards for which it has them."""
 
     capability: Capability
     """Permitted operations; a plain `int` is converted."""
     selector: pb.LabelSelector = dataclasses.field(default_factory=pb.LabelSelector)
-    """Permitted journals, by their labels and `name`. The default matches all."""
+    """Permitted journals by their labels and `name`, or shards by their labels and `id`.
+
+    The default matches all.
+    """
     expires_at: int | None = None
     """Unix seconds; set by verification."""
     issued_at: int | None = None
@@ -105,12 +114,12 @@ def default_claims(request: object) -> Claims:
     """Return the claims which an RPC needs, by its first request.
 
     Raises:
-        TypeError: The object isn't a request of the journal service.
+        TypeError: The object isn't a request of the services of journals or of shards.
     """
     match request:
-        case pb.ListRequest():
+        case pb.ListRequest() | pc.ListRequest():
             return Claims(Capability.LIST, request.selector)
-        case pb.ApplyRequest():
+        case pb.ApplyRequest() | pc.ApplyRequest():
             return Claims(Capability.APPLY)
         case pb.ReadRequest() | pb.FragmentsRequest():
             return Claims(Capability.READ, _named(request.journal))
@@ -120,6 +129,10 @@ def default_claims(request: object) -> Claims:
             return Claims(Capability.READ)
         case pb.ReplicateRequest():
             return Claims(Capability.REPLICATE, _named(request.proposal.journal))
+        case pc.StatRequest() | pc.GetHintsRequest():
+            return Claims(Capability.READ, _identified(request.shard))
+        case pc.UnassignRequest():
+            return Claims(Capability.APPLY, _identified(*request.shards))
         case _:
             raise TypeError(f"not a request: {type(request).__name__}")
 
@@ -127,6 +140,11 @@ def default_claims(request: object) -> Claims:
 def _named(journal: str) -> pb.LabelSelector:
     label = pb.Label(name=META_NAME, value=strip_meta(journal))
     return pb.LabelSelector(include=pb.LabelSet(labels=[label]))
+
+
+def _identified(*shards: str) -> pb.LabelSelector:
+    labels = [pb.Label(name=META_ID, value=shard) for shard in sorted(set(shards))]
+    return pb.LabelSelector(include=pb.LabelSet(labels=labels))
 
 
 _current: ContextVar[Claims | None] = ContextVar("gazette_aio_claims", default=None)

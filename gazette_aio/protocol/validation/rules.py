@@ -8,7 +8,7 @@ rule of the client's release.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol._generated import recoverylog_pb2 as recoverylog_pb
@@ -24,7 +24,7 @@ from gazette_aio.protocol.labels import validate_label, validate_label_set, valu
 from gazette_aio.protocol.selector import validate_label_selector
 from gazette_aio.protocol.store import parse_fragment_store
 from gazette_aio.protocol.url import parse_url, redacted
-from gazette_aio.protocol.validation import recoverylog, specs
+from gazette_aio.protocol.validation import consumer, recoverylog, specs
 from gazette_aio.protocol.validation.specs import enum_name
 from gazette_aio.protocol.well_known import META_PREFIX
 
@@ -33,18 +33,16 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from gazette_aio.protocol.validation.specs import CheckPart
+
 _STATUSES: Final = frozenset(pb.Status.values())
 _SUSPENDS: Final = frozenset(pb.AppendRequest.Suspend.values())
 MAX_PAGE_LIMIT: Final = 10_000
 """Greatest page limit of a listing of fragments."""
 
 
-class _CheckPart(Protocol):
-    def __call__(self, message: Any, /, *, strict: bool) -> None: ...
-
-
 def validate(message: Message, *, strict: bool = True, expect_header: bool = False) -> None:
-    """Check a message of the broker protocol, or hints of a recovery log.
+    """Check a message of the protocols of brokers and shards, or hints of a recovery log.
 
     Args:
         message: The message.
@@ -339,7 +337,7 @@ def _validate_replicate_response(response: pb.ReplicateResponse, *, strict: bool
         raise ValidationError(f"unexpected Registers ({_text(response.registers)})")
 
 
-def _validate_listing(response: Any, *, strict: bool, field: str, check: _CheckPart) -> None:
+def _validate_listing(response: Any, *, strict: bool, field: str, check: CheckPart) -> None:
     """Check a response, and each part of a repeated field."""
     _validate_status_and_header(response, strict=strict)
     for index, part in enumerate(getattr(response, field)):
@@ -363,6 +361,7 @@ def _validate_listed_fragment(listed: pb.FragmentsResponse._Fragment, *, strict:
 # Invariant: these tables name every message of the broker protocol except SHA1Sum, which has no
 # rules; a test walks the descriptor.
 _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
+    **consumer.REQUESTS_AND_PARTS,
     pb.AppendRequest: _validate_append_request,
     pb.ApplyRequest: _validate_apply_request,
     pb.ApplyRequest.Change: _validate_apply_change,
@@ -387,7 +386,8 @@ _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
     pb.ReplicateRequest: _validate_replicate_request,
     pb.Route: specs.validate_route,
 }
-_RESPONSES: Final[dict[type[Message], _CheckPart]] = {
+_RESPONSES: Final[dict[type[Message], CheckPart]] = {
+    **consumer.RESPONSES,
     pb.AppendResponse: _validate_append_response,
     pb.ApplyResponse: _validate_status_and_header,
     pb.FragmentStoreHealthResponse: _validate_status_and_header,

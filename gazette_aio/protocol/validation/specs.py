@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
@@ -27,6 +27,15 @@ from gazette_aio.protocol.well_known import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class CheckPart(Protocol):
+    """Check of a response, or of a part of one; see `validate()` for `strict`."""
+
+    def __call__(self, message: Any, /, *, strict: bool) -> None:
+        """Raise a ValidationError if the message isn't valid."""
+        ...
+
 
 MAX_REPLICATION: Final = 5
 MIN_FRAGMENT_LENGTH: Final = 1 << 10
@@ -281,14 +290,19 @@ def validate_etcd(etcd: pb.Header.Etcd) -> None:
         raise ValidationError("invalid RaftTerm (expected != 0)")
 
 
-def validate_offsets(offsets: Mapping[str, int]) -> None:
+def validate_offsets(offsets: Mapping[str, int], *, strict: bool = True) -> None:
     """Check offsets by journal.
+
+    Args:
+        offsets: Offsets by journal.
+        strict: Whether to check the names of the journals too.
 
     Raises:
         ValidationError: A journal or an offset isn't valid.
     """
     for journal, offset in offsets.items():
         context = f"Offsets[{journal}]"
-        within(context, validate_journal, journal)
+        if strict:
+            within(context, validate_journal, journal)
         if offset < 0:
             raise ValidationError(f"invalid offset ({offset}; expected >= 0)", (context,))

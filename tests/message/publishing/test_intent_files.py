@@ -15,7 +15,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.registers import registers_match, update_registers
 from gazette_aio.message import Fence, IntentLog, Publisher, ReadCommittedIter, json_adapter
 from gazette_aio.message.publishing import intent_files, intents
-from gazette_aio.protocol.errors import RegisterMismatchError, StoreError
+from gazette_aio.protocol.errors import StoreError
+from gazette_aio.protocol.status_errors import RegisterMismatchError
 from tests.message import fakes
 
 FakeAppends: Any = fakes.FakeAppends

@@ -23,10 +23,10 @@ from gazette_aio.message.reading import driver
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
-    OffsetNotYetAvailableError,
     ReplayError,
     TransportError,
 )
+from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient
 from tests.message.sequencing import sequencing

@@ -27,10 +27,10 @@ from gazette_aio.message.reading.journal_input import JournalInput
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
-    JournalNotFoundError,
     ReplayError,
     TransportError,
 )
+from gazette_aio.protocol.status_errors import JournalNotFoundError
 from gazette_aio.testing import create_journals, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader

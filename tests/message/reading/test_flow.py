@@ -24,11 +24,8 @@ from gazette_aio.message.reading.flow import (
     Work,
 )
 from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
-from gazette_aio.protocol.errors import (
-    JournalNotFoundError,
-    ReplayError,
-    TransportError,
-)
+from gazette_aio.protocol.errors import ReplayError, TransportError
+from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.message.reading.test_arrow import line, row_of, rows_of
 from tests.message.sequencing import sequencing
 

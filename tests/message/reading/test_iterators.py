@@ -31,12 +31,12 @@ from gazette_aio.protocol.errors import (
     DesyncDetectedError,
     FragmentError,
     FramingError,
-    OffsetNotYetAvailableError,
     ReadError,
     ReplayError,
     UnexpectedEOFError,
     UnrecognizedContentTypeError,
 )
+from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 from tests import extent
 from tests.message.fakes import FakeClient
 

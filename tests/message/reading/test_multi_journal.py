@@ -29,14 +29,12 @@ from gazette_aio.message.reading.pump import JournalPump
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
-    JournalNotFoundError,
-    NotAllowedError,
     ReplayError,
-    SuspendedError,
     TransportError,
     UnrecognizedContentTypeError,
     ValidationError,
 )
+from gazette_aio.protocol.status_errors import JournalNotFoundError, NotAllowedError, SuspendedError
 from gazette_aio.testing import BrokerProcess, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader

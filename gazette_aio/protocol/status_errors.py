@@ -1,0 +1,257 @@
+"""Exceptions of the statuses of brokers and of shards: one class per status.
+
+They belong to the tree of `protocol.errors`. The numbers of both kinds of status collide, so each
+kind has a base and a table of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol._generated import consumer_pb2 as pc
+from gazette_aio.protocol.errors import GazetteError
+
+
+class StatusError(GazetteError):
+    """A server answered with a status other than OK.
+
+    Args:
+        detail: Text before the name of the status.
+        header: Header of the response, if it had one.
+        response: The response.
+        attempt: Number of attempts since the last success, from zero.
+    """
+
+    status: int = -1
+    """Number of the status."""
+    endpoint: str = ""
+    """Endpoint that the client called; empty if it isn't known."""
+
+    subject: ClassVar[str]
+    """Attribute with the name that the request was about, which is its kind too."""
+    statuses: ClassVar[Any]
+    """Enum of the statuses."""
+    classes: ClassVar[dict[int, type[Any]]]
+    """Class of each known status."""
+
+    def __init_subclass__(cls, *, status: int | None = None, retryable: bool = False) -> None:
+        super().__init_subclass__()
+        if status is None:
+            return
+        assert status not in cls.classes, f"two classes for status {status}"
+        cls.classes[status] = cls
+        cls.status = status
+        cls.retryable = retryable
+
+    def __init__(
+        self, detail: str, *, header: pb.Header | None, response: Any, attempt: int
+    ) -> None:
+        self.detail = detail
+        self.header = header
+        self.response = response
+        self.attempt = attempt
+        super().__init__(detail)
+
+    def __str__(self) -> str:
+        text = f"{self.detail}: {self.status_name}" if self.detail else self.status_name
+        name = getattr(self, self.subject)
+        where = " at ".join(filter(None, (name and f"{self.subject} {name}", self.endpoint)))
+        return f"{text} ({where})" if where else text
+
+    @property
+    def status_name(self) -> str:
+        """Name of the status, or a text with the number of an unknown status."""
+        if self.status in self.statuses.values():
+            return str(self.statuses.Name(self.status))
+        return f"unknown status {self.status}"
+
+
+class BrokerStatusError(StatusError):
+    """A broker answered with a status other than OK.
+
+    Args:
+        detail: Text before the name of the status.
+        journal: Journal of the request, or empty.
+        header: Header of the response, if it had one.
+        response: The response.
+        attempt: Number of attempts since the last success, from zero.
+    """
+
+    subject = "journal"
+    statuses = pb.Status
+    classes: ClassVar[dict[int, type[BrokerStatusError]]] = {}
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        journal: str = "",
+        header: pb.Header | None = None,
+        response: Any = None,
+        attempt: int = 0,
+    ) -> None:
+        self.journal = journal
+        super().__init__(detail, header=header, response=response, attempt=attempt)
+
+
+class UnknownStatusError(BrokerStatusError):
+    """A status which this release doesn't know; `status` holds its number."""
+
+
+class JournalNotFoundError(BrokerStatusError, status=pb.Status.JOURNAL_NOT_FOUND):
+    """No such journal, or the caller is not authorized to see it."""
+
+
+class NoJournalPrimaryBrokerError(
+    BrokerStatusError, status=pb.Status.NO_JOURNAL_PRIMARY_BROKER, retryable=True
+):
+    """The journal has no primary broker at present."""
+
+
+class NotJournalPrimaryBrokerError(
+    BrokerStatusError, status=pb.Status.NOT_JOURNAL_PRIMARY_BROKER, retryable=True
+):
+    """The broker isn't primary of the journal, and the request forbids to proxy."""
+
+
+class InsufficientJournalBrokersError(
+    BrokerStatusError, status=pb.Status.INSUFFICIENT_JOURNAL_BROKERS, retryable=True
+):
+    """The journal has fewer brokers than its replication."""
+
+
+class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):
+    """The broker isn't a replica of the journal, and the request forbids to proxy."""
+
+
+class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
+    """A non-blocking read reached the write head."""
+
+
+class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):
+    """A replication peer disagrees on the route of the journal."""
+
+
+class ProposalMismatchError(BrokerStatusError, status=pb.Status.PROPOSAL_MISMATCH):
+    """A replication peer disagrees on the content of the journal."""
+
+
+class EtcdTransactionFailedError(BrokerStatusError, status=pb.Status.ETCD_TRANSACTION_FAILED):
+    """An expected revision of an Apply differs; nothing was applied."""
+
+
+class NotAllowedError(BrokerStatusError, status=pb.Status.NOT_ALLOWED):
+    """The flags of the journal, or its suspension, forbid the operation."""
+
+
+class WrongAppendOffsetError(BrokerStatusError, status=pb.Status.WRONG_APPEND_OFFSET):
+    """The explicit offset of an append isn't the write head."""
+
+
+class IndexHasGreaterOffsetError(BrokerStatusError, status=pb.Status.INDEX_HAS_GREATER_OFFSET):
+    """Stored fragments end beyond the write head, which must be reset explicitly."""
+
+
+class RegisterMismatchError(BrokerStatusError, status=pb.Status.REGISTER_MISMATCH):
+    """The registers of the journal don't match the selector of an append."""
+
+
+class SuspendedError(BrokerStatusError, status=pb.Status.SUSPENDED):
+    """The journal is suspended."""
+
+
+class FragmentStoreUnhealthyError(BrokerStatusError, status=pb.Status.FRAGMENT_STORE_UNHEALTHY):
+    """The first fragment store of the journal fails its health checks."""
+
+
+def status_error(
+    status: int,
+    detail: str = "",
+    *,
+    journal: str = "",
+    header: pb.Header | None = None,
+    response: Any = None,
+    attempt: int = 0,
+    endpoint: str = "",
+) -> BrokerStatusError:
+    """Return the exception of a `status` other than OK."""
+    # Invariant: each known status has a class; a test walks the enum.
+    cls = BrokerStatusError.classes.get(status, UnknownStatusError)
+    error = cls(detail, journal=journal, header=header, response=response, attempt=attempt)
+    error.status = status
+    if endpoint:
+        error.endpoint = endpoint
+    return error
+
+
+class ShardStatusError(StatusError):
+    """A member of a consumer answered with a status other than OK.
+
+    Args:
+        detail: Text before the name of the status.
+        shard: Shard of the request, or empty.
+        header: Header of the response, if it had one.
+        response: The response.
+        attempt: Number of attempts since the last success, from zero.
+    """
+
+    subject = "shard"
+    statuses = pc.Status
+    classes: ClassVar[dict[int, type[ShardStatusError]]] = {}
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        shard: str = "",
+        header: pb.Header | None = None,
+        response: Any = None,
+        attempt: int = 0,
+    ) -> None:
+        self.shard = shard
+        super().__init__(detail, header=header, response=response, attempt=attempt)
+
+
+class UnknownShardStatusError(ShardStatusError):
+    """A status of shards which this release doesn't know; `status` holds its number."""
+
+
+class ShardNotFoundError(ShardStatusError, status=pc.Status.SHARD_NOT_FOUND):
+    """No such shard, or the caller is not authorized to see it."""
+
+
+class NoShardPrimaryError(ShardStatusError, status=pc.Status.NO_SHARD_PRIMARY, retryable=True):
+    """The shard has no primary at present."""
+
+
+class NotShardPrimaryError(ShardStatusError, status=pc.Status.NOT_SHARD_PRIMARY, retryable=True):
+    """The member isn't primary of the shard, and the request forbids to proxy."""
+
+
+class ShardEtcdTransactionFailedError(ShardStatusError, status=pc.Status.ETCD_TRANSACTION_FAILED):
+    """An expected revision of an Apply differs, or assignments changed; nothing was written."""
+
+
+class ShardStoppedError(ShardStatusError, status=pc.Status.SHARD_STOPPED, retryable=True):
+    """The primary of the shard ended, because it failed or was assigned elsewhere."""
+
+
+def shard_status_error(
+    status: int,
+    detail: str = "",
+    *,
+    shard: str = "",
+    header: pb.Header | None = None,
+    response: Any = None,
+    attempt: int = 0,
+    endpoint: str = "",
+) -> ShardStatusError:
+    """Return the exception of a `status` other than OK."""
+    # Invariant: each known status has a class; a test walks the enum.
+    cls = ShardStatusError.classes.get(status, UnknownShardStatusError)
+    error = cls(detail, shard=shard, header=header, response=response, attempt=attempt)
+    error.status = status
+    if endpoint:
+        error.endpoint = endpoint
+    return error
