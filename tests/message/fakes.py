@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import WatchedList
+from gazette_aio.client import RetryPolicy, WatchedList
 from gazette_aio.client.deadline import Deadline
 from gazette_aio.protocol.errors import OffsetJumpError
 from gazette_aio.protocol.status_errors import JournalNotFoundError, OffsetNotYetAvailableError
@@ -113,7 +113,7 @@ class FakeClient:
         chunk: Size of the chunks which readers return, or a function of (journal, offset).
     """
 
-    retry_policy = None
+    retry_policy = RetryPolicy(backoff=lambda _attempt: 0.0)
 
     @property
     def context(self):

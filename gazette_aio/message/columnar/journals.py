@@ -182,6 +182,13 @@ class RecordsByJournal:
         """Return the replay of a journal that is next, or in progress."""
         return records.replay
 
+    def rewind(self, records: JournalRecords) -> int:
+        """Undo the commit that needs a replay, and return the offset to receive content from."""
+        assert records.replay is not None, "no replay is next, or in progress"
+        self.leave(records)
+        # Errors of frames before the batch were raised, and aren't again.
+        return max(self._offsets[records.journal], records.replay.batch_begin)
+
     def bytes_of_step(self, records: JournalRecords) -> int:
         """Return about how many bytes a step of a journal may touch."""
         at_hand = records.at_hand

@@ -55,6 +55,11 @@ class ReplayRecords:
         self.finished = False
         """Whether all outputs of the commit were made."""
 
+    @property
+    def batch_begin(self) -> int:
+        """Offset of the first message of the batch that the committing message ended."""
+        return int(self._plan.table.begin[-self._plan.consumed])
+
     def open(self) -> ReplayRange | None:
         """Begin, and return the range to read; or None if the replay has begun."""
         if self._splitter is not None or self.finished:

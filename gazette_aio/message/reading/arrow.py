@@ -127,7 +127,8 @@ class ArrowBatches(Owner):
         Raises:
             FramingError: Content of a journal can't be split, decoded or read. Iteration may
                 continue after it.
-            ReplayError: Content of a transaction can't be read again. The next call retries.
+            ReplayError: Content of a transaction can't be read again. Further calls return
+                messages of other journals. The replay is retried when none of them is ready.
         """
         return await self._driver.next()
 

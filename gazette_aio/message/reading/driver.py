@@ -97,7 +97,8 @@ class FlowDriver(Owner, Generic[C, Out]):
             StopAsyncIteration: At the end of content, or after closing.
             FramingError: Content of a journal can't be split, decoded or read. The next call
                 continues after it.
-            ReplayError: Content of a transaction can't be read again. The next call retries.
+            ReplayError: Content of a transaction can't be read again. Further calls return
+                outputs of other journals. The replay is retried when none of them is ready.
         """
         self.is_used = True
         if self.unpaused >= TURN:
@@ -200,7 +201,7 @@ class FlowDriver(Owner, Generic[C, Out]):
             flow.fail_replay(error)
 
     def _give_up_replay(self, error: ReplayError) -> None:
-        """End a failed replay, and drop its commit if its journal was deleted."""
+        """End a failed replay, and park its journal, or abandon it if it was deleted."""
         self._retire()
         current, cause = self.flow.current, error.__cause__
         assert current is not None
@@ -208,6 +209,8 @@ class FlowDriver(Owner, Generic[C, Out]):
         if isinstance(self._source, SelectedSource) and (current.is_void or is_gone):
             self.flow.abandon()
             self._inputs.abandon(current)  # A new journal of the same name may begin.
+        elif self._inputs.may_park(current):
+            self._inputs.park(current, self.flow.rewind())
 
     def _retire(self) -> None:
         if self._reader is not None:

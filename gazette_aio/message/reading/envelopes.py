@@ -238,6 +238,13 @@ class EnvelopeEngine(Generic[T]):
             )
         return self._replay
 
+    def rewind(self, content: JournalSplitter) -> int:  # noqa: ARG002
+        """Undo the commit that needs a replay, and return the offset to receive content from."""
+        assert self._sequencer is not None, "only committed reading has replays"
+        self._run, self._queued = (), 0
+        self._replay = None
+        return self._sequencer.rewind()
+
     def settle(self) -> None:
         """Declare the delivered messages of a commit processed."""
         taken, sequencer = self._taken, self._sequencer

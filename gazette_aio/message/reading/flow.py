@@ -138,6 +138,15 @@ class Engine(Protocol[C, Out_co]):
     def room(self, content: C, /) -> int | None:
         """Return how many more bytes a step could use; None if no step may run ahead now."""
 
+    def rewind(self, content: C, /) -> int:
+        """Undo the commit that needs a replay, except for what was delivered of it.
+
+        Returns:
+            Offset of the committing message, or of an earlier one that wasn't delivered. The
+            content begins anew there.
+        """
+        ...
+
     def replay(self, content: C, /) -> ReplayContent | None:
         """Return the replay that is next, or in progress."""
 
@@ -242,6 +251,21 @@ class MessageFlow(Generic[C, Out_co]):
         if self.current is not None:
             self._engine.forget(self.current.journal)
             self.current = None
+
+    def rewind(self) -> int:
+        """Return the current journal to the state before the commit whose replay failed.
+
+        Content of other journals is needed next.
+
+        Returns:
+            Offset from which the journal's content must be received again.
+        """
+        source = self.current
+        assert source is not None, "only messages of what's being read commit"
+        offset = self._engine.rewind(source.content)
+        source.content = self._engine.begin(source.format, offset)
+        self.current = None
+        return offset
 
     # Replays.
 

@@ -19,6 +19,7 @@ from gazette_aio.message.reading.journal_input import (
     C,
     JournalInput,
 )
+from gazette_aio.message.reading.parking import ParkedJournals
 from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
 from gazette_aio.message.reading.sources import (
     ReaderSource,
@@ -99,6 +100,7 @@ class Inputs(Generic[C]):
         self._ready: deque[JournalPump[C]] = deque()
         self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
         self._failed: JournalPump[C] | None = None
+        self._parked: ParkedJournals[JournalPump[C]] = ParkedJournals()
         self._progress = Signal()
         self._following = OwnedTask()
         self._entered: WatchedList | None = None
@@ -148,10 +150,27 @@ class Inputs(Generic[C]):
                 if pump.arrivals:
                     return self._hand_out(pump)
             elif self._pumps or self._following.running:
-                await self._progress.wait()
+                await self._wait()
             else:
                 break
         raise StopAsyncIteration
+
+    async def _wait(self) -> None:
+        """Wait until something may be ready, or resume the parked journal that is due first."""
+        parked = self._parked.first
+        if parked is None:
+            await self._progress.wait()
+            return
+        pump, due = parked
+        if due > asyncio.get_running_loop().time():
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._progress.wait()
+            except TimeoutError:
+                pass
+            return
+        await pump.resume()
+        self._parked.discard(pump)
 
     def more(self, source: JournalInput[C], limit_bytes: int) -> list[Arrival[C]]:
         """Return chunks at hand that directly follow the last arrival returned.
@@ -172,6 +191,24 @@ class Inputs(Generic[C]):
     def are_others_ready(self, source: JournalInput[C]) -> bool:
         """Whether an arrival of a journal other than `source` is at hand."""
         return any(pump.source is not source for pump in islice(self._ready, 2))
+
+    def may_park(self, source: JournalInput[C]) -> bool:
+        """Whether reading of a journal can be suspended, and other journals may be read."""
+        pump = self._pumps.get(source.journal)
+        return pump is not None and pump.source is source and source.owned
+
+    def park(self, source: JournalInput[C], offset: int) -> None:
+        """Suspend reading of a journal until nothing else is ready, for its back-off at least.
+
+        Args:
+            source: The journal.
+            offset: Offset from which its content is needed then.
+        """
+        pump = self._pumps[source.journal]
+        pump.rewind(offset)
+        if not pump.leaving:
+            now = asyncio.get_running_loop().time()
+            self._parked.add(pump, source.journal, offset, now, source.backoff)
 
     def abandon(self, source: JournalInput[C]) -> None:
         """Stop reading a deleted journal, and drop content that was read ahead."""
@@ -266,6 +303,7 @@ class Inputs(Generic[C]):
         elif arrival.kind in {ArrivalKind.LEFT, ArrivalKind.END}:
             name = pump.source.journal
             del self._pumps[name]
+            self._parked.discard(pump)
             if pump.running:
                 self._stop(pump)
             if pump.source.offset:  # Otherwise the journal is still read from its start.

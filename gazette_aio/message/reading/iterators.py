@@ -92,7 +92,8 @@ class MessageIterator(Owner, Generic[T]):
         Raises:
             FramingError: Content of a journal can't be read, split or decoded. Iteration may
                 continue after it.
-            ReplayError: Content of a transaction can't be read again. The next call retries.
+            ReplayError: Content of a transaction can't be read again. Further calls return
+                messages of other journals. The replay is retried when none of them is ready.
         """
         ready = self._ready
         if not ready:

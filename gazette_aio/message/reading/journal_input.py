@@ -151,6 +151,15 @@ class JournalInput(Generic[C]):
             self._request.offset = reader.offset
             self.reader = None
 
+    def backoff(self, attempt: int) -> float:
+        """Return the seconds to wait after a failed attempt, counted from zero."""
+        return self._client.context.retry_policy.backoff(attempt)
+
+    def rewind(self, offset: int) -> None:
+        """Let the next reader begin at `offset`. There must be no reader now."""
+        assert self.reader is None, "a reader continues at its own offset"
+        self._request.offset = offset
+
     def replay(self, begin: int, end: int) -> RetryReader:
         """Return a reader of the content `[begin, end)` of the same journal."""
         request = pb.ReadRequest()

@@ -101,6 +101,8 @@ class JournalPump(Generic[C]):
         """Whether the pump is in line to have an arrival taken."""
         self.has_left = False
         """Whether the final arrival is known."""
+        self.rewound_to: int | None = None
+        """Offset from which `resume()` reads, if reading has stopped."""
         self._is_stopped = False
         self._room = room
         self._block = block
@@ -124,6 +126,8 @@ class JournalPump(Generic[C]):
 
     def leave(self) -> None:
         """Read only content that is at hand."""
+        if self.rewound_to is not None and not self.has_left:
+            self.put(ArrivalKind.LEFT)
         if not self.leaving:
             self.leaving = True
             self._leaves_at = asyncio.get_running_loop().time() + LEAVING_SECONDS
@@ -145,6 +149,8 @@ class JournalPump(Generic[C]):
         self._add(Arrival(self.source, kind, error=error))
 
     def _add(self, arrival: Arrival[C]) -> None:
+        if self.rewound_to is not None and arrival.kind is not ArrivalKind.LEFT:
+            return  # Race: the cancelled task may have received content just before.
         self._room.held.hold(len(arrival.chunk))
         self.arrivals.append(arrival)
         self._room.ready(self)
@@ -162,6 +168,32 @@ class JournalPump(Generic[C]):
         if self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
             return self.take()
         return None
+
+    def rewind(self, offset: int) -> None:
+        """Stop reading and drop the arrivals, until `resume()`. A leaving journal leaves at once.
+
+        Args:
+            offset: Offset from which `resume()` reads.
+        """
+        self.cancel()
+        while self.arrivals:
+            self.take()
+        self.has_left = False
+        self.rewound_to = offset
+        if self.leaving:
+            self.put(ArrivalKind.LEFT)
+
+    async def resume(self) -> None:
+        """Read again after `rewind()`.
+
+        Cancellation: safe — call again.
+        """
+        await self._task.aclose()
+        await self.source.close_reader()
+        if self.rewound_to is not None and not self.has_left:
+            self.source.rewind(self.rewound_to)
+            self.rewound_to = None
+            self.start()
 
     def stop(self) -> None:
         """End reading at once and for good."""

@@ -92,6 +92,12 @@ class Emission:
         self._is_replaying, self.replay_required = False, True
         self._taken = None
 
+    def rewind(self) -> int:
+        """Return the offset of the committing message, to queue it again instead of a replay."""
+        if not self.replay_required:
+            self._require_replay()
+        return self._rows[-1].begin
+
     def _require_replay(self) -> None:
         if not self._is_replaying:
             raise SequencerStateError("no replay is under way")

@@ -251,6 +251,24 @@ class Sequencer:
         self._settle_dequeued()
         self._commit().abort_replay()
 
+    def rewind(self) -> int:
+        """Give up the commit, whose replay is required or in progress, until it's queued again.
+
+        Processed messages stay processed, and checkpoints are exact. Messages of other journals may
+        be queued. The next message of this journal must be the committing one.
+
+        Returns:
+            Offset at which the committing message begins.
+
+        Raises:
+            SequencerStateError: If no replay is required or in progress.
+        """
+        self._settle_dequeued()
+        # Invariant: the span of its producer is empty, so the message requires a replay again.
+        offset = self._commit().rewind()
+        self._emission = None
+        return offset
+
     def _commit(self) -> Emission:
         if isinstance(self._emission, Emission):
             return self._emission

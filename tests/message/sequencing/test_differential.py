@@ -64,18 +64,20 @@ def _quiet():
 # --- Logs.
 
 
-def random_log(rng, count, journal=JOURNAL):
+def random_log(rng, count, journal=JOURNAL, *, behaved=False):
     """Rows of one journal.
 
     Producers write transactions and messages outside of them. By chance, which differs from log to
     log, their clocks fall back, blocks of theirs are appended again, acknowledgements are sent
-    again, and messages have no clock or unknown flags.
+    again, and messages have no clock or unknown flags. Producers that are `behaved` do none of it.
     """
     names = [A, B, C][: rng.randrange(1, 4)]
     clocks = {name: rng.randrange(1, 50) for name in names}
     past = {name: [] for name in names}
     back = rng.choice((1, 1, 0, -2, -8))
     ends, outsiders, again, odd = (rng.choice((0, 0.05, 0.3)) for _ in range(4))
+    if behaved:
+        back, again, odd = 1, 0, 0
     rows = []
     while len(rows) < count:
         name, draw = rng.choice(names), rng.random()
@@ -214,6 +216,71 @@ def sequencer_agrees(way, rng, count):
             rest = [r for r in log if r.begin >= checkpoint.offsets.get(r.journal, 0)]
         else:
             reference = checkpoint
+
+
+def rewinding_agrees(rng, count):
+    """Park the commits of journals that need a replay, and queue them again later, or restart."""
+    journals = ["a/journal", "b/journal", "c/journal"][: rng.randrange(1, 4)]
+    # Of others it depends on the ring which of several messages of one clock is delivered.
+    logs = {journal: random_log(rng, count, journal, behaved=True) for journal in journals}
+    want = {}
+    for journal, log in logs.items():
+        reference = Reference(log)
+        want[journal] = [key(row) for each in log for row in reference.queue(each)[1]]
+    got = {journal: [] for journal in journals}
+    sequencer = Sequencer(buffer=rng.choice((0, 1, 2, 5)))
+    at = dict.fromkeys(journals, 0)
+    while any(at[journal] < count for journal in journals):
+        journal = rng.choice([journal for journal in journals if at[journal] < count])
+        log = logs[journal]
+        batch = copies(log[at[journal] : at[journal] + rng.randrange(1, 20)])
+        index = 0
+        while index < len(batch):
+            index = sequencer.queue_commits(batch, index, transactions=rng.random() < 0.5)
+            rewound = sequencer.emitting and settle_or_rewind(rng, sequencer, log, got[journal])
+            if rewound:
+                # Other journals may be next, and so may be this one.
+                assert sequencer.offsets.get(journal, 0) <= rewound.begin
+                index = next(i for i, row in enumerate(batch) if row.begin == rewound.begin)
+                break
+        at[journal] += index
+        if rng.random() < 0.1:
+            checkpoint = SequencerCheckpoint.from_json(sequencer.checkpoint().to_json())
+            sequencer = Sequencer.from_checkpoint(checkpoint, buffer=rng.choice((0, 1, 5)))
+            for journal, log in logs.items():
+                through = checkpoint.offsets.get(journal, 0)
+                at[journal] = sum(row.begin < through for row in log)
+    assert got == want
+
+
+def settle_or_rewind(rng, sequencer, log, got):
+    """Process a commit whole, or rewind it within its replay and return its last message."""
+
+    def settle(taken):
+        got.extend(key(row) for row in taken)
+        sequencer.settle(len(taken))
+
+    if sequencer.replay_required:
+        wanted = sequencer.replay_range()
+        feed = copies(row for row in log if wanted.begin <= row.begin < wanted.end)
+        fails_at = rng.randrange(len(feed) + 1) if rng.random() < 0.6 else -1
+        begun = rng.random() < 0.8
+        if begun:
+            sequencer.start_replay()
+            for fed, row in enumerate(feed):
+                if fed == fails_at:
+                    break
+                if taken := sequencer.take_replay([row]):
+                    settle(taken)
+        if fails_at >= 0 or not begun:
+            if begun and rng.random() < 0.5:
+                sequencer.abort_replay()
+            offset = sequencer.rewind()
+            assert not sequencer.emitting
+            return next(row for row in log if row.begin == offset)
+        sequencer.finish_replay()
+    settle(sequencer.take())
+    return None
 
 
 def read_batch(way, rng, sequencer, reference, rows):
@@ -421,6 +488,7 @@ WAYS = {
     "rows": partial(sequencer_agrees, ByRows()),
     "runs": partial(sequencer_agrees, ByBatches(transactions=True)),
     "single transactions": partial(sequencer_agrees, ByBatches(transactions=False)),
+    "rewinding": rewinding_agrees,
     **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
     **{f"ranges, {tier}": partial(ranges_agree, tier=tier) for tier in TIERS},
     **{f"splits, {tier}": partial(splits_agree, tier=tier) for tier in TIERS},
