@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -24,6 +25,12 @@ async def eventually(condition: Condition) -> None:
         # A task of this loop needs turns, and another process or thread needs time.
         await asyncio.sleep(0 if tries < _TURNS else _PAUSE_SECONDS)
         tries += 1
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait as `eventually` does, blocking this thread and its event loop, if there's any."""
+    while not condition():
+        time.sleep(_PAUSE_SECONDS)
 
 
 async def _holds(condition: Condition) -> bool:

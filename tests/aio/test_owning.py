@@ -9,6 +9,7 @@ import pytest
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.task import OwnedTask
 from tests.cancellation import cancel_at, cancel_at_every_await
+from tests.waiting import turns
 
 
 async def wait_forever() -> None:
@@ -24,8 +25,7 @@ class Slow:
 
     async def aclose(self) -> None:
         self.closes += 1
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turns(3)
         self.is_closed = True
 
 
@@ -79,8 +79,7 @@ async def test_a_task_is_cancelled_once() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)
             ended.append(True)
 
     owned = OwnedTask()

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from tests.broker.gateway.http_steps import HttpSteps
+from tests.waiting import eventually
 
 Json = Any
 Step = dict[str, Any]
@@ -280,6 +281,7 @@ class _Run:
             "cancel": self._cancel,
             "raw_call": self._raw_call,
             "await_route": self._await_route,
+            # Time is the subject: a scenario gives it.
             "sleep_ms": lambda step: asyncio.sleep(step["sleep_ms"] / 1000),
             "compute": self._compute,
             "now": self._now,
@@ -293,25 +295,30 @@ class _Run:
 
     async def _poll(self, step: Step) -> None:
         within = self.poll_seconds or max(step.get("within_s", 20), _PATIENCE_SECONDS)
-        deadline = time.monotonic() + within
-        while True:
-            outcome = await self.step(step["poll"])
-            found = difference(step["until"], outcome)
-            if found is None:
-                return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"poll: {found}")
-            await asyncio.sleep(0.05)
+        found: str | None = "no answer"
+
+        async def is_as_expected() -> bool:
+            nonlocal found
+            found = difference(step["until"], await self.step(step["poll"]))
+            return found is None
+
+        try:
+            async with asyncio.timeout(within):
+                await eventually(is_as_expected)
+        except TimeoutError:
+            raise TimeoutError(f"poll: {found}") from None
 
     async def _await_route(self, step: Step) -> None:
         label = {"name": "name", "value": step["await_route"]}
         request = to_message(pb.ListRequest, {"selector": {"include": {"labels": [label]}}})
+
+        async def is_routed() -> bool:
+            call = self._stub("List")(request, metadata=self._metadata({}))
+            journals = [journal async for response in call for journal in response.journals]
+            return any(each.route.members and each.route.primary >= 0 for each in journals)
+
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            while True:
-                async for response in self._stub("List")(request, metadata=self._metadata({})):
-                    if any(j.route.members and j.route.primary >= 0 for j in response.journals):
-                        return
-                await asyncio.sleep(0.02)
+            await eventually(is_routed)
 
     async def _compute(self, step: Step) -> None:
         for name, formula in step["compute"].items():
@@ -514,7 +521,7 @@ async def _write(
     try:
         for index, message in enumerate(messages):
             if index and gap_ms:
-                await asyncio.sleep(gap_ms / 1000)
+                await asyncio.sleep(gap_ms / 1000)  # Time is the subject: a scenario gives it.
             await call.write(message)
         if half_close:
             await call.done_writing()

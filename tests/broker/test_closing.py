@@ -14,6 +14,7 @@ from gazette_aio.broker.host.workers import Background
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
 from tests.cancellation import cancel_at, close_at_every_await
+from tests.waiting import turns
 
 JOURNAL = "test/journal"
 
@@ -61,8 +62,7 @@ async def test_background_tasks_are_cancelled_once() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await turns(3)
             ended.append(True)
 
     async def opened() -> Background:

@@ -28,7 +28,7 @@ from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, Level, read, running, send
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 NAME = "test/journal"
 
@@ -99,8 +99,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> No
         item = core.space.get(NAME)
         assert item is not None
         replica = await core.replica(item)
-        while replica.head.offset < len(b"onetwolostbehind"):  # noqa: ASYNC110 - Nothing tells.
-            await asyncio.sleep(0)
+        await eventually(lambda: replica.head.offset >= len(b"onetwolostbehind"))
         files.fail_once("datasync", ".spool", errno.EIO)  # As the kernel tells an error once.
         files.gate.set()
         for task in (first, second):
@@ -134,8 +133,7 @@ async def holding(core: BrokerCore) -> None:
     item = core.space.get(NAME)
     assert item is not None
     replica = await core.replica(item)
-    while not replica.head.spool.delta:  # noqa: ASYNC110 - Nothing tells.
-        await asyncio.sleep(0)
+    await eventually(lambda: replica.head.spool.delta)
 
 
 @pytest.mark.parametrize("content", [b"", b"before "])
@@ -151,8 +149,7 @@ async def test_a_suspension_during_an_append(tmp_path: Path, content: bytes) -> 
         await apply(core, journal_spec(suspend={"level": Level.FULL}))
         # It resumes the journal, whose files the append above still has.
         following = asyncio.create_task(send(core, b"resumed", journal=NAME))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         response = await stream.commit()
         assert response.status == pb.Status.OK
         assert (await following).commit.begin == response.commit.end

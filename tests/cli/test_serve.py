@@ -16,6 +16,7 @@ from gazette_aio.cli.serve import serve
 from gazette_aio.client import connect
 from gazette_aio.testing import create_journals, journal_spec
 from tests.cli.conftest import NO_BROKER_VARIABLES, spawn
+from tests.waiting import eventually
 
 
 async def ready_line(process) -> dict[str, object]:
@@ -75,9 +76,12 @@ async def test_ready_file_in_place_of_stdout(tmp_path):
         "serve", "--port=0", "--http-port=0", f"--data-dir={tmp_path / 'data'}",
         f"--ready-file={path}",
     )  # fmt: skip
-    while not path.exists() or path.stat().st_size == 0:
+
+    def is_ready():
         assert process.returncode is None
-        await asyncio.sleep(0.02)
+        return path.exists() and path.stat().st_size > 0
+
+    await eventually(is_ready)
     ready = json.loads(path.read_text())
     async with connect(ready["endpoint"]) as client:
         assert not (await client.list()).journals

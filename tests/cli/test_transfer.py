@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
 import struct
 import termios
-import time
 
 import pytest
 
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from tests.cli.conftest import spawn
+from tests.waiting import eventually
 
 
 async def test_append_from_stdin_and_read_back(broker_cli, journal):
@@ -156,7 +155,7 @@ async def test_ctrl_c_while_waiting_for_stdin(gazette_broker, journal):
     env = {"BROKER_ADDRESS": gazette_broker.endpoint}
     process = await spawn("journals", "append", journal, env=env, stdin=reading)
     # It blocks for more once it has taken what's there.
-    await asyncio.to_thread(wait_until_taken, reading)
+    await eventually(lambda: bytes_in(reading) == 0)
 
     process.send_signal(signal.SIGINT)
     _, err = await process.communicate()
@@ -166,9 +165,9 @@ async def test_ctrl_c_while_waiting_for_stdin(gazette_broker, journal):
     assert (process.returncode, err) == (130, b"")
 
 
-def wait_until_taken(pipe: int) -> None:
-    while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]:
-        time.sleep(0.01)
+def bytes_in(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 @pytest.mark.crash

@@ -44,8 +44,7 @@ class SlowBody(FakeBody):
     """A body which takes a while to close."""
 
     async def aclose(self) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         await super().aclose()
 
 

@@ -23,7 +23,7 @@ from gazette_aio.client import (
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.client.support import JOURNAL, content, fragment, header, listing, metadata
 from tests.ports import free_port
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "the broker is out")
 SHORT = 0.05
@@ -195,7 +195,7 @@ async def test_a_time_out_of_none_and_without_limit() -> None:
 async def test_a_cancellation_is_no_time_out(nobody: JournalClient) -> None:
     for call, _, _ in CALLS.values():
         task = asyncio.ensure_future(call(nobody, 60))
-        await asyncio.sleep(0.01)
+        await turns()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -222,14 +222,14 @@ async def test_a_blocking_read_of_a_connected_broker_lasts(broker: StubBroker) -
         async with client.read(JOURNAL, block=True) as reader:
             reading = asyncio.create_task(reader.read())
             await broker.read_requests.get()
-            await asyncio.sleep(4 * SHORT)
+            await asyncio.sleep(4 * SHORT)  # Time is the subject: the client's time-out passes.
             assert not reading.done()
             # Wire: a broker sends nothing, not even metadata, before there's content.
             broker.read_responses.put_nowait(metadata(0))
             broker.read_responses.put_nowait(content(0, b"data"))
             assert await reading == b"data"
             waiting = asyncio.create_task(reader.read())
-            await asyncio.sleep(4 * SHORT)
+            await asyncio.sleep(4 * SHORT)  # Time is the subject: the client's time-out passes.
             assert not waiting.done()
             waiting.cancel()
             await asyncio.wait([waiting])

@@ -6,6 +6,8 @@ import json
 import pickle
 import time
 
+from tests.waiting import wait_until
+
 DEADLINE_SECONDS = 240.0
 
 
@@ -90,9 +92,12 @@ def runs(spark, journals, tmp_path):
 def until(condition):
     """Wait for what another process does."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
+
+    def holds():
         assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.02)
+        return condition()
+
+    wait_until(holds)
 
 
 def documents(ids):

@@ -25,6 +25,7 @@ from tests.pyspark.journals import PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import StumblingSource
 from tests.pyspark.streams import DEADLINE_SECONDS, start_query, was_too_slow
+from tests.waiting import eventually
 
 BATCHES = pytest.mark.skipif(
     importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
@@ -448,8 +449,7 @@ async def kill_driver(queries, due, directory):
         ended = asyncio.create_task(driver.communicate())
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                while len(list(held.iterdir())) < len(queries) and not ended.done():
-                    await asyncio.wait([ended], timeout=0.1)
+                await eventually(lambda: len(list(held.iterdir())) == len(queries) or ended.done())  # noqa: B023
                 is_done = not ended.done()
         finally:
             kill(driver)

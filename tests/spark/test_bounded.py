@@ -26,7 +26,7 @@ from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fragments.fake_fragments import FakeFragments, http_error
 from tests.client.fragments.test_direct_reads import CONTENT, Serving
 from tests.client.support import JOURNAL, content, metadata, refusal, spec
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 INSTANT = RetryPolicy(backoff=lambda attempt: 0.0)
 PARTS = [b"%d" % part * 1000 for part in range(4)]
@@ -452,8 +452,7 @@ async def test_cancellation_loses_nothing(broker: StubBroker, client: JournalCli
         steps = 0
         while len(found) < 60:
             task = asyncio.ensure_future(anext(reader))
-            for _ in range(steps % 7):
-                await asyncio.sleep(0)
+            await turns(steps % 7)
             steps += 1
             task.cancel()
             await asyncio.wait((task,))
@@ -539,8 +538,7 @@ async def test_map_bounded() -> None:
         counts["most"] = max(counts["most"], counts["now"])
         tasks = len(asyncio.all_tasks())
         counts["tasks"] = max(counts["tasks"], tasks)
-        for _ in range(number % 5):
-            await asyncio.sleep(0)
+        await turns(number % 5)
         counts["now"] -= 1
         return number * number
 

@@ -35,6 +35,7 @@ from tests.cancellation import cancel_at_every_await
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
 from tests.spark.histories import SCHEMA, TYPES, History
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -317,8 +318,7 @@ async def test_cancellation(journal, monkeypatch, early):
     async def check():
         # What's closed by a task which is cancelled ends by itself, in some turns of the loop.
         async with asyncio.timeout(10):
-            while client.status().streams:  # noqa: ASYNC110 - nothing tells of it.
-                await asyncio.sleep(0)
+            await eventually(lambda: not client.status().streams)
         assert not [task for task in asyncio.all_tasks() if "RangeContent" in repr(task)]
 
     assert await cancel_at_every_await(read, check) > 5

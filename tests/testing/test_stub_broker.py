@@ -12,6 +12,7 @@ from gazette_aio.client import connect
 from gazette_aio.testing import StubBroker
 from gazette_aio.testing.stub_broker import Age
 from tests.client.support import JOURNAL, MemoryJournals, content, listing, metadata, refusal
+from tests.waiting import eventually
 
 AGES: list[Age] = ["newest", "v0.100", "v0.89"]
 
@@ -122,8 +123,7 @@ async def test_the_rest_of_an_answer_which_was_given_up_needs_no_reader() -> Non
         assert await reader.read() == b"some"
     broker.read_requests.get_nowait()
     async with asyncio.timeout(10):
-        while broker.open_rpcs:  # noqa: ASYNC110 - nobody tells of it.
-            await asyncio.sleep(0)
+        await eventually(lambda: not broker.open_rpcs)
     broker.read_responses.put_nowait(content(4, b"rest"))
     broker.finish()
     broker.read_responses.put_nowait(metadata(0))

@@ -34,6 +34,7 @@ from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.workers import Workers
 from tests.cancellation import cancel_at_every_await
+from tests.waiting import turns
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -142,8 +143,7 @@ def joined(sizes: list[int]) -> bytes:
 
 async def is_blocked(task: asyncio.Task[Any]) -> bool:
     """Return whether a task has something to wait for which only the test can bring about."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     return not task.done()
 
 

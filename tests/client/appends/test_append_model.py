@@ -15,6 +15,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import AppendService, AsyncAppend, JournalClient, RetryPolicy
 from gazette_aio.client.appends.content_buffer import ContentBuffer
 from tests import extent
+from tests.waiting import turns
 
 NAMES = ("aaaa", "bbbb", "cccc")
 
@@ -206,8 +207,7 @@ class Player:
             case ("fail", count):
                 self.rpc.fail_next = count
             case ("yield", count):
-                for _ in range(count):
-                    await asyncio.sleep(0)
+                await turns(count)
             case _:
                 pass  # It doesn't apply now.
 

@@ -168,8 +168,7 @@ async def test_an_append_races_the_end_of_the_worker(
     for number in range(20):
         append = await write(service, JOURNAL, b"x")
         appended = asyncio.ensure_future(append)
-        for _ in range(number):
-            await asyncio.sleep(0)
+        await turns(number)
         await (await write(service, JOURNAL, b"y"))
         await appended
     assert journals.contents[JOURNAL].count(b"x") == 20

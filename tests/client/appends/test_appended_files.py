@@ -16,6 +16,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import JournalClient
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import JOURNAL, MemoryJournals
+from tests.waiting import turns
 
 
 async def test_a_file_of_aiofiles(
@@ -55,8 +56,7 @@ async def test_a_cancelled_append_leaves_no_thread_in_its_file(
         assert await in_thread(entered.wait, 30)
         for _ in range(3):
             appending.cancel()
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)
         assert not appending.done()
         left.set()
         await asyncio.wait((appending,))

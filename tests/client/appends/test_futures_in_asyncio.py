@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import AppendService, AsyncAppend, AsyncOperation, OpFuture
 from tests.client.appends.support import write
 from tests.client.support import JOURNAL, MemoryJournals
+from tests.waiting import turns
 
 
 class Pending:
@@ -56,8 +57,7 @@ async def starts_waiting(waiting: Awaitable[Any]) -> asyncio.Task[Any]:
         return await waiting
 
     task = asyncio.create_task(wait())
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     assert not task.done()
     return task
 
@@ -277,7 +277,8 @@ async def test_futures_of_users_as_dependencies(
     task = asyncio.create_task(some_task(gate))
     dependency = task if kind == "task" else future
     append = await write(service, JOURNAL, b"content", {dependency})
-    done, _ = await asyncio.wait([append], timeout=0.01)
+    await turns()
+    done, _ = await asyncio.wait([append], timeout=0)
     assert not done
     assert JOURNAL not in journals.contents
     gate.set()

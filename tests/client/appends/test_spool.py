@@ -24,7 +24,7 @@ from gazette_aio.client.appends.spool import Spool
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
 from tests.client.support import JOURNAL, MemoryJournals
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 
 class Disk(SpoolFiles):
@@ -320,12 +320,10 @@ async def test_tasks_cancelled_during_each_call(
         (using,) = tasks_of_spools()
         for _ in range(cancellations):
             using.cancel()
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)
         # Neither closed nor used by others before the thread has left.
         spooled.close()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         assert not using.done()
         assert not any(file.closed for file in files.files)
         left.set()

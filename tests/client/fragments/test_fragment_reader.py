@@ -30,7 +30,7 @@ from tests.client.fragments.fragment_support import (
     stored,
 )
 from tests.client.support import JOURNAL
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 CODEC = pb.CompressionCodec
 DATA = b"".join(b"%06d " % number for number in range(300))
@@ -255,8 +255,7 @@ async def test_no_more_than_two_slices_ahead() -> None:
     reader = await open_fragment_url(fragment_of(data), 100, URL, transport=FakeFetcher(body))
     async with reader:
         await eventually(lambda: reader.waiting_bytes == 2 * MIB)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
         assert body.taken == reader.waiting_bytes == 2 * MIB
         assert await reader.read(1) == b"\0"  # Which makes room.
         await eventually(lambda: body.taken == 3 * MIB)
@@ -269,8 +268,7 @@ async def test_small_chunks_are_bounded_too() -> None:
     reader = await open_fragment_url(fragment_of(data), 100, URL, transport=FakeFetcher(body))
     async with reader:
         await eventually(lambda: reader.waiting_bytes > MIB)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
         assert body.taken < MIB + 2000
         assert await read_all(reader) == data
 

@@ -43,6 +43,7 @@ from gazette_aio.protocol.errors import (
 )
 from tests.message.fakes import FakeClient
 from tests.message.publishing.batch_fakes import BatchAppends
+from tests.waiting import eventually, turns
 
 NDJSON, FIXED, CSV = "application/x-ndjson", "application/x-protobuf-fixed", "text/csv"
 PRODUCER = b"\x01\x02\x03\x04\x05\x06"
@@ -555,8 +556,7 @@ async def test_a_transaction_has_all_of_a_batch_or_nothing():
     held = await appends.start_append("part/1")
     async with publisher.transaction():
         task = asyncio.create_task(publisher.publish_uncommitted_batch(mapping, numbered(10)))
-        while "part/0" not in appends.released:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await eventually(lambda: "part/0" in appends.released)
         asyncio.get_running_loop().call_soon(held.release)
         # The end of the block waits for the batch which is under way.
     assert task.done()
@@ -655,8 +655,9 @@ async def test_an_error_which_is_cleared_while_a_batch_is_held_fails_the_transac
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(50)))
-    while not (lock := appends.locks.get("one/journal")) or not lock.locked():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    # The lock is held for a few turns, which a longer pause would miss.
+    while not (lock := appends.locks.get("one/journal")) or not lock.locked():
+        await turns(1)
     await asyncio.sleep(0)
     appends.clear_error("one/journal", OSError("broken"))
     await task

@@ -25,6 +25,7 @@ from gazette_aio.message import (
 from gazette_aio.message.publishing import intents
 from gazette_aio.protocol.errors import MixedTransactionError, StoreError
 from tests.message import fakes
+from tests.waiting import turns
 
 FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
@@ -71,8 +72,7 @@ async def commit(publisher: Any, log: Any, number: int):
 
 
 async def steps(task: Any, count: Any):
-    for _ in range(count):
-        await asyncio.sleep(0)
+    await turns(count)
     return task.done()
 
 

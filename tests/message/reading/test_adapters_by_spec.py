@@ -28,6 +28,7 @@ from gazette_aio.message import (
 )
 from gazette_aio.protocol.errors import ConfigurationError
 from tests.message.fakes import FakeClient
+from tests.waiting import eventually, turns
 
 NDJSON, CSV = "application/x-ndjson", "text/csv"
 PRODUCER = ProducerID(b"\x01abcde")
@@ -243,9 +244,9 @@ async def test_the_function_is_called_once_for_each_specification(client, adapte
         first = await listed(client, iterator, "b", 6)
         assert len(adapters.calls) == 3  # Journals were applied, and not changed.
         client.move("b", "orders")
-        second = await listed(client, iterator, "b", 7)
+        second = await listed(client, iterator, "b", 7, joins=True)
         client.move("b", "payments")
-        third = await listed(client, iterator, "b", 8)
+        third = await listed(client, iterator, "b", 8, joins=True)
         checkpoint = iterator.checkpoint()
 
     assert [each.message for each in (first, second, third)] == [Payment(6), Order(7), Payment(8)]
@@ -258,17 +259,20 @@ async def test_the_function_is_called_once_for_each_specification(client, adapte
     assert checkpoint.offsets["b"] == third.end
 
 
-async def listed(client, iterator, journal, clock):
-    """Append a message after the iterator knows the newest listing, and return its envelope."""
+async def listed(client, iterator, journal, clock, *, joins=False):
+    """Append a message after the iterator knows the newest listing, and return its envelope.
+
+    A journal leaves and joins again if its messages are to be read differently.
+    """
+    reads = len(client.reads)
     waiting = asyncio.create_task(anext(iterator))
     client.create("c", client.content_types["c"])
-    for _ in range(200):
-        await asyncio.sleep(0)
-    # The journal leaves and joins again, if its messages are read differently.
-    await asyncio.sleep(0.05)
+    await turns(200)
+    if joins:
+        await eventually(lambda: len(client.reads) > reads)
+    assert {request.journal for request in client.reads[reads:]} == ({journal} if joins else set())
     client.append(journal, line(clock))
-    async with asyncio.timeout(30):
-        return await waiting
+    return await waiting
 
 
 async def test_specifications_of_one_adapter_are_updated_in_place(client):
@@ -279,8 +283,7 @@ async def test_specifications_of_one_adapter_are_updated_in_place(client):
         reads = len(client.reads)
         waiting = asyncio.create_task(anext(iterator))
         client.move("b", "refunds")
-        while pb.value_of(first["b"].labels, "topic") != "refunds":  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await eventually(lambda: pb.value_of(first["b"].labels, "topic") == "refunds")
         client.append("b", line(9))
         last = await waiting
         assert len(client.reads) == reads
@@ -302,12 +305,9 @@ async def test_a_transaction_across_a_change_of_the_adapter(adapters, before, af
     async with iterator:
         first = await anext(iterator)
         waiting = asyncio.create_task(anext(iterator))
-        for _ in range(200):
-            await asyncio.sleep(0)
+        await turns(200)
         client.move("a", after)
-        async with asyncio.timeout(30):
-            while len(client.readers) < 2:  # noqa: ASYNC110 - nobody tells of it.
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(client.readers) == 2)
         client.append("a", line(3, CONTINUE_TXN) + line(4, ACK_TXN))
         second = await waiting
         (third,) = await take(iterator, 1)

@@ -21,6 +21,7 @@ from gazette_aio.message import (
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at, close_at_every_await
 from tests.client.support import content, listing, metadata
+from tests.waiting import eventually, turns
 
 pytestmark = pytest.mark.usefixtures("nothing_leaks", "quick_leaving")
 
@@ -47,7 +48,7 @@ class Stalling:
         self.replays = 0
         broker.read_handler = self.read
         broker.list_handler = self.list
-        self._broker = broker
+        self.broker = broker
 
     def list(self, request):
         answer = listing(*JOURNALS)
@@ -62,7 +63,7 @@ class Stalling:
     async def read(self, request):
         data = self.content[request.journal]
         response = metadata(request.offset)
-        response.header.route.endpoints[:] = [self._broker.endpoint]
+        response.header.route.endpoints[:] = [self.broker.endpoint]
         response.write_head = response.fragment.end = len(data)
         response.fragment.journal = request.journal
         yield response
@@ -86,7 +87,7 @@ async def stalling():
 @pytest.fixture
 async def client(stalling):
     policy = RetryPolicy(backoff=lambda attempt: 3600.0)
-    async with connect(stalling._broker.endpoint, retry=policy) as client:
+    async with connect(stalling.broker.endpoint, retry=policy) as client:
         yield client
 
 
@@ -148,8 +149,7 @@ async def test_while_a_replay_stalls(client, stalling):
         )
         before = stalling.replays
         waiting = asyncio.create_task(all_of(iterator))
-        while stalling.replays == before:  # noqa: ASYNC110 - nobody tells of it.
-            await asyncio.sleep(0)
+        await eventually(lambda: stalling.replays > before)
         waiting.cancel()
         await asyncio.wait([waiting])
         return iterator
@@ -167,8 +167,7 @@ async def test_whoever_waits_sees_the_end(client):
     for stream in tuple(client.context.rpc.streams):
         stream.abandon()
     waiting = asyncio.create_task(anext(iterator))
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
     assert not waiting.done()
     assert not await cancel_at(iterator.aclose(), 100)
     with pytest.raises(StopAsyncIteration):

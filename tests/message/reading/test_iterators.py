@@ -39,6 +39,7 @@ from gazette_aio.protocol.errors import (
 from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 from tests import extent
 from tests.message.fakes import FakeClient
+from tests.waiting import turns
 
 NDJSON = "application/x-ndjson"
 A, B = b"\x01AAAAA", b"\x01BBBBB"
@@ -373,8 +374,7 @@ async def test_blocking_reads_wait_for_content():
     async with ReadCommittedIter("a/j", ADAPTER, client=client, block=True) as iterator:
         assert name(await anext(iterator)) == "A1o"
         waiting = asyncio.create_task(anext(iterator))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         assert not waiting.done()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -38,6 +38,7 @@ from gazette_aio.protocol.status_errors import JournalNotFoundError, NotAllowedE
 from gazette_aio.testing import BrokerProcess, journal_spec
 from tests.cancellation import cancel_at
 from tests.message.fakes import FakeClient, FakeReader
+from tests.waiting import eventually, turns
 
 NDJSON = "application/x-ndjson"
 ADAPTER = json_adapter()
@@ -96,21 +97,23 @@ async def finish(task):
         return envelope.journal[2:], envelope.clock
 
 
+async def take_within(iterator, count):
+    """Return the next item, or None if it doesn't come in so many turns."""
+    task = asyncio.create_task(anext(iterator))
+    await turns(count)
+    task.cancel()
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.result()
+
+
 async def until(condition):
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - nobody tells of it.
-            await asyncio.sleep(0)
+        await eventually(condition)
 
 
 async def cancel(task):
     task.cancel()
     await asyncio.wait([task])
-
-
-async def turns(count):
-    """Give others as many turns, in which journals in memory get as far as they can."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def end_tasks():
@@ -211,14 +214,17 @@ async def test_leaving_and_joining_within_transactions():
 
 
 async def test_a_journal_which_stays_after_all():
-    client = client_of(a=outside(1), b=outside(2))
+    client = client_of(a=outside(1), b=outside(2), c=outside(2))
     async with reading(client) as iterator:
-        assert set(await take(iterator, 2)) == {("a", 1), ("b", 2)}
+        assert set(await take(iterator, 3)) == {("a", 1), ("b", 2), ("c", 2)}
         waiting = await settle(iterator)
         client.move("j/b", "other")
         await turns(20)
         client.move("j/b", "t")
-        await asyncio.sleep(0.05)
+        # Another journal, which is about to leave later, has left.
+        client.move("j/c", "other")
+        await until(lambda: open_journals(iterator) < 3)
+        assert open_journals(iterator) == 2
         client.append("j/b", outside(3))
         assert await finish(waiting) == ("b", 3)
 
@@ -339,15 +345,15 @@ async def test_journals_which_refuse_to_be_read(block):
     }
     got, errors = [], []
     async with reading(client, block=block) as iterator:
-        while True:
+        while not (got and errors):
             try:
-                # Who blocks is asked for more than all there is.
-                async with asyncio.timeout(0.1 if got and errors else 30):
-                    got.append(await take_one(iterator))
+                got.append(await take_one(iterator))
             except FramingError as error:
                 errors.append(error)
-            except (StopAsyncIteration, TimeoutError):
-                break
+        if block:
+            await cancel(await settle(iterator))
+        else:
+            assert [e async for e in iterator] == []
         assert got == [("a", 1)]
         assert [(e.journal, e.kind, type(e.__cause__)) for e in errors] == [
             ("j/b", "read", NotAllowedError)
@@ -611,7 +617,7 @@ async def test_journals_which_trickle_hand_their_slots_on(monkeypatch):
 
     class Slow(FakeReader):
         async def __anext__(self):
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # Time is the subject: turns are limited in it.
             return await super().__anext__()
 
     first_are(client, 18, Slow)
@@ -714,9 +720,10 @@ async def test_closing_while_journals_are_listed():
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_random_joins_leaves_and_restarts(seed):
+async def test_random_joins_leaves_and_restarts(seed, monkeypatch):
     """Checkpoints of the same selector lose and repeat nothing."""
     rng = random.Random(seed)
+    monkeypatch.setattr("gazette_aio.message.reading.pump.LEAVING_SECONDS", rng.choice((0, 60)))
     client = FakeClient({}, chunk=lambda *_: rng.randrange(30, 400))
     want, got, open_rows = {}, {}, {}
     clock = 0
@@ -753,13 +760,12 @@ async def test_random_joins_leaves_and_restarts(seed):
             for _ in range(10**9 if last else rng.randrange(5, 40)):
                 if not last and rng.random() < 0.8:
                     step()
-                try:
-                    async with asyncio.timeout(0.02 if not last else 30):
-                        envelope = await anext(iterator)
-                except TimeoutError:
+                if last:
+                    envelope = await anext(iterator, None)
+                    if envelope is None:
+                        break
+                elif (envelope := await take_within(iterator, rng.randrange(5, 300))) is None:
                     continue
-                except StopAsyncIteration:
-                    break
                 taken += 1
                 got.setdefault(envelope.journal, []).append(envelope.clock)
             checkpoint = iterator.checkpoint()
