@@ -164,7 +164,7 @@ class Soak:
                     commit = (await client.append(request, content)).commit
                 except pb.RegisterMismatchError as error:
                     # An attempt was committed whose acknowledgement was lost.
-                    value = pb.value_of(error.response.registers, name)  # type: ignore[union-attr]
+                    value = pb.value_of(error.response.registers, name)
                     require(value == str(number), f"{name} {number}: the register is {value!r}")
                     self.count("lost acknowledgements")
                     break
@@ -440,9 +440,11 @@ class Soak:
             for check in self.checks:
                 # Attempts in doubt may have made it, behind what was acknowledged.
                 head = (await client.append(check.journal)).commit.end
-                await self._bounded(
-                    check.journal, _until(lambda check=check, head=head: check.offset >= head)
-                )
+
+                def is_read(check: JournalCheck = check, head: int = head) -> bool:
+                    return check.offset >= head
+
+                await self._bounded(check.journal, _until(is_read))
                 check.finish()
             await self._bounded("messages", _until(lambda: self.committed.is_complete))
             await _end(readers)

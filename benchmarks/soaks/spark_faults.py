@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from pyspark import TaskContext
 
@@ -115,11 +116,8 @@ class FaultyWriter(GazetteStreamWriter):
             with behind(JournalClient, "append", partial(die, "acks")):
                 await acknowledge(log, record)
 
-        CommitLog.acknowledge = replaced  # type: ignore[method-assign]
-        try:
+        with mock.patch.object(CommitLog, "acknowledge", replaced):
             yield
-        finally:
-            CommitLog.acknowledge = acknowledge  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -36,7 +36,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound="Hashable")
 C = TypeVar("C", bound="Closeable")
 
-_CLOSE_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 10.0
 """Seconds within which iterators, tasks and clients must end when their loop is closed."""
 
 
@@ -202,11 +202,11 @@ class _Bridge:
     def close(self) -> None:
         ending = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
         try:
-            ending.result(_CLOSE_SECONDS)
+            ending.result(CLOSE_SECONDS)
         except Exception as error:  # noqa: BLE001 - No caller could handle the error.
             _logger.warning("ending the event loop failed: %s", error or type(error).__name__)
         self.loop.call_soon_threadsafe(self._ending.set)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             _logger.warning("the event loop is blocked, and is abandoned")
         else:
@@ -217,7 +217,7 @@ class _Bridge:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS / 2)
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
         await close_clients()
         await self.loop.shutdown_asyncgens()
 
@@ -285,7 +285,7 @@ class _Pump(Generic[T]):
             self._await_end()
 
     def _await_end(self) -> None:
-        deadline = time.monotonic() + _CLOSE_SECONDS
+        deadline = time.monotonic() + CLOSE_SECONDS
         try:
             while not isinstance(self._items.get(timeout=deadline - time.monotonic()), _End):
                 pass

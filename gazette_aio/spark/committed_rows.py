@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEEDED: Final = ("_journal", "_producer", "_clock", "_flags", "_begin")
 """Columns which decide what commits."""
 
-_IDLE_ROWS: Final = 1 << 16
+IDLE_ROWS: Final = 1 << 16
 
 
 def read_committed(df: DataFrame) -> DataFrame:
@@ -116,7 +116,7 @@ class _Journal:
         committed = plan.rows[plan.table.flags[plan.rows] != ACK_TXN]
         delivered: Table | None = rows.take(at[committed]) if committed.size else None
         self._rows, self._pending = rows, at[plan.carry]
-        if rows.num_rows > 2 * self._pending.size + _IDLE_ROWS or not self._pending.size:
+        if rows.num_rows > 2 * self._pending.size + IDLE_ROWS or not self._pending.size:
             self._rows = rows.take(self._pending).combine_chunks() if self._pending.size else None
             self._pending = np.arange(self._pending.size)
         return delivered

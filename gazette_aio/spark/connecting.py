@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_HEAD_START: Final = 1.0
+HEAD_START: Final = 1.0
 """Seconds which a broker has to answer before the next broker is tried too."""
 
 
@@ -127,7 +127,7 @@ async def _first_ready(clients: Sequence[JournalClient]) -> JournalClient:
                 client = left.pop(0)
                 of[asyncio.ensure_future(client.context.dispatcher.ready())] = client
             done, _ = await asyncio.wait(
-                of, timeout=_HEAD_START if left else None, return_when=asyncio.FIRST_COMPLETED
+                of, timeout=HEAD_START if left else None, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 client = of.pop(task)

@@ -25,7 +25,7 @@ def in_child(main):
         assert os.waitpid(child, 0)[1] == 0
         return
     signal.alarm(10)
-    asyncio._set_running_loop(None)
+    asyncio._set_running_loop(None)  # Private: asyncio has no other way out of a loop in a fork.
     try:
         print("child", asyncio.run(main()), flush=True)
     except RuntimeError as error:

@@ -434,6 +434,7 @@ def test_every_message_has_rules():
         # Maps are messages too.
         if not name.endswith("Entry")
     }
+    # Private: nothing else tells which messages have rules.
     known = {
         kind.DESCRIPTOR.full_name
         for table in (validation._REQUESTS_AND_PARTS, validation._RESPONSES)

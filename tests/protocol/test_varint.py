@@ -15,6 +15,7 @@ from gazette_aio.protocol.varint import decode_varint, encode_varint
 @example(128, b"\x80", b"")
 @example((1 << 64) - 1, b"", b"\xff")
 def test_it_is_that_of_protobuf(value: int, before: bytes, after: bytes) -> None:
+    # Private: protobuf has no public encoding of a bare varint.
     encoded = encode_varint(value)
     assert encoded == encoder._VarintBytes(value)  # type: ignore[no-untyped-call]
     data = before + encoded + after

@@ -143,6 +143,7 @@ class ProbeReader(DataSourceReader):
         directory = Path(self.options["directory"])
         (directory / str(partition.value)).touch()
         until(lambda: len(list(directory.iterdir())) == _TASKS)
+        # Private: nothing else tells whether a worker has read before.
         yield (json.dumps({"pid": os.getpid(), "has_read": bool(bridge._bridges), **told}),)
 
 
@@ -151,6 +152,7 @@ def count_resources(options: dict[str, str]) -> dict[str, int]:
     threads = [thread.name for thread in threading.enumerate()]
     return {
         "loops": threads.count("gazette-spark"),
+        # Private: nothing else counts the clients of all bridges.
         "clients": sum(len(found) for found in bridge._clients.values()),
         "files": len(list(Path("/proc/self/fd").iterdir())),
     }

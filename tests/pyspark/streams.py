@@ -44,12 +44,12 @@ class Run:
         self.batches = {}
         self.query = None
 
-    def _take(self, frame, number):
+    def take(self, frame, number):
         self.batches[number] = sorted(row["id"] for row in frame.collect())
 
     def start(self, **trigger):
         frame = self.spark.readStream.format(self.source).options(**self.options)
-        writer = frame.schema("id BIGINT").load().writeStream.foreachBatch(self._take)
+        writer = frame.schema("id BIGINT").load().writeStream.foreachBatch(self.take)
         writer = writer.option("checkpointLocation", str(self.path))
         self.query = start_query(writer.trigger(**trigger or {"availableNow": True}))
         return self.query

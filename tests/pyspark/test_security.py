@@ -60,6 +60,7 @@ def ids(frame):
 
 
 def plans_of(frame):
+    # Private: PySpark only prints plans.
     execution = frame._jdf.queryExecution()
     modes = frame.sparkSession._jvm.org.apache.spark.sql.execution
     return [
@@ -182,4 +183,5 @@ def test_whom_the_broker_refuses(spark, guarded, journals, options, told, tmp_pa
         errors.append(raised.value)
     finally:
         fault.remove()
+    # Private: PySpark has the stack of Java in no other place.
     require_no_secret(told(), *map(str, errors), *(error._stackTrace for error in errors))

@@ -67,6 +67,7 @@ def test_workers_fetch_fragments(spark: Any, stored: Any, told: Any) -> None:
         assert all(request.do_not_proxy or request.metadata_only for request in reads.requests)
     finally:
         reads.remove()
+    # Private: PySpark only prints plans.
     shown = [told(), frame._jdf.queryExecution().toString()]
     assert "DEBUG:tests.pyspark.probes:" in shown[0], "workers tell all"
     for text in shown:
@@ -90,6 +91,7 @@ def test_a_file_which_is_gone(spark: Any, stored: Any, told: Any) -> None:
     assert "404" in str(error)
     frame = read(spark, stored, io="direct", fetchTimeout="100ms", failOnDataLoss="false")
     assert ids(frame) == [0, 1, 20, 21, 99]
+    # Private: PySpark has the stack of Java in no other place.
     for text in (told(), str(error), error._stackTrace):
         assert "X-Amz-" not in text
         assert "secret-of-tests" not in text

@@ -344,6 +344,7 @@ def regions(journals):
 
 
 def plan_of(frame):
+    # Private: PySpark only prints plans.
     return frame._jdf.queryExecution().executedPlan().toString()
 
 
@@ -556,6 +557,7 @@ def test_a_worker_may_fork_after_a_read(read, journals, in_workers):
 
 
 def test_a_literal_token_is_warned_of_once(caplog):
+    # Private: a process warns once, and an earlier test may have had it warn.
     source_module._warn_of_token.cache_clear()
     options = {"brokers": "http://localhost:1", "prefix": "a/", "Token": "secret"}
     for _ in range(2):

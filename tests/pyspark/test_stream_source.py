@@ -70,13 +70,13 @@ def test_available_now_ends_at_its_target(run, journals):
     journals.publish("b", documents(range(80, 100)))
     size = journals.head("a") + journals.head("b")
     stream = run(startingOffsets="earliest", maxBytesPerTrigger=size // 4)
-    take, producer = stream._take, Producer()
+    take, producer = stream.take, Producer()
 
     def take_and_publish(frame, number):
         take(frame, number)
         journals.publish("a", documents([1000 + number]), producer)
 
-    stream._take = take_and_publish
+    stream.take = take_and_publish
     stream.finish()
     assert stream.ids == list(range(100)), "what arrived meanwhile is left to the next run"
     assert len(stream.batches) in {4, 5, 6}

@@ -295,7 +295,7 @@ async def test_a_process(files: Files, tmp_path: Path, monkeypatch: pytest.Monke
 async def test_when_no_connection_can_be_accepted_it_goes_on_later(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gazette_aio.broker.gateway.tls_listener._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("gazette_aio.broker.gateway.tls_listener.PAUSE_SECONDS", 0.01)
     failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
     accept = socket.socket.accept
 

@@ -555,7 +555,7 @@ async def test_many_sinks_share_what_is_read_of_the_commit_journal(broker, clien
     assert len(await ids(client)) == 20
     plan = await sinks[0].plan(values([1]))
     assert {key.query for key in plan.plans} == {f"query-{n}" for n in range(10)}
-    monkeypatch.setattr(commit_log, "_MOST_PRODUCERS", 3)
+    monkeypatch.setattr(commit_log, "MOST_PRODUCERS", 3)
     latest = (await sinks[0].plan(values([1]))).plans
     assert {key.query for key in latest} == {"query-7", "query-8", "query-9"}
     assert all(each.decided == 1 and each.clean for each in plan.plans.values())

@@ -430,7 +430,7 @@ async def test_stalls_and_refusals_are_no_loss(
         await asyncio.Event().wait()
 
     broker.read_handler = stall
-    monkeypatch.setattr(bounded, "_STALL_SECONDS", 0.02)
+    monkeypatch.setattr(bounded, "STALL_SECONDS", 0.02)
     reader = BoundedReader(client, JOURNAL, 0, 9, fetch_timeout=0.0, fail_on_data_loss=False)
     with pytest.raises(pb.TransportError, match="no content of journal a/journal at 0"):
         await read(reader)

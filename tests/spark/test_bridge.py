@@ -288,7 +288,7 @@ def test_errors_do_not_keep_what_they_were_raised_in() -> None:
 def test_an_iterator_which_does_not_end_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bridge, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(bridge, "CLOSE_SECONDS", 0.05)
     may_end = asyncio.Event()
 
     async def stubborn() -> AsyncIterator[int]:
@@ -321,7 +321,7 @@ async def block():
     blocked.set()
     threading.Event().wait()
 
-bridge._CLOSE_SECONDS = 0.05
+bridge.CLOSE_SECONDS = 0.05
 blocked = threading.Event()
 threading.Thread(target=lambda: bridge.run(block()), daemon=True).start()
 blocked.wait()

@@ -481,7 +481,7 @@ async def move_head(client, offset):
 
 
 async def test_records_which_expired(client, broker, pool, caplog, monkeypatch):
-    monkeypatch.setattr(commit_tail, "_LISTINGS", 0.0)
+    monkeypatch.setattr(commit_tail, "LISTINGS", 0.0)
     await move_head(client, 1000)
     log = log_of(client)
     assert (await log.refresh()).decided == -1
@@ -507,7 +507,7 @@ async def test_records_which_a_broker_does_not_know_of_yet(
     client, broker, pool, before, monkeypatch
 ):
     """It took the journal over while the fragment of the one before was on its way to the store."""
-    monkeypatch.setattr(commit_tail, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(commit_tail, "POLL_SECONDS", 0.0)
     log = log_of(client)
     if before:
         await log.refresh()

@@ -77,7 +77,7 @@ def shuffled(rng, logs, parts):
 def test_random_histories(kind, monkeypatch):
     for seed in extent.seeds(40):
         rng = random.Random(seed)
-        monkeypatch.setattr(committed_rows, "_IDLE_ROWS", rng.choice((0, 10, 1000)))
+        monkeypatch.setattr(committed_rows, "IDLE_ROWS", rng.choice((0, 10, 1000)))
         logs = {name: kind(rng, rng.randrange(1, 60)) for name in ("a", "b", "c")}
         got = []
         for batches in shuffled(rng, logs, rng.choice((1, 2, 3))):

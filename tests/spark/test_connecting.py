@@ -61,7 +61,7 @@ async def test_the_first_broker_which_answers(
     gazette_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one takes over once it's gone."""
-    monkeypatch.setattr(connecting, "_HEAD_START", 0.01)
+    monkeypatch.setattr(connecting, "HEAD_START", 0.01)
     async with EmbeddedBroker(fsync="off", http_port=None) as second:
         brokers = (NOBODY, second.endpoint, gazette_broker.endpoint)
         connection = BrokerAccess(brokers=brokers)
@@ -79,7 +79,7 @@ async def test_the_first_broker_which_answers(
 
 
 async def test_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_HEAD_START", 0.0)
+    monkeypatch.setattr(connecting, "HEAD_START", 0.0)
     real = connecting.connect
 
     def quick(address: str, **given: Any) -> JournalClient:

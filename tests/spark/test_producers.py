@@ -96,7 +96,7 @@ def test_sinks_have_producers_of_their_own(pool):
 
 
 def test_sinks_which_ended_are_forgotten(pool, monkeypatch):
-    monkeypatch.setattr(producers, "_MOST_SINKS", 2)
+    monkeypatch.setattr(producers, "MOST_SINKS", 2)
     first = used(pool, 0)
     for name in ("x", "y"):
         used(pool, 0, plan(key=SinkKey("query", name)))

@@ -194,7 +194,7 @@ async def test_an_idle_query_whose_last_content_expired(world, monkeypatch):
     await world.persist("a")
     await world.lose_fragments("a", 1)
     await world.publish("a", [1])
-    monkeypatch.setattr(stream_listing, "_FRESH_SECONDS", -1.0)  # It was long ago.
+    monkeypatch.setattr(stream_listing, "FRESH_SECONDS", -1.0)  # It was long ago.
     await query.drain()
     assert query.ids == [0, 1]
 
@@ -233,7 +233,7 @@ async def test_fragments_of_a_replica_which_is_behind(world, monkeypatch):
         return [replace(one, head=behind) if kwargs["fragments"] else one for one in found]
 
     monkeypatch.setattr(stream_listing, "list_journals", list_journals)
-    monkeypatch.setattr(stream_listing, "_FRESH_SECONDS", -1.0)
+    monkeypatch.setattr(stream_listing, "FRESH_SECONDS", -1.0)
     await world.publish("a", [3])
     await query.drain()
     assert query.ids == list(range(4))
@@ -241,7 +241,7 @@ async def test_fragments_of_a_replica_which_is_behind(world, monkeypatch):
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_write_heads_which_stay_behind(world, monkeypatch, fails):
-    monkeypatch.setattr(stream_listing, "_PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(stream_listing, "PROBE_SECONDS", 0.05)
     await world.create("a")
     await world.publish("a", [0])
     query = world.query(startingOffsets="earliest", failOnDataLoss=str(fails).lower())

@@ -516,7 +516,7 @@ async def test_a_target_within_a_line_which_cannot_be_cut(world, isolation):
 async def test_an_old_reader_ends_at_the_last_complete_line(
     world, isolation, content_type, monkeypatch
 ):
-    monkeypatch.setattr(line_ends, "_WINDOW_BYTES", 8)
+    monkeypatch.setattr(line_ends, "WINDOW_BYTES", 8)
     await world.create("a", content_type=content_type)
     lines = [Producer().outside({"id": number}) for number in range(3)]
     if content_type == CONTENT_TYPE_CSV:
@@ -574,7 +574,7 @@ async def test_the_last_csv_record_is_looked_for_in_the_last_fragment(world, mon
 
 
 async def test_a_limit_far_before_the_end_of_a_line(world, monkeypatch):
-    monkeypatch.setattr(line_ends, "_WINDOW_BYTES", 8)
+    monkeypatch.setattr(line_ends, "WINDOW_BYTES", 8)
     await world.create("a")
     query = world.query(startingOffsets="earliest", isolation="read-uncommitted")
     one, other = (Producer().outside({"id": number}) for number in range(2))
@@ -632,7 +632,7 @@ def absences(monkeypatch):
         return await real(*args, **kwargs)
 
     monkeypatch.setattr(stream_listing, "list_journals", list_journals)
-    monkeypatch.setattr(stream_listing, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(stream_listing, "PAUSE_SECONDS", 0.0)
     return errors
 
 

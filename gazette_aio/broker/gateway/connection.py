@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_FIRST_REQUEST_SECONDS = 10.0
+FIRST_REQUEST_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75.0
 _MAX_HEADER_BYTES = 64 << 10
 _LINGERING_SECONDS = 2.0
 _END_SECONDS = 0.1
-_IDLE_SECONDS = 0.05
+IDLE_SECONDS = 0.05
 
 
 class TruncatedBodyError(Exception):
@@ -80,7 +80,7 @@ class GatewayConnection(web.RequestHandler):
         self._owner.opened(self._link)
         # The library bounds the time between requests, but not the one before the first.
         loop = asyncio.get_running_loop()
-        self._first_request = loop.call_later(_FIRST_REQUEST_SECONDS, self._link.abort)
+        self._first_request = loop.call_later(FIRST_REQUEST_SECONDS, self._link.abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Follow a connection to its end."""
@@ -137,7 +137,7 @@ class GatewayConnection(web.RequestHandler):
             body.feed_eof()
 
     def _close_when_idle(self) -> None:
-        asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._close_if_idle)
+        asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         if self._body is not None or self._link is None or self._link.is_closing():

@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 _HANDSHAKE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 0.5
-_PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
 _BACKLOG = 100
 
 
@@ -92,7 +92,7 @@ class TlsListener:
             _logger.warning("unable to accept connections", exc_info=True)
             self._loop.remove_reader(listener)
             self._pauses[listener] = self._loop.call_later(
-                _PAUSE_SECONDS, self._loop.add_reader, listener, self._accept, listener
+                PAUSE_SECONDS, self._loop.add_reader, listener, self._accept, listener
             )
             return
         connection.settimeout(0)

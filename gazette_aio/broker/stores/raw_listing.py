@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _URL_LIFETIME = dt.timedelta(minutes=1)
 _TIMEOUT_SECONDS = 10.0
-_MAX_PAGE_BYTES = 16 << 20
-_PAGE_KEYS = 1000
+MAX_PAGE_BYTES = 16 << 20
+PAGE_KEYS = 1000
 _PROBE = "x"
 
 
@@ -92,7 +92,7 @@ def _page_url(client: S3Store, prefix: str, token: str) -> str:
     # begin with `x-` mean nothing to S3.
     url = urlsplit(obstore.sign(client, "GET", _PROBE, _URL_LIFETIME))
     bucket = f"{url.scheme}://{url.netloc}{url.path.removesuffix('/' + _PROBE)}"
-    query = f"list-type=2&encoding-type=url&max-keys={_PAGE_KEYS}&prefix={quote(prefix, safe='')}"
+    query = f"list-type=2&encoding-type=url&max-keys={PAGE_KEYS}&prefix={quote(prefix, safe='')}"
     if token:
         query += f"&continuation-token={quote(token, safe='')}"
     config: dict[str, Any] = {**client.config, "virtual_hosted_style_request": True}
@@ -106,13 +106,13 @@ def _page_url(client: S3Store, prefix: str, token: str) -> str:
 def _fetch(url: str) -> bytes:
     try:
         with open_url(url, _TIMEOUT_SECONDS) as response:
-            document = response.read(_MAX_PAGE_BYTES + 1)
+            document = response.read(MAX_PAGE_BYTES + 1)
     # Texts of these errors mustn't have the URL, which is signed.
     except urllib.error.HTTPError as error:
         error.close()
         raise pb.StoreError(f"listing returned status {error.code}") from None
     except (OSError, http.client.HTTPException) as error:
         raise pb.StoreError(f"listing failed: {type(error).__name__}") from None
-    if len(document) > _MAX_PAGE_BYTES:
+    if len(document) > MAX_PAGE_BYTES:
         raise pb.StoreError("listing returned a page that is too long")
     return document

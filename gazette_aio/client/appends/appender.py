@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.rpc.stub import AppendCall
 
 _COMMIT: Final = b""
-_ROLLBACK_SECONDS: Final = 1.0
+ROLLBACK_SECONDS: Final = 1.0
 _CONTENT_TAG: Final = bytes([pb.AppendRequest.DESCRIPTOR.fields_by_name["content"].number << 3 | 2])
 
 
@@ -162,7 +162,7 @@ class Appender(Scope):
             return
         try:
             # Wire: an end without commit is the regular form of rolling back.
-            async with asyncio.timeout(_ROLLBACK_SECONDS):
+            async with asyncio.timeout(ROLLBACK_SECONDS):
                 with closed_channel_is_an_error():
                     await call.done_writing()
                     await call

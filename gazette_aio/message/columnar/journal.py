@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.plan import CommitPlan
 
 
-_MAX_RUNS = 64  # Runs of messages between skipped ones that are read at once.
+MAX_RUNS = 64  # Runs of messages between skipped ones that are read at once.
 
 
 class BatchSequencer(Protocol):
@@ -209,7 +209,7 @@ class JournalRecords:
                 self._fail(rest.slice(columns.rows, behind), bad)
             runs.append((rest.slice(0, columns.rows), columns))
             rest = rest.slice(behind) if behind < rest.rows else None
-            if len(runs) == _MAX_RUNS or skipped >= MAX_BAD_ROWS:
+            if len(runs) == MAX_RUNS or skipped >= MAX_BAD_ROWS:
                 break
         self._unread = rest
         region, columns = runs[0] if len(runs) == 1 else _join(runs)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_TAKE_BYTES = 1 << 30
 """Largest size of the messages which are processed at once, and of a single one."""
 
-_MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
+MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
 _SMALL_BYTES = 1 << 20
 
 
@@ -146,9 +146,9 @@ class Payloads:
         if not region.rows:
             return
         data, starts, stops = region.data, region.starts, region.stops
-        if len(data) > _MAX_OFFSET:
+        if len(data) > MAX_OFFSET:
             begin, end = int(starts[0]), int(stops[-1]) + region.line_feeds
-            if end - begin > _MAX_OFFSET:
+            if end - begin > MAX_OFFSET:
                 raise OverflowError(f"region of {end - begin} bytes")
             data, starts, stops = data[begin:end], starts - begin, stops - begin
         self._append(_Chunk(pa.py_buffer(data), starts, stops, region.line_feeds))
@@ -254,7 +254,7 @@ class Payloads:
             int((chunk.stops[rows] - chunk.starts[rows]).sum()) + len(rows)
             for chunk, rows in zip(chunks, wanted, strict=True)
         )
-        if size > _MAX_OFFSET:
+        if size > MAX_OFFSET:
             raise OverflowError(f"{size} bytes of messages are too many for one array")
 
 

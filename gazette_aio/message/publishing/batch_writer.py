@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.publishing.routes import Encoded, Route, Routes
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
-_CROWD_BYTES: Final = 1 << 20
+CROWD_BYTES: Final = 1 << 20
 """Bytes which are written to an append before its content is spilled to disk."""
 
 
@@ -118,7 +118,7 @@ class BatchWriter:
         for number in range(done, len(parts)):
             if written:
                 await self._pace.rest()
-                if crowd >= _CROWD_BYTES:
+                if crowd >= CROWD_BYTES:
                     await append.drain()
                     crowd = 0
                 if route.producer != self._routes.journals.producer:

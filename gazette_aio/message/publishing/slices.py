@@ -10,8 +10,8 @@ from gazette_aio.aio import turns
 if TYPE_CHECKING:
     from gazette_aio.aio.turns import Turns
 
-_FIRST_ROWS: Final = 16
-_MAX_ROWS: Final = 4096
+FIRST_ROWS: Final = 16
+MAX_ROWS: Final = 4096
 
 
 class Slices:
@@ -28,7 +28,7 @@ class Slices:
 
     def __init__(self, count: int, pace: Turns, min_rows: int | None = None) -> None:
         self._count, self._pace = count, pace
-        self._rows = min_rows or _FIRST_ROWS
+        self._rows = min_rows or FIRST_ROWS
         self._min_rows = min_rows or 1
         self._start = self._stop = 0
         self._began = 0.0
@@ -53,4 +53,4 @@ class Slices:
         if seconds > turns.SLICE_SECONDS:
             self._rows = max(self._rows // 2, self._min_rows)
         elif seconds < turns.SLICE_SECONDS / 3:
-            self._rows = max(self._rows, min(self._rows * 2, _MAX_ROWS))
+            self._rows = max(self._rows, min(self._rows * 2, MAX_ROWS))

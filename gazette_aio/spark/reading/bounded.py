@@ -43,7 +43,7 @@ PROBES_AT_ONCE: Final = 32
 _OLD_SECONDS: Final = 6 * 3600.0
 """Age of a fragment from which brokers assume that all fragments before it are listed or gone."""
 
-_STALL_SECONDS: Final = 10.0
+STALL_SECONDS: Final = 10.0
 
 _NO_FILE: Final = "no such file or directory"
 """Text of brokers for a missing file of a `file` store, which is the error of open()."""
@@ -227,7 +227,7 @@ class BoundedReader(Owner):
     async def _read(self) -> bytes:
         try:
             # Retries of failures end before this time-out.
-            async with asyncio.timeout(2 * self._timeout + _STALL_SECONDS):
+            async with asyncio.timeout(2 * self._timeout + STALL_SECONDS):
                 return await self._reader.read()
         except TimeoutError:
             text = f"no content of journal {self.journal} at {self._offset}"

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _MOST_FAILURES: Final = 3
 """Greatest number of failed appends of a decision, without appends which lost a race."""
-_MOST_PRODUCERS: Final = 4096
+MOST_PRODUCERS: Final = 4096
 """Greatest number of reusable producers of a sink's queries; older queries are left out."""
 
 
@@ -123,7 +123,7 @@ class CommitLog:
             for key in reversed(keys):
                 plan = self._state.of(key).plan(key)
                 count += len(plan.clean)
-                if plans and count > _MOST_PRODUCERS:
+                if plans and count > MOST_PRODUCERS:
                     break
                 plans[key] = plan
             return plans

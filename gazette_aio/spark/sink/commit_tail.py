@@ -28,9 +28,9 @@ _DECODE_BYTES: Final = 1 << 20
 """Bytes which are decoded at a time; most lines are decoded only in outline."""
 _THREAD_BYTES: Final = 32 << 10
 """Bytes of lines from which a thread decodes them, to keep the event loop responsive."""
-_LISTINGS: Final = 1.25
+LISTINGS: Final = 1.25
 """Refresh intervals of the store to wait for missing content."""
-_POLL_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 
 class CommitTail:
@@ -117,7 +117,7 @@ class CommitTail:
                     # Race: a broker which took over the journal may not know yet the fragment which
                     # the previous broker persisted, which may have a decision.
                     if remaining > 0 and not has_expired:
-                        await asyncio.sleep(min(_POLL_SECONDS, remaining))
+                        await asyncio.sleep(min(POLL_SECONDS, remaining))
                     elif self.offset == 0 < begin:
                         self._skip(begin)
                     elif isinstance(error, pb.OffsetJumpError):
@@ -143,7 +143,7 @@ class CommitTail:
         """Return the loop time at which the broker should know all fragments of the journal."""
         get = get_journal(self._client, self.journal)
         spec = (await answered(get, f"a listing of {self.journal}", self.journal)).spec
-        seconds = _LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
+        seconds = LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
         _logger.warning(
             "waiting up to %.0f s for records of the commit journal",
             seconds,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.sink.commit_records import SinkKey
     from gazette_aio.spark.sink.commit_rules import Plan
 
-_MOST_SINKS: Final = 64
+MOST_SINKS: Final = 64
 """Greatest number of sinks whose producers are kept. Other sinks use new producers."""
 
 
@@ -69,7 +69,7 @@ class _Pool:
         """Keep the producers of a sink, which becomes the most recent sink."""
         if idle:
             self.idle[key] = idle
-        while len(self.idle) > _MOST_SINKS:
+        while len(self.idle) > MOST_SINKS:
             self.idle.popitem(last=False)
 
 

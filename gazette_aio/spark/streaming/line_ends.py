@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
-_WINDOW_BYTES: Final = 1 << 20
+WINDOW_BYTES: Final = 1 << 20
 """Bytes which are searched at once for the end of the last line, from the head backwards."""
 
 
@@ -71,7 +71,7 @@ async def last_end(client: JournalClient, planned: JournalRange, options: Source
         return await _last_record_end(client, planned, framing, options)
     high = journal.head
     while high > begin:
-        low = max(begin, high - _WINDOW_BYTES)
+        low = max(begin, high - WINDOW_BYTES)
         content = await _fetch(client, journal.name, low, high, options)
         if found := content.rfind(b"\n") + 1:
             return min(end, high - len(content) + found)

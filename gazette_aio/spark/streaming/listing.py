@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_PROBE_SECONDS: Final = 5.0
+PROBE_SECONDS: Final = 5.0
 """Seconds for which a write head which decreased is probed again."""
 
-_PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
 """Seconds between attempts to reach brokers."""
 
-_FRESH_SECONDS: Final = 60.0
+FRESH_SECONDS: Final = 60.0
 """Seconds for which content which was read is assumed to exist."""
 
 
@@ -114,7 +114,7 @@ class StreamListing:
         Cancellation: safe.
         """
         journals = await self.look(fragments=False)
-        deadline = time.monotonic() + _PROBE_SECONDS
+        deadline = time.monotonic() + PROBE_SECONDS
         pause = 0.01
         while behind := [
             name
@@ -155,7 +155,7 @@ class StreamListing:
 
         Cancellation: safe.
         """
-        fresh = time.monotonic() - _FRESH_SECONDS
+        fresh = time.monotonic() - FRESH_SECONDS
         names: set[str] = set()
         for name, journal in journals.items():
             begin = start.journals.get(name, 0)
@@ -195,7 +195,7 @@ class StreamListing:
             else:
                 self._has_answered = True
                 return found
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _check(self, journals: Iterable[JournalInfo]) -> None:
         checked = self._checked

@@ -242,7 +242,7 @@ async def test_whoever_waits_for_a_revision_and_leaves_is_forgotten(site: Site) 
 async def test_whoever_sends_no_more_still_gets_answers(
     site: Site, monkeypatch: pytest.MonkeyPatch, idle_seconds: float
 ) -> None:
-    monkeypatch.setattr(connection, "_IDLE_SECONDS", idle_seconds)
+    monkeypatch.setattr(connection, "IDLE_SECONDS", idle_seconds)
     sent = request("PUT", "/test/journal", b"one") + request("GET", "/test/journal")
     received = await site.raw(sent, half_close=True)
     assert received.startswith(b"HTTP/1.1 204 ")
@@ -336,6 +336,7 @@ async def test_a_slow_reader_is_not_buffered_for(site: Site, caller: Caller) -> 
         loop = asyncio.get_running_loop()
         await loop.sock_connect(client, (_HOST, site.port))
         await loop.sock_sendall(client, request("GET", "/test/journal"))
+        # Private: nothing else leads to the connections of the gateway.
         server = site.gateway._server
         assert server is not None
         await becomes(lambda: _buffered(server) > 0)
@@ -353,6 +354,7 @@ async def test_a_slow_reader_is_not_buffered_for(site: Site, caller: Caller) -> 
 
 
 def _buffered(server: Any) -> int:
+    # Private: asyncio names connections of a server in no other way.
     return sum(transport.get_write_buffer_size() for transport in server._transports)
 
 
@@ -413,6 +415,7 @@ async def test_a_name_of_several_addresses_has_one_port(broker: EmbeddedBroker) 
 async def test_a_leaked_gateway_is_told(broker: EmbeddedBroker) -> None:
     gateway = HttpGateway(broker.core)
     await gateway.bind(_HOST, 0)
+    # Private: after the warning, somebody has to close what was leaked.
     listener = gateway._listener
     assert listener is not None
     kept = [gateway]
@@ -500,7 +503,7 @@ async def test_what_is_other_http_is_refused(
 async def test_a_first_request_has_to_arrive(
     site: Site, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_FIRST_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.5)
     async with (
         connected(site, request("GET", "/test/journal?block=1")) as (reader, _),
         connected(site, b"") as (silent, _),

@@ -367,7 +367,7 @@ async def test_keys_which_cannot_be_parsed_hide_nothing(
 async def test_pages_of_keys_follow_each_other(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_listing, "_PAGE_KEYS", 2)
+    monkeypatch.setattr(raw_listing, "PAGE_KEYS", 2)
     names = ["in/0", "in/1//x", "in/a b+c%20", "in/é", "in/z"]
     for name in names:
         await asyncio.to_thread(bucket.put_raw, quote(name))
@@ -375,7 +375,7 @@ async def test_pages_of_keys_follow_each_other(
     listed = await asyncio.to_thread(lambda: list(store.list("in/")))
     assert [file.path for file in listed] == [name[3:] for name in sorted(names)]
     assert all(abs(file.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60 for file in listed)
-    monkeypatch.setattr(raw_listing, "_MAX_PAGE_BYTES", 100)
+    monkeypatch.setattr(raw_listing, "MAX_PAGE_BYTES", 100)
     with pytest.raises(pb.StoreError, match="too long"):
         await asyncio.to_thread(lambda: list(store.list("in/")))
 

@@ -551,6 +551,22 @@ async def test_a_full_disk_only_delays(
     assert journals.contents[JOURNAL] == b"first" + bytes(1200 << 10) + b"last"
 
 
+async def test_draining_waits_while_the_disk_is_full(
+    journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SpoolFiles(monkeypatch, full_disk)
+    async with service.append(JOURNAL) as append:
+        append.write(bytes(2 << 20))
+        draining = asyncio.create_task(append.drain())
+        await eventually(lambda: draining.done() or len(files.calls) > 5)
+        assert not draining.done()
+        files.seam = unlimited
+        await draining
+        assert append.batch.buffer.filed == 2 << 20
+    await service.flush()
+    assert journals.contents[JOURNAL] == bytes(2 << 20)
+
+
 async def test_a_full_disk_does_not_stop_appends(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -499,7 +499,7 @@ async def test_an_early_commit_is_none(broker: StubBroker, client: JournalClient
 async def test_rolling_back_does_not_wait_for_the_silent(
     broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gazette_aio.client.appends.appender._ROLLBACK_SECONDS", 0.02)
+    monkeypatch.setattr("gazette_aio.client.appends.appender.ROLLBACK_SECONDS", 0.02)
     silent = asyncio.Event()
 
     async def answer(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:

@@ -400,6 +400,7 @@ def page(begin: int, count: int, token: int) -> pb.FragmentsResponse:
     return pb.FragmentsResponse(
         header=header(),
         fragments=[
+            # Not private: the protocol calls its message so.
             pb.FragmentsResponse._Fragment(spec=fragment(10 * n, 10 * n + 10))
             for n in range(begin, begin + count)
         ],

@@ -263,7 +263,7 @@ evil_documents = st.sampled_from(EVIL) | mutated_documents()
 @example(EVIL[::-1] * 2, 300)
 def test_a_row_is_good_or_bad_whatever_is_around_it(lines, block_bytes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_documents, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(json_documents, "BLOCK_BYTES", block_bytes)
         together = verdicts(decode(WIDE_DECODER, lines), len(lines))
     for line, verdict in zip(lines, together, strict=True):
         assert verdicts(decode(WIDE_DECODER, [line]), 1) == [verdict]

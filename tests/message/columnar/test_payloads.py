@@ -165,7 +165,7 @@ def test_more_than_arrow_can_hold_is_refused_and_can_be_cut():
 
 
 def test_rows_of_a_buffer_which_is_too_large_are_copied(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.columnar.payloads._MAX_OFFSET", 100)
+    monkeypatch.setattr("gazette_aio.message.columnar.payloads.MAX_OFFSET", 100)
     messages = [bytes([97 + row]) * 30 for row in range(4)]
     for line_feeds in (True, False):
         region = region_of(messages, line_feeds=line_feeds, header=b"head")

@@ -35,6 +35,7 @@ MAGIC = b"\x66\x33\x93\x36"
 
 @pytest.fixture(autouse=True)
 def custom_framing(monkeypatch):
+    # Private: framings can't be removed again.
     monkeypatch.setattr(registry, "_framings", dict(registry._framings))
 
     class CustomFraming(NDJSONFraming):
@@ -152,7 +153,7 @@ async def test_rows_and_errors_are_those_of_items(seed, monkeypatch):
         expected = await events(iterator, lambda envelope: [row_of(envelope)])
         skipped = iterator.skipped
     monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 30)))
-    monkeypatch.setattr(journal_module, "_MAX_RUNS", rng.choice((1, 2, 64)))
+    monkeypatch.setattr(journal_module, "MAX_RUNS", rng.choice((1, 2, 64)))
     monkeypatch.setattr(uuids_module, "MAX_BAD_ROWS", rng.choice((1, 3, 256)))
     batching = {"batch_bytes": rng.choice((1, 300, 1 << 20)), "acks": True}
     if replayed:

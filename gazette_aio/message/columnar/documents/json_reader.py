@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columnar.payloads import Payloads
     from gazette_aio.message.sequencing.columns import Indices
 
-_BLOCK_BYTES = 8 << 20  # Parsed at a time.
+BLOCK_BYTES = 8 << 20  # Parsed at a time.
 _PARALLEL_BLOCKS = 4
 _ROW = re.compile(r"\s*in row (\d+)$")
 
@@ -97,7 +97,7 @@ class JSONReader:
         blocks: list[list[Any]] = []
         failed: dict[int, Exception] = {}
         # Without columns, pyarrow has no rows.
-        for begin, end in cut_runs(lines.offsets[1:], _BLOCK_BYTES) if self._fields else ():
+        for begin, end in cut_runs(lines.offsets[1:], BLOCK_BYTES) if self._fields else ():
             block = _slice(lines, begin, end)
             try:
                 blocks.append(self._parse(block, use_threads=self._use_threads))

@@ -15,7 +15,7 @@ from gazette_aio.message.framing.regions.region import (
 from gazette_aio.protocol.errors import UnexpectedEOFError
 
 _LINES_PER_SCAN = 64
-_SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.
+SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.
 _NEWLINE = 10
 
 
@@ -103,8 +103,8 @@ def _find_newlines(data: bytes, start: int, stop: int) -> Indices:
     buffer = np.frombuffer(data, np.uint8)
     found: list[Indices] = []
     count = 0
-    for begin in range(start, stop, _SCAN_BYTES):
-        at = np.flatnonzero(buffer[begin : min(begin + _SCAN_BYTES, stop)] == _NEWLINE)
+    for begin in range(start, stop, SCAN_BYTES):
+        at = np.flatnonzero(buffer[begin : min(begin + SCAN_BYTES, stop)] == _NEWLINE)
         found.append(at + begin)
         count += len(at)
         if count >= MAX_ROWS:
