@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import reprlib
@@ -9,10 +10,11 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
+import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
 from gazette_aio.message.publishing.slices import Slices
-from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -217,6 +219,20 @@ async def awaited_target(target: Awaitable[Target]) -> Target:
     return mapped
 
 
+def plain_target(mapped: Awaitable[Target] | Target) -> Target:
+    """Return the target that a plain mapping has returned.
+
+    Raises:
+        TypeError: It isn't a pair of a journal and a content type, but has to be awaited, maybe.
+    """
+    if inspect.isawaitable(mapped):
+        if inspect.iscoroutine(mapped):
+            mapped.close()  # Otherwise it would warn that nobody awaited it.
+        raise TypeError("mapping: expected a plain function, as nothing is awaited")
+    _require_pair(mapped)
+    return mapped
+
+
 def _require_pair(mapped: object) -> None:
     if not isinstance(mapped, tuple):
         shown = reprlib.repr(mapped)
@@ -305,3 +321,25 @@ def _encode(rows: Rows, indices: range | list[int], route: Route[Any], flags: Fl
     encoded = rows.encode(indices)
     route.check(encoded, flags)
     return encoded
+
+
+def check_journals(targets: Iterable[Target]) -> None:
+    """Raise unless targets are of different journals, whose names are valid."""
+    content_types: dict[str, str] = {}
+    for journal, content_type in targets:
+        within("Request", pb.validate, pb.AppendRequest(journal=journal))
+        other = content_types.setdefault(journal, content_type)
+        if other != content_type:
+            raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")
+
+
+@functools.lru_cache(maxsize=1024)
+def has_validate(kind: Any) -> bool:
+    """Whether messages of a type have a `validate()` to call."""
+    bases: tuple[type, ...] = kind.__mro__
+    for base in bases:
+        defined = vars(base).get("validate")
+        if defined is not None:
+            # Models of pydantic have a deprecated class method of that name.
+            return base.__module__.partition(".")[0] != "pydantic" and inspect.isfunction(defined)
+    return False

@@ -25,6 +25,8 @@ class Gate:
         """Calls of the transaction which has reserved the gate."""
         self._opened = asyncio.Event()
         self._opened.set()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
         self._idle = asyncio.Event()
         self._inside = 0
 
@@ -33,9 +35,31 @@ class Gate:
 
         Cancellation: safe.
         """
-        if self._opened.is_set():
+        if self._opened.is_set() and self._resumed.is_set():
             self.turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no transaction has closed the gate."""
+        return self._opened.is_set()
+
+    async def opened(self) -> None:
+        """Wait until no transaction has closed the gate.
+
+        Cancellation: safe.
+        """
+        while not self._opened.is_set():
+            await self._opened.wait()
+
+    def delay(self) -> None:
+        """Make publishing wait for messages which were queued before. Idempotent."""
+        self.turn_bytes = 0
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """No longer make publishing wait for queued messages. Idempotent."""
+        self._resumed.set()
 
     def reserve(self) -> Calls:
         """Reserve the gate for one transaction, and return its calls.
@@ -49,12 +73,13 @@ class Gate:
         return self.calls
 
     async def passed(self) -> None:
-        """Wait until the gate is open.
+        """Wait until the gate is open, and no earlier messages are queued.
 
         Cancellation: safe.
         """
-        while not self._opened.is_set():
+        while not (self._opened.is_set() and self._resumed.is_set()):
             await self._opened.wait()
+            await self._resumed.wait()
 
     async def close(self) -> None:
         """Make publishing wait from now on, and wait until no task is inside.
@@ -69,7 +94,7 @@ class Gate:
 
     def release(self) -> None:
         """Open the gate, also for a reservation by another transaction. Idempotent."""
-        self.turn_bytes = _TURN_BYTES
+        self.turn_bytes = _TURN_BYTES if self._resumed.is_set() else 0
         self.calls = None
         self._opened.set()
 

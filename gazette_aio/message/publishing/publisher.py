@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import inspect
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
+from gazette_aio.message.publishing.backlog import Backlog
 from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.calls import current_calls
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
     awaited_target,
+    check_journals,
     encode_rows,
+    has_validate,
     map_rows,
+    plain_target,
     release,
     require_mapping,
     rows_of_table,
@@ -39,7 +40,7 @@ from gazette_aio.message.uuid import (
     ProducerID,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import ValidationError, within
+from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
@@ -97,8 +98,9 @@ class Publisher(Generic[T]):
         self._try_append = appends.try_append
         own = new_producer_id() if producer is None else ProducerID(producer)
         journals = Journals(own, allow_mixed=allow_mixed)
-        self._uncommitted = Uncommitted(appends, journals, self.clock)
         self._gate = Gate()
+        self._backlog = Backlog(appends, self.clock, self._gate, update_clock=self._update_clock)
+        self._uncommitted = Uncommitted(appends, journals, self.clock, self._backlog)
         self._use(adapter, journals)
 
     def _use(self, adapter: Adapter[T], journals: Journals) -> None:
@@ -233,6 +235,46 @@ class Publisher(Generic[T]):
             target = await awaited_target(target)
         await self._gate.passed()
         route = self._routes.route_to(target, flags)
+        append = self._append_now(route, message, flags)
+        if append is None:
+            append = await self._append_slowly(target, message, flags)
+        return append
+
+    def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
+        """Publish a message which is pending until its journal is acknowledged, without waiting.
+
+        While the journal is busy, the message is queued: it's encoded at once, and appended in the
+        order of calls. Until then, other publishing, `flush()` and the end of a transaction wait.
+        A message of an adapter which has no `split()` is encoded later, and must not change.
+
+        Args:
+            mapping: Returns the journal and content type of a message; a plain function.
+            message: Message to publish. If it has a `validate()`, it's called first.
+
+        Raises:
+            MappingError: The mapping has no journal for the message.
+            UnrecognizedContentTypeError: There's no framing of the journal's content type.
+            TypeError: The message isn't of the adapter's type, or the mapping isn't plain.
+            DependencyError: Queued messages could not be published. `abandon()` them, or leave the
+                block of the transaction, which fails.
+            asyncio.QueueFull: 16 MiB are queued. Nothing is published; await `drain()`.
+            RuntimeError: No event loop is running.
+            Exception: Validation or encoding of the message raises it. Nothing is published.
+        """
+        if type(message) not in self._plain:
+            self._validate(message)
+        require_mapping(mapping)
+        target = plain_target(mapping(message))
+        self._backlog.check()
+        if self._gate.is_open and not self._backlog:
+            route = self._routes.route_to(target, CONTINUE_TXN)
+            if self._append_now(route, message, CONTINUE_TXN) is not None:
+                return
+        check_journals([target])
+        rows = MessageRows([message], self.adapter, self._validate, self._plain)
+        self._backlog.put(self._routes, target, rows.encode(range(1)))
+
+    def _append_now(self, route: Route[T], message: T, flags: Flags) -> AsyncAppend | None:
         if self._update_clock:
             self.clock.update()
         # Invariant: from the tick to the append there's no await, so that the order of bytes is
@@ -244,20 +286,21 @@ class Publisher(Generic[T]):
         append = self._try_append(route.journal, data)
         if append is None:
             self.clock.value = before
-            route, append, clock = await self._append_slowly(target, message, flags)
+        else:
+            self._note(route, append, clock, flags)
+        return append
+
+    def _note(self, route: Route[T], append: AsyncAppend, clock: int, flags: Flags) -> None:
         if flags == OUTSIDE_TXN:
             route.state.acked_clock = clock
-            return append
+            return
         if not route.state.pending:
             cleared = self.appends.cleared_error(route.journal)
             self._routes.note_pending(route, clock, cleared)
         self._open_routes[route.target] = route
         route.state.last = append
-        return append
 
-    async def _append_slowly(
-        self, target: Target, message: T, flags: Flags
-    ) -> tuple[Route[T], AsyncAppend, int]:
+    async def _append_slowly(self, target: Target, message: T, flags: Flags) -> AsyncAppend:
         with self._gate:
             append = await self.appends.start_append(target[0])
             try:
@@ -272,7 +315,8 @@ class Publisher(Generic[T]):
                     append.release()
                 raise
             append.release()
-            return route, append, clock
+            self._note(route, append, clock, flags)
+            return append
 
     def publish_committed_batch(
         self,
@@ -349,7 +393,7 @@ class Publisher(Generic[T]):
                 raise ValidationError("a batch has either messages or a table")
             rows = await rows_of_table(table, self.adapter)
         indices = await map_rows(rows, mapping, pace)
-        _check_journals(indices)
+        check_journals(indices)
         batch: list[tuple[Target, list[Encoded]]] = []
         for target, some in indices.items():
             route = self._routes.find(target)
@@ -381,7 +425,7 @@ class Publisher(Generic[T]):
         if self._message_types is not None and not issubclass(kind, self._message_types):
             expected = " or ".join(cls.__name__ for cls in self._message_types)
             raise TypeError(f"message: expected {expected}, not {kind.__name__}")
-        if _has_validate(kind):
+        if has_validate(kind):
             validated: Any = message
             validated.validate()
         else:
@@ -396,8 +440,13 @@ class Publisher(Generic[T]):
         to these journals meanwhile. `transaction()` does all of this.
 
         Raises:
+            RuntimeError: Messages are queued.
+            DependencyError: Queued messages could not be published.
             Exception: The adapter raises it. Nothing is forgotten.
         """
+        if self._backlog:
+            raise RuntimeError("messages are queued: await drain() first")
+        self._backlog.check()
         return self._uncommitted.acknowledge()
 
     def transaction(self, *, intents: TransactionLog | None = None) -> Transaction:
@@ -429,30 +478,20 @@ class Publisher(Generic[T]):
         Raises:
             GazetteError: If an append failed, or may have failed whose error was cleared.
         """
+        await self._backlog.drained()
         await self._uncommitted.flush()
+
+    async def drain(self) -> None:
+        """Wait until the messages that are queued now were handed to the service.
+
+        Cancellation: safe.
+
+        Raises:
+            DependencyError: Queued messages could not be published.
+        """
+        await self._backlog.drained()
 
 
 def _require_adapter(adapter: object) -> None:
     if isinstance(adapter, type) or not isinstance(adapter, Adapter):
         raise TypeError(f"adapter: expected an Adapter, such as json_adapter(), not {adapter!r}")
-
-
-def _check_journals(targets: Iterable[Target]) -> None:
-    """Raise unless targets are of different journals, whose names are valid."""
-    content_types: dict[str, str] = {}
-    for journal, content_type in targets:
-        within("Request", pb.validate, pb.AppendRequest(journal=journal))
-        other = content_types.setdefault(journal, content_type)
-        if other != content_type:
-            raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_validate(kind: Any) -> bool:
-    bases: tuple[type, ...] = kind.__mro__
-    for base in bases:
-        defined = vars(base).get("validate")
-        if defined is not None:
-            # Models of pydantic have a deprecated class method of that name.
-            return base.__module__.partition(".")[0] != "pydantic" and inspect.isfunction(defined)
-    return False

@@ -47,7 +47,7 @@ class Transaction(Scope):
 
     At the end of its block, in this order:
 
-    1. publishing by other tasks is held back;
+    1. queued messages are handed on, and publishing by other tasks is held back;
     2. all uncommitted messages are awaited until the broker has written them;
     3. acknowledgements are built, and stored in the IntentLog along with `state`, durably and as
        one record;
@@ -126,6 +126,7 @@ class Transaction(Scope):
         try:
             if self._calls is not None:
                 await self._calls.require_awaited()
+            await uncommitted.backlog.drained()
             await self._gate.close()
             await uncommitted.flush()
             intents = uncommitted.acknowledge()

@@ -10,6 +10,7 @@ from gazette_aio.protocol.errors import DependencyError
 if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient
     from gazette_aio.client.appends.journal_errors import ClearedError
+    from gazette_aio.message.publishing.backlog import Backlog
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.routes import Journals
     from gazette_aio.message.uuid import Clock
@@ -24,10 +25,14 @@ class Uncommitted:
         appends: Service which appends them.
         journals: Journals of the Publisher.
         clock: Its clock.
+        backlog: Messages which are queued.
     """
 
-    def __init__(self, appends: AsyncJournalClient, journals: Journals, clock: Clock) -> None:
+    def __init__(
+        self, appends: AsyncJournalClient, journals: Journals, clock: Clock, backlog: Backlog
+    ) -> None:
         self.appends = appends
+        self.backlog = backlog
         self._journals = journals
         self._clock = clock
 
@@ -42,6 +47,7 @@ class Uncommitted:
     def abandon(self) -> None:
         """Forget the messages, take a fresh producer ID, and roll back what can be at once."""
         # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
+        self.backlog.abandon()
         for state, clock in self._journals.abandon():
             if clock <= 0:
                 continue  # No acknowledgement rolls back: a zero clock is always committed.

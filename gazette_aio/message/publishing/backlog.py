@@ -1,0 +1,188 @@
+"""Messages which were published without waiting, while their journals were busy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gazette_aio.aio.turns import Turns
+from gazette_aio.message.uuid import CONTINUE_TXN, Clock
+from gazette_aio.protocol.errors import DependencyError
+
+if TYPE_CHECKING:
+    from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.message.publishing.gate import Gate
+    from gazette_aio.message.publishing.routes import Encoded, Routes
+
+MAX_BYTES: Final = 16 << 20
+"""Bytes which may be queued."""
+
+_ANY_CLOCK: Final = 1 << 60
+_RUN_BYTES: Final = 1 << 18
+_RUN_MESSAGES: Final = 512
+
+
+class Queued(NamedTuple):
+    """A message that's encoded, but for its UUID."""
+
+    routes: Routes[Any]
+    target: Target
+    message: Encoded
+    length: int
+    """Bytes of its frame."""
+
+
+class Backlog:
+    """Queue of uncommitted messages of a Publisher and its views, in the order of calls.
+
+    A task appends them, one journal after the other. While there are any, the gate makes other
+    publishing wait. While a transaction has closed the gate, the backlog waits as well, and belongs
+    to the next transaction.
+
+    Args:
+        appends: Service to append through.
+        clock: Clock of the Publisher.
+        gate: Its gate.
+        update_clock: Whether the clock follows wall time.
+    """
+
+    def __init__(
+        self, appends: AsyncJournalClient, clock: Clock, gate: Gate, *, update_clock: bool
+    ) -> None:
+        self._appends = appends
+        self._clock = clock
+        self._gate = gate
+        self._update_clock = update_clock
+        self._items: deque[Queued] = deque()
+        self._bytes = 0
+        self._put = self._done = 0
+        self._moved = asyncio.Event()
+        self._dropped = 0
+        self._error: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return self._put - self._done
+
+    def check(self) -> None:
+        """Raise if messages couldn't be appended, and weren't abandoned since.
+
+        Raises:
+            DependencyError: Messages are missing.
+        """
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def put(self, routes: Routes[Any], target: Target, message: Encoded) -> None:
+        """Queue an encoded message.
+
+        Raises:
+            asyncio.QueueFull: Too many bytes are queued.
+            Exception: Stamping or framing raises it.
+        """
+        length = len(routes.find(target).stamp(message, Clock(_ANY_CLOCK), CONTINUE_TXN)[1])
+        item = Queued(routes, target, message, length)
+        if self._items and self._bytes + item.length > MAX_BYTES:
+            raise asyncio.QueueFull(f"{self._bytes} bytes of messages are queued: await drain()")
+        if self._task is None:
+            work = self._append_all()
+            try:
+                self._task = asyncio.get_running_loop().create_task(work, name="gazette publisher")
+            except BaseException:
+                work.close()
+                raise
+        self._items.append(item)
+        self._bytes += item.length
+        self._put += 1
+        self._gate.delay()
+
+    async def drained(self) -> None:
+        """Wait until the messages that are queued now were handed to the service.
+
+        Cancellation: safe.
+
+        Raises:
+            DependencyError: Messages are missing.
+        """
+        last = self._put
+        while self._done < last:
+            await self._moved.wait()
+        self.check()
+
+    def abandon(self) -> None:
+        """Drop all messages and the error, but for those of the next transaction."""
+        if self._gate.is_open:
+            self._error = None
+            self._dropped += 1
+            self._drop()
+
+    def _drop(self) -> None:
+        self._items.clear()
+        self._bytes = 0
+        self._note_done(len(self))
+
+    def _note_done(self, count: int) -> None:
+        self._done += count
+        self._moved.set()
+        self._moved = asyncio.Event()
+        if not self:
+            self._gate.resume()
+
+    async def _append_all(self) -> None:
+        pace = Turns()
+        try:
+            while self._items:
+                await self._gate.opened()
+                with self._gate:
+                    await self._append_some()
+                if self._items:
+                    await pace.rest()
+        except BaseException as error:
+            self._error = DependencyError(f"queued messages could not be published: {error!r}")
+            self._error.__cause__ = error
+            self._drop()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._task = None
+
+    async def _append_some(self) -> None:
+        """Append the first messages of one journal and view."""
+        if not self._items:
+            return
+        routes, target = self._items[0][:2]
+        dropped = self._dropped
+        append = await self._appends.start_append(target[0])
+        if dropped != self._dropped:
+            # Race: what the lock was acquired for is gone; what's queued by now may be elsewhere.
+            append.roll_back(DependencyError("uncommitted messages were abandoned"))
+            return
+        first = count = length = 0
+        try:
+            cleared = self._appends.cleared_error(target[0])
+            route = routes.route_to(target, CONTINUE_TXN)
+            if self._update_clock:
+                self._clock.update()
+            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
+            # is the order of clocks.
+            while count < _RUN_MESSAGES and length < _RUN_BYTES and self._items:
+                item = self._items[0]
+                if item.routes is not routes or item.target != target:
+                    break
+                begin, data = route.stamp(item.message, self._clock, CONTINUE_TXN)
+                append.write(data)
+                first = first or begin
+                count += 1
+                length += item.length
+                self._items.popleft()
+        except BaseException as error:
+            append.roll_back(error)
+            raise
+        append.release()
+        if not route.state.pending:
+            routes.note_pending(route, first, cleared)
+        route.state.last = append
+        self._bytes -= length
+        self._note_done(count)
