@@ -59,8 +59,8 @@ async def appends(service: AppendService) -> None:
     async with service.append("a/journal") as pending:
         assert_type(pending, AsyncAppend)
         pending.write(b"content")
-    # Pyright takes the type of awaiting an asyncio.Future[Any].
-    assert_type(await pending, pb.AppendResponse)  # pyright: ignore[reportAssertTypeFailure]
+    assert_type(await pending, pb.AppendResponse)
+    assert_type(pending.result(), pb.AppendResponse)
     assert_type(pending.commit_range, tuple[int, int])
     await asyncio.wait([pending, asyncio.create_task(service.flush())])
     await service.start_append("a/journal", [pending, asyncio.create_task(service.flush())])

@@ -51,7 +51,7 @@ class AsyncJournalClient(JournalRPCs, Protocol):
         """
         ...
 
-    def pending_except(self, journal: str, /) -> set[OpFuture]:
+    def pending_except(self, journal: str, /) -> set[OpFuture[Any]]:
         """Return operations that complete when all appends pending now have completed.
 
         Args:

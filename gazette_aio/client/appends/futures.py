@@ -46,7 +46,7 @@ else:
             return cls
 
 
-class OpFuture(_Future[Any], abc.ABC):
+class OpFuture(_Future[T], abc.ABC):
     """Completion of an operation. Equal to itself only.
 
     Awaiting it returns the operation's result, or raises its error.
@@ -74,10 +74,10 @@ class OpFuture(_Future[Any], abc.ABC):
         """
 
     @abc.abstractmethod
-    def _value(self) -> Any:
+    def _value(self) -> T:
         """Return the result of the operation, which succeeded."""
 
-    def result(self) -> Any:
+    def result(self) -> T:
         """Return the result of the completed operation, or raise its error.
 
         Raises:
@@ -145,7 +145,7 @@ class OpFuture(_Future[Any], abc.ABC):
     def _make_cancelled_error(self) -> asyncio.CancelledError:
         return asyncio.CancelledError()  # Asked for by `asyncio.gather()`.
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
             yield from _park(self.operation)
         if (error := self.exception()) is not None:
@@ -160,7 +160,7 @@ class _Observer:
 
     def __init__(
         self,
-        future: OpFuture,
+        future: OpFuture[Any],
         callback: Callable[[Any], object],
         context: contextvars.Context | None,
     ) -> None:
@@ -179,7 +179,7 @@ class _Observer:
         self.loop.call_soon(self.callback, future or self.future, context=self.context)
 
 
-class AsyncOperation(OpFuture):
+class AsyncOperation(OpFuture[None]):
     """An operation that its owner resolves."""
 
     __slots__ = ("_outcome", "_watchers", "has_released")
@@ -257,11 +257,11 @@ class AsyncOperation(OpFuture):
         if self._watchers is not None and watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    def forget_callback(self, future: OpFuture, callback: Callable[[Any], object]) -> int:
+    def forget_callback(self, future: OpFuture[Any], callback: Callable[[Any], object]) -> int:
         """Forget `callback` of `future`, and return how many times it was registered."""
         return len(self._take(lambda seen: seen.future is future and seen.callback == callback))
 
-    def release(self, future: OpFuture, canceller: object) -> bool:
+    def release(self, future: OpFuture[Any], canceller: object) -> bool:
         """Notify callbacks of `future` that it was cancelled, though it wasn't.
 
         Args:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.journal_appends import JournalAppends
 
 
-class AsyncAppend(OpFuture):
+class AsyncAppend(OpFuture["pb.AppendResponse"]):
     """An append that is held or pending.
 
     While it's held, its journal is locked: write, then `release()` it. A released append may be

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
@@ -71,7 +71,7 @@ class JournalErrors:
         """Return the latest error of `journal` that was cleared, or None."""
         return self._cleared.get(journal)
 
-    def operations_except(self, journal: str) -> Iterator[OpFuture]:
+    def operations_except(self, journal: str) -> Iterator[OpFuture[Any]]:
         """Iterate the failed operations of other journals than `journal`."""
         return (failed for name, failed in self._failed.items() if name != journal)
 

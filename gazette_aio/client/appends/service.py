@@ -300,7 +300,7 @@ class AppendService(Owner):
         appends.spill(batch)
         return AsyncAppend(batch, begin, buffer.length)
 
-    def pending_except(self, journal: str) -> set[OpFuture]:
+    def pending_except(self, journal: str) -> set[OpFuture[Any]]:
         """Return operations that complete when all appends pending now have completed.
 
         They form a barrier: an append that depends on them follows all earlier appends.
@@ -308,7 +308,7 @@ class AppendService(Owner):
         Args:
             journal: Journal to leave out, or empty.
         """
-        pending: set[OpFuture] = {
+        pending: set[OpFuture[Any]] = {
             appends.chain.batches[-1].operation
             for appends in self._journals.values()
             if appends.chain.batches and appends.journal != journal

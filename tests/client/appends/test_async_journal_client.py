@@ -48,7 +48,7 @@ class Counting:
     def try_append(self, journal: str, data: bytes) -> AsyncAppend | None:
         return None
 
-    def pending_except(self, journal: str) -> set[OpFuture]:
+    def pending_except(self, journal: str) -> set[OpFuture[Any]]:
         return self._service.pending_except(journal)
 
     def cleared_error(self, journal: str) -> ClearedError | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ async def test_failures_reach_all_who_await() -> None:
 def test_sets_of_operations() -> None:
     """Dependencies are compared by identity."""
     one, two, done = AsyncOperation(), AsyncOperation(), finished_operation()
-    empty: frozenset[OpFuture] = frozenset()
+    empty: frozenset[OpFuture[Any]] = frozenset()
     assert empty <= empty
     assert not {done} <= empty
     assert empty <= {done}

@@ -19,7 +19,7 @@ from tests.waiting import turns
 class Pending:
     """A future of either kind that completes when told to."""
 
-    def __init__(self, future: OpFuture, complete: Callable[[], None], result: Any) -> None:
+    def __init__(self, future: OpFuture[Any], complete: Callable[[], None], result: Any) -> None:
         self.future = future
         self.complete = complete
         self.result = result
