@@ -147,6 +147,7 @@ class BrokerCore:
                     file_only=options.file_only,
                     origins=options.store_origins,
                     sync=syncs,
+                    owns_root=options.file_root is None,
                     metrics=metrics,
                     clock=clock,
                     open_client=object_stores,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import struct
@@ -142,6 +143,9 @@ class MetaLog:
         self._number = 0
         self._length = 0
         self._snapshot_at = 0
+        self._is_torn = False
+        self.has_failed = False
+        """Whether it's unknown what is on disk: nothing more is written until a restart reads it."""
         self._mark = MarkFile(files, directory / _MARK_NAME)
 
     def __repr__(self) -> str:
@@ -220,17 +224,45 @@ class MetaLog:
         """Write a transaction.
 
         Raises:
-            OSError: If it can't be written, or synced; the log is then not to be used any more.
+            OSError: If it can't be written, or synced. The log is as before then, or becomes so
+                before the next transaction, unless it `has_failed`.
         """
+        assert not self.has_failed, "a failed log isn't written"
+        self._roll_back()
         record = encode_record(encode_transaction(transaction))
-        self._files.pwrite(self._descriptor, record, self._length)
-        if self._sync:
-            self._files.datasync(self._descriptor)
+        self._is_torn = True
+        try:
+            self._files.pwrite(self._descriptor, record, self._length)
+            self._datasync()
+        except OSError:
+            if not self.has_failed:
+                with contextlib.suppress(OSError):
+                    self._roll_back()
+            raise
+        self._is_torn = False
         self._length += len(record)
         if self._sync:
             # The transaction is durable. Without the mark, less is known of it after damage.
             with contextlib.suppress(OSError):
                 self._mark.write(Mark(self._number, transaction.revision, self._length))
+
+    def _roll_back(self) -> None:
+        """Cut off a transaction which couldn't be written."""
+        if self._is_torn:
+            self._files.truncate(self._descriptor, self._length)
+            self._datasync()
+            self._is_torn = False
+
+    def _datasync(self) -> None:
+        if not self._sync:
+            return
+        try:
+            self._files.datasync(self._descriptor)
+        except OSError as error:
+            # Invariant: after other failures nothing is synced again, as that could succeed without
+            # having written what the failed one lost.
+            self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
+            raise
 
     def snapshot(self, payload: bytes, revision: int) -> None:
         """Write a snapshot, begin a new log, and remove the replaced files. Blocks.
@@ -240,6 +272,8 @@ class MetaLog:
         """
         if not self._length:
             return
+        # The present log outlives a crash that comes before its removal.
+        self._roll_back()
         self._snapshot_at = self._length + SNAPSHOT_BYTES
         snapshots, logs = self._list()
         target = self._directory / f"snapshot-{revision:016x}.bin"

@@ -153,7 +153,7 @@ class KeySpaceStore:
         Cancellation: safe — takes effect when it's done.
         """
         async with self._lock:
-            if not self._failure:
+            if not self._log.has_failed:
                 await self._snapshot()
             await self._workers.run(self._log.close)
 
@@ -163,14 +163,13 @@ class KeySpaceStore:
         await finish(self._commit(transaction))
 
     async def _commit(self, transaction: KeySpaceTransaction) -> None:
-        if self._failure:
+        if self._log.has_failed:
             raise RpcError(self._failure)
         try:
             await self._workers.run(self._log.append, transaction)
         except OSError as error:
-            # Its state on disk is unknown: nothing more is accepted until a restart has read it.
             self._failure = f"key space: {os_error_text(error)}"
-            _logger.exception("key space failed")
+            _logger.exception("unable to write a transaction of the key space")
             raise RpcError(self._failure) from error
         deletes = (self.space.get(name) for name in transaction.deletes)
         removed = [item for item in deletes if item is not None]

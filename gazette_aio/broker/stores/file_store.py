@@ -7,6 +7,7 @@ import os
 import posixpath
 import secrets
 import stat as file_stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MAX_KNOWN_DIRECTORIES = 4096
+_PARTIAL = ".partial-"
+_PARTIAL_SECONDS = 3600.0
+"""Age from which a partial file is that of a broker which was killed."""
+_CLOCK_SECONDS = 0.1
+"""How far times of files may be behind the clock."""
 
 
 class FileFragmentStore:
@@ -35,16 +41,21 @@ class FileFragmentStore:
         root: File root of the broker.
         url: URL of the store.
         sync: Whether files are made durable before they appear.
+        owned_since: Unix time from which on only this broker writes below the root; zero if others
+            may.
 
     Raises:
         StoreError: If the URL has arguments which aren't known.
     """
 
-    def __init__(self, files: FileOps, root: Path, url: str, *, sync: bool) -> None:
+    def __init__(
+        self, files: FileOps, root: Path, url: str, *, sync: bool, owned_since: float = 0.0
+    ) -> None:
         parsed = pb.parse_fragment_store(url)
         self.url = url
         self._files = files
         self._sync = sync
+        self._owned_since = owned_since
         self._parsed = parsed
         self._root = Path(os.path.normpath(root))
         self._durable: set[Path] = set()
@@ -72,7 +83,7 @@ class FileFragmentStore:
             text = f"invalid file store directory {'/'.join(base) or '.'}"
             raise pb.StoreError(f"{text}: {shown_error(error, 'stat', base)}") from error
         target = self._target(path)
-        temporary = target.with_name(f".partial-{target.name[:180]}{secrets.token_hex(5)}")
+        temporary = target.with_name(f"{_PARTIAL}{target.name[:180]}{secrets.token_hex(5)}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with opened(self._files, temporary, flags) as descriptor:
@@ -126,7 +137,11 @@ class FileFragmentStore:
             raise pb.StoreError(shown_error(error, "open", parts)) from error
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
-        """List all files below a directory, which may be missing. Links aren't listed."""
+        """List all files below a directory, which may be missing. Links aren't listed.
+
+        Partial files which a killed broker has left are removed.
+        """
+        stale = max(time.time() - _PARTIAL_SECONDS, self._owned_since - _CLOCK_SECONDS)
         base = self._parts(prefix)
         pending = [""]
         while pending:
@@ -148,7 +163,13 @@ class FileFragmentStore:
                     except FileNotFoundError:
                         continue  # Removed meanwhile.
                     # Opening a pipe would wait for ever.
-                    if file_stat.S_ISREG(status.st_mode):
+                    if not file_stat.S_ISREG(status.st_mode):
+                        continue
+                    if entry.name.startswith(_PARTIAL):
+                        if status.st_mtime < stale:
+                            with contextlib.suppress(OSError):
+                                os.unlink(entry.name, dir_fd=directory)
+                    else:
                         yield Listed(path, int(status.st_mtime))
 
     def remove(self, path: str) -> None:

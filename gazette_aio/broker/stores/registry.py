@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class StoreRegistry:
         file_only: Whether stores of all schemes are kept below the root.
         origins: Origins which stores may name by their argument `endpoint`.
         sync: Whether persisted files are made durable.
+        owns_root: Whether no other broker writes below the root.
         clock: Clock of health checks.
         open_client: Returns clients of object stores; None is `obstore`'s of their scheme.
     """
@@ -59,6 +61,7 @@ class StoreRegistry:
         file_only: bool,
         origins: frozenset[str],
         sync: bool,
+        owns_root: bool,
         metrics: BrokerMetrics,
         clock: ManualClock,
         open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
@@ -68,6 +71,7 @@ class StoreRegistry:
         self._file_only = file_only
         self._origins = origins
         self._sync = sync
+        self._owned_since = time.time() if owns_root else 0.0
         # Invariant: whoever waits for a network takes no thread from those who don't.
         self._remote = RemoteWorkers(_REMOTE_THREADS, "broker-remote")
         # Nor does a store which only a client has named take one from those of journals.
@@ -145,7 +149,9 @@ class StoreRegistry:
                 object_config.check_installed(parsed.scheme)
                 store = ObjectFragmentStore(url, self._open_client or object_config.open_client)
             else:
-                store = FileFragmentStore(self._files, self._root, url, sync=self._sync)
+                store = FileFragmentStore(
+                    self._files, self._root, url, sync=self._sync, owned_since=self._owned_since
+                )
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
         return StoreHandle(

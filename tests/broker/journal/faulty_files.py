@@ -63,6 +63,10 @@ class FaultyFiles(FileOps):
             raise
         super().pwrite(descriptor, data, offset)
 
+    def truncate(self, descriptor: int, length: int) -> None:
+        self._check("truncate", self._paths[descriptor])
+        super().truncate(descriptor, length)
+
     def datasync(self, descriptor: int) -> None:
         self._check("datasync", self._paths[descriptor])
         super().datasync(descriptor)

@@ -127,7 +127,56 @@ async def test_a_failed_roll_leaves_the_fragment(tmp_path: Path, operation: str)
         assert await caller.read() == b"firstsecond"
 
 
-async def test_a_key_space_which_cannot_be_written_is_read_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [("pwrite", errno.ENOSPC), ("pwrite", errno.EIO), ("datasync", errno.ENOSPC)],
+)
+@pytest.mark.parametrize("is_rolled_back_at_once", [True, False])
+async def test_a_key_space_is_written_again_once_there_is_room(
+    tmp_path: Path, operation: str, error: int, is_rolled_back_at_once: bool
+) -> None:
+    files = FaultyFiles()
+    names = ["test/first", "test/last"]
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with EmbeddedBroker(data, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec("test/first"))
+            [log] = (data / "meta").glob("*.log")
+            length = log.stat().st_size
+            files.fail(operation, "/meta/", error)
+            if not is_rolled_back_at_once:
+                files.fail("truncate", "/meta/")
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError, match="key space: "):
+                    await caller.create(journal_spec("test/refused-with-a-long-name"))
+            assert (log.stat().st_size == length) == is_rolled_back_at_once
+            files.heal()
+            assert [journal.spec.name for journal in await caller.journals()] == names[:1]
+            await caller.create(journal_spec("test/last"))
+            assert [journal.spec.name for journal in await caller.journals()] == names
+            shutil.copytree(data, copy)  # As a crash would leave it.
+    for path in (copy, data):
+        async with EmbeddedBroker(path) as broker, calling(broker.endpoint) as caller:
+            assert [journal.spec.name for journal in await caller.journals()] == names
+
+
+async def test_what_a_key_space_refused_does_not_outlive_a_snapshot(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="commit", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            files.fail("datasync", ".log")
+            files.fail("truncate", ".log")
+            with pytest.raises(grpc.aio.AioRpcError, match="key space: "):
+                await caller.create(journal_spec("test/refused"))
+            files.heal()
+            files.fail("unlink", ".log")  # The end of the broker leaves the replaced log.
+    assert len(list((tmp_path / "meta").glob("*.log"))) == 2
+    async with EmbeddedBroker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        assert [journal.spec.name for journal in await caller.journals()] == ["test/journal"]
+
+
+async def test_a_key_space_which_cannot_be_synced_is_read_only(tmp_path: Path) -> None:
     files = FaultyFiles()
     async with EmbeddedBroker(tmp_path, fsync="commit", files=files) as broker:
         async with calling(broker.endpoint) as caller:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,3 +238,40 @@ def test_unexpected_errors_do_not_tell_where_files_are(tmp_path: Path) -> None:
         (tmp_path / "missing").stat()
     assert failure_text(raised.value) == "FileNotFoundError: No such file or directory"
     assert failure_text(ValueError("broken")) == "ValueError: broken"
+
+
+def names_below(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+async def test_partial_files_of_killed_brokers_are_removed(tmp_path: Path, is_owned: bool) -> None:
+    data, root = tmp_path / "data", tmp_path / "root"
+    root.mkdir()
+    options: dict[str, Any] = {"fsync": "off", "http_port": None, "persist_delay": 0.0}
+    if not is_owned:
+        options["file_root"] = root
+    directory = (data / "fragments" if is_owned else root) / "test" / "journal"
+    async with EmbeddedBroker(data, **options) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(stores=["file:///"]))
+        await caller.commit(SECRET)
+        await broker.flush()
+        now = time.time()
+        for name, age in (("old", 3700), ("recent", 3500), ("present", 0)):
+            partial = directory / f".partial-{name}"
+            partial.write_bytes(b"partial")
+            os.utime(partial, (now - age + 10, now - age + 10))
+        (directory / "other").write_bytes(b"not ours")
+        await broker.refresh()
+    assert await asyncio.to_thread(names_below, directory) == sorted(
+        [".partial-present", *([] if is_owned else [".partial-recent"]), NAME, "other"]
+    )
+    # The next run may take all of them away which are older than itself.
+    os.utime(directory / ".partial-present", (now - 10, now - 10))
+    async with EmbeddedBroker(data, **options) as broker, calling(broker.endpoint) as caller:
+        await broker.refresh()
+        assert await caller.read() == SECRET
+    kept = [".partial-present", ".partial-recent"]
+    assert await asyncio.to_thread(names_below, directory) == sorted(
+        [*([] if is_owned else kept), NAME, "other"]
+    )
