@@ -20,6 +20,7 @@ from gazette_aio.spark.streaming.progress import (
     RunTarget,
     available_now,
     check_batch,
+    find_recreated,
     plan_batch,
     raise_losses,
     regressed,
@@ -413,6 +414,24 @@ def test_journals_created_anew_without_a_revision():
     assert spans(start, end) == {"a": (0, 60)}
 
 
+@pytest.mark.parametrize(("known", "listed"), [(0, 5), (5, 0)])
+@pytest.mark.parametrize("head", [60, 100, 130])
+def test_an_unknown_revision_tells_nothing(known, listed, head):
+    """A head behind what was read tells of another journal only if no revision is remembered."""
+    start = Offsets({"a": 100}, {"a": known} if known else {})
+    end, losses = plan_batch(start, [journal("a", head, revision=listed)])
+    reason = "fell behind" if known else "was created anew"
+    assert [loss.reason for loss in losses] == ([reason] if head < 100 else [])
+    begins = {60: {} if known else {"a": (0, 60)}, 100: {}, 130: {"a": (100, 130)}}
+    assert spans(start, end) == begins[head]
+    assert end.revisions == {"a": 5}
+    # A batch which is run again has the same ranges.
+    other = replace(end, revisions={"a": listed} if listed else {})
+    if head >= 100:
+        assert spans(start, other) == begins[head]
+        assert find_recreated(start, other) == []
+
+
 def test_write_heads_which_fall_behind():
     start = started(journal("a", 100), committed=True).end_at({"a": state(100, begin=70)}, 0)
     assert regressed(start, [journal("a", 60), journal("b", 0)]) == ["a"]
@@ -486,6 +505,15 @@ def test_isolation_of_a_checkpoint():
     sequenced = started(journal("a", 10), committed=True)
     assert sequenced.sequence(committed=True) is sequenced
     assert sequenced.sequence(committed=False).states is None
+
+
+def test_a_changed_isolation_begins_without_producers():
+    start = started(journal("a", 10))
+    end = Offsets({"a": 30}, start.revisions, {})
+    (found,) = batch_ranges(start, end)
+    assert (found.begin, found.end, found.state) == (10, 30, RangeState(10))
+    (found,) = batch_ranges(end, Offsets({"a": 50}, start.revisions))
+    assert (found.begin, found.end, found.state) == (30, 50, None)
 
 
 def test_many_journals():

@@ -597,3 +597,12 @@ def test_times_skip_fragments():
         assert pushed.begin_mod_time == 2_001
         assert len(pushed.unhandled) == 1
         assert pushed.clip(whole(info), committed=True).begin == 40
+
+
+def test_a_fragment_which_ends_where_a_range_begins_is_no_part_of_it():
+    fragments = (FragmentInfo(0, 50, 900), FragmentInfo(50, 100, 500), FragmentInfo(100, 150, 900))
+    info = JournalInfo("a", 150, "application/x-ndjson", fragments=fragments)
+    planned = JournalRange(info, 50, 150)
+    assert skip_older(planned, 700).begin == 100
+    assert skip_older(planned._replace(begin=49), 700).begin == 49
+    assert skip_older(planned._replace(begin=51), 700).begin == 100

@@ -49,7 +49,7 @@ class Persister:
         self._index = index
         self._complete: list[LocalFragment] = []
         self._lock = asyncio.Lock()
-        self._armed = False
+        self._timer: object | None = None
 
     def __len__(self) -> int:
         return len(self._complete)
@@ -68,16 +68,18 @@ class Persister:
 
     def schedule(self, *, failures: int = 0) -> None:
         """Schedule the persisting of complete fragments, unless it is already."""
-        if self._armed or not self._complete or not self._life.first_store:
+        if self._timer is not None or not self._complete or not self._life.first_store:
             return
-        self._armed = True
+        timer = self._timer = object()
         options = self._runtime.options
         delay = options.persist_delay
         if failures:
             delay = min(options.persist_retry * 2 ** (failures - 1), _MAX_RETRY_SECONDS)
 
         async def work() -> None:
-            self._armed = False
+            if timer is not self._timer:
+                return  # Another one took its place, which may be a pause after failures.
+            self._timer = None
             if self._life.closed:
                 return
             try:
@@ -95,7 +97,7 @@ class Persister:
 
     def follow_store(self) -> None:
         """Follow a change of the store: a pause after failures was for the former one."""
-        self._armed = False
+        self._timer = None
         self.schedule()
 
     async def persist(self) -> None:

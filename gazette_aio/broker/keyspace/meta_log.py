@@ -145,7 +145,7 @@ class MetaLog:
         self._snapshot_at = 0
         self._is_torn = False
         self.has_failed = False
-        """Whether it's unknown what is on disk: nothing more is written until a restart reads it."""
+        """Whether it's unknown what is on disk: a restart has to read it before more is written."""
         self._mark = MarkFile(files, directory / _MARK_NAME)
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 from hypothesis import given
@@ -102,6 +103,15 @@ def test_entries_round_trip(entry: Entry, cut: int) -> None:
     assert decode_entry(payload) == entry
     if cut < len(payload):
         assert decode_entry(payload[:cut]) is None
+
+
+def test_registers_which_cannot_be_decoded_are_refused() -> None:
+    bad = b"\xff"
+    commit = Commit(100, 7, bytes(20), 0.0, b"")
+    begin = Begin("test/journal", 100, 100, 1, b"")
+    for entry in (commit, begin):
+        assert decode_entry(encode_entry(entry)) == entry
+        assert decode_entry(encode_entry(dataclasses.replace(entry, registers=bad))) is None
 
 
 def test_transactions_and_snapshots_round_trip() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.host.records import scan_records
 from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles, LosingFiles
 
@@ -154,6 +155,7 @@ async def test_a_key_space_is_written_again_once_there_is_room(
             assert [journal.spec.name for journal in await caller.journals()] == names[:1]
             await caller.create(journal_spec("test/last"))
             assert [journal.spec.name for journal in await caller.journals()] == names
+            assert scan_records(log.read_bytes())[1] == log.stat().st_size, "nothing is torn"
             shutil.copytree(data, copy)  # As a crash would leave it.
     for path in (copy, data):
         async with EmbeddedBroker(path) as broker, calling(broker.endpoint) as caller:

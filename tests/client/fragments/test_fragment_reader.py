@@ -188,6 +188,15 @@ async def test_sums(codec: int) -> None:
         await open_data(data, fragment, verify=True)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+async def test_an_empty_fragment_has_no_sum(codec: int) -> None:
+    fragment = fragment_of(b"", codec)
+    fragment.ClearField("sum")
+    assert await read_all(await open_data(stored(b"", codec), fragment, verify=True)) == b""
+    reader = await open_data(stored(b"+", codec), fragment, verify=True)
+    assert isinstance((await read_until_error(reader))[1], pb.DidNotReadExpectedEOFError)
+
+
 async def test_sums_of_parts_take_the_whole_file() -> None:
     fetcher = FakeFetcher(FakeBody([TEXT]), FakeBody([TEXT]))
     for verify in (True, False):

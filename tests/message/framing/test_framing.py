@@ -239,6 +239,21 @@ def test_lines_over_the_limit():
     assert events(NDJSONFraming().decoder(max_frame_bytes=10), [b"x" * 20])[-1] == "unexpected EOF"
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_records_of_several_lines_over_the_limit(size):
+    # The limit is of whole records: no line of these is as long.
+    content = b'"ab\ncd\nef\ngh\nij\n"kl","m\n."\n'
+    chunks = [content[at : at + size] for at in range(0, len(content), size)]
+    decoder = CSVFraming(same_width=False).decoder(max_frame_bytes=12)
+    got = events(decoder, chunks)
+    assert got == [(0, 13, "too_large"), (13, 16, b"ij"), (16, 27, b'"kl","m\n."'), "EOF"]
+    # A record of exactly the limit, and one of a byte less and more.
+    for limit, is_refused in ((6, True), (7, False), (8, False)):
+        decoder = CSVFraming().decoder(max_frame_bytes=limit)
+        decoder.feed(b'"ab\ncd\n')
+        assert decoder.buffered == (0 if is_refused else 7)
+
+
 @pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
 def test_jumps(framing):
     assert isinstance(framing, Framing)
