@@ -17,6 +17,7 @@ from gazette_aio.aio.file_calls import FileCalls
 from gazette_aio.cli.connection import ClientSettings, connection_options
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.output import print_json
+from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +66,7 @@ def read(
     try:
         pb.validate(request)
     except pb.ValidationError as error:
-        raise InputError(str(error)) from None
+        raise InputError(_invalid_request(journal, error)) from None
     asyncio.run(_read(connection, request, output))
 
 
@@ -136,7 +137,7 @@ def append(
     try:
         pb.validate(request)
     except pb.ValidationError as error:
-        raise InputError(str(error)) from None
+        raise InputError(_invalid_request(journal, error)) from None
     if file != "-" and Path(file).is_file():
         response = asyncio.run(_append_file(connection, request, file))
     else:
@@ -171,3 +172,11 @@ async def _append(
 ) -> pb.AppendResponse:
     async with connection.open() as client:
         return await client.append(request, content)
+
+
+def _invalid_request(journal: str, error: pb.ValidationError) -> str:
+    if is_selector_expression(journal):
+        return (
+            f"{error}; JOURNAL is one name: `journals list -l SELECTOR` lists those of a selector"
+        )
+    return str(error)

@@ -58,6 +58,7 @@ _EXPRESSIONS: Final = tuple(
     )
 )
 _MAX_CACHED_LENGTH: Final = 4096
+_OPERATOR: Final = re.compile(r"[=!,: ]")
 _LIST_ITEM: Final = re.compile(_VALUE + _END)
 
 _value = itemgetter(1)
@@ -96,6 +97,20 @@ def _parse(text: str) -> bytes:
     selector = LabelSelector(include=include.build(), exclude=exclude.build())
     validate_label_selector(selector)
     return selector.SerializeToString()
+
+
+def is_selector_expression(text: str) -> bool:
+    """Return whether a text that was given as a name is a selector: it has an operator, and parses.
+
+    Some texts are both: `tier=hot` is a valid name of a journal.
+    """
+    if _OPERATOR.search(text) is None:
+        return False
+    try:
+        parse_label_selector(text)
+    except ValidationError:
+        return False
+    return True
 
 
 _cached_parse = functools.lru_cache(maxsize=512)(_parse)

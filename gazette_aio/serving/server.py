@@ -59,6 +59,7 @@ class GrpcServer:
         self._health = health
         self._server: grpc.aio.Server | None = None
         self._socket: UnixSocket | None = None
+        self._is_started = False
 
     def __repr__(self) -> str:
         return f"<GrpcServer {'running' if self._server else 'stopped'}>"
@@ -111,6 +112,7 @@ class GrpcServer:
         Cancellation: safe.
         """
         assert self._server is not None, "not bound"
+        self._is_started = True
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
@@ -119,11 +121,14 @@ class GrpcServer:
         Cancellation: safe — takes effect when the server has ended.
         """
         server, self._server = self._server, None
+        started, self._is_started = self._is_started, False
         socket, self._socket = self._socket, None
         if self._health is not None:
             self._health.end()
         try:
-            if server is not None:
+            if server is not None and not started:
+                await finish(_unbind(server))
+            elif server is not None:
                 try:
                     await self._drain.quiet(grace)
                 finally:
@@ -154,3 +159,9 @@ class GrpcServer:
         await asyncio.sleep(QUIET_SECONDS)
         self._drain.release()
         await stopped
+
+
+async def _unbind(server: grpc.aio.Server) -> None:
+    # The library ends nothing of a server that was never started, which would keep its listeners.
+    await server.start()
+    await server.stop(None)

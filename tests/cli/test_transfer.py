@@ -102,6 +102,14 @@ def test_invalid_journal_name_is_a_usage_error(inline):
         assert "cannot begin with '/' (/no/name)" in done.err
 
 
+def test_a_selector_in_place_of_a_journal_is_told_as_such(inline):
+    for command in ("read", "append"):
+        done = inline("journals", command, "name:prefix=a/", stdin=b"x")
+
+        assert done.code == 2
+        assert "`journals list -l SELECTOR` lists those of a selector" in done.err
+
+
 def test_missing_input_file(inline, tmp_path):
     done = inline("journals", "append", "a/journal", str(tmp_path / "missing"))
 

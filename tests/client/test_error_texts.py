@@ -12,7 +12,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect, get_journal
 from gazette_aio.testing.stub_broker import StubBroker
+from tests.broker.journal.faulty_files import FaultyFiles
 from tests.client.support import JOURNAL, header, refusal, spec
+from tests.ports import free_port
 
 
 async def test_a_missing_journal_is_named(tmp_path: Path) -> None:
@@ -64,6 +66,42 @@ async def test_a_used_port_is_told_as_such(tmp_path: Path) -> None:
     text = str(raised.value)
     assert text.startswith(f"unable to listen on 127.0.0.1:{port}: address already in use")
     assert "choose another port" in text
+
+
+async def test_a_used_http_port_frees_the_grpc_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http_port, port = taken.getsockname()[1], free_port()
+        broker = EmbeddedBroker(tmp_path, fsync="off", port=port, http_port=http_port)
+        with pytest.raises(pb.ConfigurationError, match="address already in use"):
+            await broker.start()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+    async with broker, connect(broker.endpoint) as client:
+        assert not (await client.list()).journals
+
+
+async def test_a_full_disk_of_the_broker(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", files=files) as broker,
+        connect(broker.endpoint) as client,
+    ):
+        await client.apply([pb.ApplyRequest.Change(upsert=spec(JOURNAL))])
+        await client.append(JOURNAL, b"kept")
+        files.fail("pwrite", ".spool")
+        with pytest.raises(pb.TransportError) as raised:
+            await client.append(JOURNAL, b"lost")
+        text = "the broker's disk is full (no space left on device)"
+        assert raised.value.details == f"append stream: {text}"
+        assert str(tmp_path) not in repr(raised.value)
+        assert str(raised.value) == f"UNKNOWN: append stream: {text}"
+        files.fail("pwrite", "/meta/")
+        with pytest.raises(pb.TransportError, match="no space left on device") as raised:
+            await client.apply([pb.ApplyRequest.Change(upsert=spec("another/journal"))])
+        assert "the broker's disk is full" in str(raised.value)
+        assert str(tmp_path) not in str(raised.value)
+        files.heal()
+        assert (await client.append(JOURNAL, b"more")).commit.begin == 4
 
 
 async def test_refusals_of_appends_and_reads_name_the_endpoint(

@@ -19,6 +19,7 @@ from gazette_aio.client import (
     RetryPolicy,
     connect,
     get_journal,
+    iter_journals,
 )
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.client.support import JOURNAL, content, fragment, header, listing, metadata
@@ -58,6 +59,11 @@ async def _start_append(client: JournalClient, seconds: float | None) -> None:
         await service.aclose()
 
 
+async def _iterate(client: JournalClient, seconds: float | None) -> None:
+    async for _ in iter_journals(client, timeout=seconds):
+        raise AssertionError
+
+
 async def _flush(client: JournalClient, seconds: float | None) -> None:
     service = AppendService(client, timeout=seconds, drain_timeout=0)
     try:
@@ -70,6 +76,7 @@ async def _flush(client: JournalClient, seconds: float | None) -> None:
 
 CALLS: dict[str, tuple[Call, str, bool]] = {
     "list": (lambda client, timeout: client.list(timeout=timeout), "", False),
+    "iterate": (_iterate, "", False),
     "get": (lambda client, timeout: get_journal(client, JOURNAL, timeout=timeout), "", False),
     "apply": (lambda client, timeout: client.apply([], timeout=timeout), "", True),
     "append": (
@@ -344,3 +351,15 @@ async def test_a_wait_for_the_broker_is_logged_once(caplog: pytest.LogCaptureFix
     assert begin.startswith(f"waiting for a broker at {endpoint}: ")
     assert "Connection refused" in begin
     assert end.startswith(f"the broker at {endpoint} answers after ")
+
+
+async def test_only_the_first_journals_of_an_iteration_are_bounded(broker: StubBroker) -> None:
+    broker.list_handler = lambda request: listing("a/one", "a/two")
+    async with connect(broker.endpoint, timeout=SHORT) as client:
+        seen: list[str] = []
+        async for journal in iter_journals(client, timeout=30):
+            seen.append(journal.spec.name)
+            await asyncio.sleep(2 * SHORT)  # Longer than the time-out of the client.
+        assert seen == ["a/one", "a/two"]
+        with pytest.raises(pb.ConfigurationError, match="timeout must be positive"):
+            await anext(iter_journals(client, timeout=0))

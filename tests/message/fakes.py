@@ -6,7 +6,6 @@ import asyncio
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import RetryPolicy, WatchedList
-from gazette_aio.client.deadline import Deadline
 from gazette_aio.protocol.errors import OffsetJumpError
 from gazette_aio.protocol.status_errors import JournalNotFoundError, OffsetNotYetAvailableError
 
@@ -156,9 +155,6 @@ class FakeClient:
         self.lists.append(selector)
         await asyncio.sleep(0)
         return self.listing(selector)
-
-    def deadline(self, operation, timeout=None):
-        return Deadline(None, operation, timeout)
 
     def watch(self, selector):
         return FakeList(self, selector)

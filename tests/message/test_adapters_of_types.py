@@ -264,3 +264,39 @@ def test_tables_of_typed_records() -> None:
         TableRows(table, csv_adapter(columns=3)),
     )
     assert of_type.encode(range(2)) == of_lists.encode(range(2))
+
+
+class Opened(msgspec.Struct, tag="opened"):
+    account: int
+
+
+class Moved(msgspec.Struct, tag="moved"):
+    amount: float
+
+
+def test_a_union_of_tagged_structs() -> None:
+    adapter = json_adapter(Opened | Moved)
+    messages = [Opened(7), Moved(1.5)]
+
+    frames = [adapter.encode(message, ID) for message in messages]
+
+    assert frames[1] == b'{"_meta":{"uuid":"%s"},"type":"moved","amount":1.5}' % str(ID).encode()
+    assert [adapter.decode(frame) for frame in frames] == messages
+    assert [adapter.frame_uuid(frame) for frame in frames] == [ID, ID]
+    assert adapter.message_types == (Opened, Moved)
+    assert json_adapter(Moved | Opened | Moved).message_types == (Moved, Opened)
+    with pytest.raises(ValidationError, match="nan"):
+        adapter.encode(Moved(float("nan")), ID)
+
+
+def test_unions_of_other_types_are_refused() -> None:
+    for kind, text in (
+        (
+            Opened | None,
+            "members of a union must be tagged msgspec Structs, not <class 'NoneType'>",
+        ),
+        (Opened | dict[str, int], "must be tagged msgspec Structs"),
+        (Opened | Reading, "must be tagged"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            json_adapter(kind)

@@ -239,6 +239,7 @@ MALFORMED = [
     ("prefix", "a b", "prefix of names of journals"),
     ("journals", "a,,b", "separated by commas"),
     ("journals", "a,/b", "expected the name of a journal"),
+    ("journals", "name:prefix=a/", "a selector goes into option 'selector'"),
     ("journals", "a/one;b", "without metadata after"),
     ("journals", "../a", "cannot begin with '../'"),
     ("isolation", "committed", "expected read-committed or read-uncommitted"),

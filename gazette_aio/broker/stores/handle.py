@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
@@ -45,12 +45,33 @@ class _Check(NamedTuple):
     ended: asyncio.Event
 
 
+class StoreUser(Protocol):
+    """A journal as its stores see it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the journal."""
+        ...
+
+    def uses(self, url: str) -> bool:
+        """Return whether the journal is served, and its spec has the store of a URL."""
+        ...
+
+
+class _Failing(NamedTuple):
+    """A failure of one kind of operation, of a journal or of all."""
+
+    problem: str
+    user: StoreUser | None
+
+
 class StoreHandle:
     """The store of a URL, or the reason why it can't be used, with its health and threads.
 
     The health is checked on demand, once the last check is due for renewal.
 
     Args:
+        url: URL by which specs name the store.
         problem: Reason why there's no store.
         workers: Threads for operations on the store.
         checkers: Threads for checks of its health.
@@ -64,6 +85,7 @@ class StoreHandle:
         store: FragmentStore | None,
         problem: str,
         *,
+        url: str,
         workers: Workers,
         checkers: Workers,
         metrics: BrokerMetrics,
@@ -71,10 +93,10 @@ class StoreHandle:
         is_remote: bool,
         name: str,
     ) -> None:
+        self._url = url
         self.name = name
         """Name of the store in the log."""
-        self.failing: dict[str, str] = {}
-        """Error of each kind of operation that fails, and is retried."""
+        self._failing: dict[tuple[str, str], _Failing] = {}
         self.store = store
         self.workers = workers
         self.is_remote = is_remote
@@ -113,13 +135,26 @@ class StoreHandle:
             raise pb.StoreError(self._problem)
         return self.store
 
+    @property
+    def problem(self) -> str:
+        """Error of an operation that fails and is retried, or an empty text."""
+        self._forget()
+        return next((each.problem for each in self._failing.values()), "")
+
     async def run(
         self,
+        user: StoreUser,
         function: Callable[Concatenate[FragmentStore, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         """Call a function of the store in one of its threads, and return its result.
+
+        Args:
+            user: Journal of the operation, whose failure stands until it succeeds.
+            function: The operation.
+            args: Its arguments after the store.
+            kwargs: Its named arguments.
 
         Raises:
             StoreError: If there's no store.
@@ -133,19 +168,26 @@ class StoreHandle:
         except (OSError, pb.StoreError) as error:
             if not self.workers.stopping.is_set():
                 text = os_error_text(error) if isinstance(error, OSError) else str(error)
-                self._note(kind, text)
+                self._note(kind, text, user)
             raise
-        self._note(kind, "")
+        self._note(kind, "", user)
         return result
 
-    def _note(self, kind: str, problem: str) -> None:
-        """Note the outcome of an operation. Only the first failure and the recovery are logged."""
-        had_failed = bool(self.failing)
+    def _note(self, kind: str, problem: str, user: StoreUser | None = None) -> None:
+        """Note the outcome of an operation. Only the first failure and the recovery are logged.
+
+        The store works again when each journal that failed has succeeded, or no longer uses it.
+        """
+        if not problem and not self._failing:
+            return
+        had_failed = bool(self._failing)
+        key = kind, user.name if user is not None else ""
         if problem:
-            self.failing[kind] = problem
+            self._failing[key] = _Failing(problem, user)
         else:
-            self.failing.pop(kind, None)
-        if bool(self.failing) == had_failed or not self.name:
+            self._failing.pop(key, None)
+        self._forget()
+        if bool(self._failing) == had_failed or not self.name:
             return
         extra = {"store": self.name}
         if problem:
@@ -153,6 +195,12 @@ class StoreHandle:
             _logger.warning(text, self.name, problem, extra=extra)
         else:
             _logger.warning("fragment store %s works again", self.name, extra=extra)
+
+    def _forget(self) -> None:
+        """Forget failures of journals that no longer use the store: nothing retries them."""
+        for key, failing in list(self._failing.items()):
+            if failing.user is not None and not failing.user.uses(self._url):
+                del self._failing[key]
 
     async def check(self) -> str:
         """Return why the store is unhealthy, or an empty text. Checks it if a check is due.

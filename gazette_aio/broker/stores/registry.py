@@ -124,9 +124,7 @@ class StoreRegistry:
     def failing(self) -> dict[str, str]:
         """Return the errors of journals' stores which fail and are retried, by their names."""
         return {
-            handle.name: next(iter(handle.failing.values()))
-            for handle in self._stores.values()
-            if handle.failing
+            handle.name: problem for handle in self._stores.values() if (problem := handle.problem)
         }
 
     def _sweep(self) -> None:
@@ -157,6 +155,7 @@ class StoreRegistry:
         return StoreHandle(
             store,
             problem,
+            url=url,
             workers=self._remote if is_remote else self._local,
             checkers=checkers if is_remote else self._checks,
             metrics=self._metrics,

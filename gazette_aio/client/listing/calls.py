@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
@@ -204,7 +205,10 @@ async def _ignores_prefixes(
 
 
 async def iter_journals(
-    client: HasContext, request: pb.ListRequest | pb.LabelSelector | str = ""
+    client: HasContext,
+    request: pb.ListRequest | pb.LabelSelector | str = "",
+    *,
+    timeout: float | None = None,
 ) -> AsyncGenerator[pb.ListResponse.Journal]:
     """Yield the journals that a selector matches as they're received, ordered by name.
 
@@ -212,12 +216,31 @@ async def iter_journals(
     taken: close a generator that you leave early, by `contextlib.aclosing()`. Failures are retried
     until the first journal was yielded.
 
+    Args:
+        client: Client to use.
+        request: A selector, its text, or a request. The empty text matches every journal.
+        timeout: Seconds to wait for the first journals, `math.inf` for no limit; None for that of
+            the client.
+
     Raises:
         GazetteError: As `list_all_journals()`.
 
     Cancellation: aborts — the generator ends.
     """
     request = list_request(request)
+    deadline = client.context.deadline("list", timeout)
+    async with aclosing(_iter_parts(client, request, deadline)) as parts:
+        # A consumer may take its time: only the wait for the first journals is bounded.
+        part = await deadline.run(anext(parts, None))
+        while part is not None:
+            for journal in part:
+                yield journal
+            part = await anext(parts, None)
+
+
+async def _iter_parts(
+    client: HasContext, request: pb.ListRequest, deadline: Deadline
+) -> AsyncGenerator[Iterable[pb.ListResponse.Journal]]:
     context = client.context
     endpoint = context.dispatcher.endpoint
     attempts = Attempts(Operation.CONTROL, context.retry_policy, request, endpoint)
@@ -244,9 +267,7 @@ async def iter_journals(
                 await update_routes(client, part.journals)
                 has_begun = True
                 attempts.succeeded()
-                for journal in part.journals:
-                    if matches is None or matches(journal):
-                        yield journal
+                yield part.journals if matches is None else filter(matches, part.journals)
             else:
                 fold.end()
                 return
@@ -257,6 +278,7 @@ async def iter_journals(
             failure = error
         finally:
             await stream.aclose()
+        deadline.note(failure)
         await attempts.pause(failure)
 
 

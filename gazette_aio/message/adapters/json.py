@@ -24,6 +24,7 @@ from gazette_aio.message.adapters.members import (
     member_names,
     message_types,
     refuse_non_finite,
+    union_members,
 )
 from gazette_aio.message.uuid import (
     BEYOND_SPAN,
@@ -37,6 +38,7 @@ from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import UnionType
 
 T = TypeVar("T")
 
@@ -386,6 +388,14 @@ def json_adapter(
 ) -> JSONAdapter[dict[str, Any]]: ...
 @overload
 def json_adapter(
+    type: UnionType,
+    uuid_path: str = ...,
+    *,
+    enc_hook: EncodeHook | None = ...,
+    dec_hook: DecodeHook | None = ...,
+) -> JSONAdapter[Any]: ...
+@overload
+def json_adapter(
     type: type[T],
     uuid_path: str = ...,
     *,
@@ -402,8 +412,8 @@ def json_adapter(
     """Return an adapter of JSON messages.
 
     Args:
-        type: Type of messages: dict, or a msgspec Struct, a dataclass or a pydantic model. The
-            type needs no member for the UUID.
+        type: Type of messages: dict, or a msgspec Struct, a union of tagged Structs (`A | B`), a
+            dataclass or a pydantic model. The type needs no member for the UUID.
         uuid_path: Names of the members which lead to the UUID, separated by dots.
         enc_hook: Called with each value of a type that msgspec doesn't know, the message itself
             included. It returns the value to encode in its place.
@@ -435,13 +445,17 @@ def json_adapter(
     if is_pydantic(type):
         return _pydantic_adapter(type, path)
     try:
+        kinds = union_members(type)
         decode = msgspec.json.Decoder(type, dec_hook=dec_hook).decode
-        has_member = path[0] in member_names(type) or is_custom(type)
+        has_member = any(path[0] in member_names(kind) or is_custom(kind) for kind in kinds)
     except TypeError as error:
         raise ConfigurationError(f"messages of {type!r} are not supported: {error}") from error
-    config = getattr(type, "__struct_config__", None)
-    if config is not None and config.forbid_unknown_fields and not has_member:
-        raise _forbidding(type, path)
+    for kind in kinds:
+        config = getattr(kind, "__struct_config__", None)
+        if config is None or not config.forbid_unknown_fields:
+            continue
+        if path[0] not in member_names(kind):
+            raise _forbidding(kind, path)
     return JSONAdapter(
         path,
         decode=decode,
@@ -451,9 +465,15 @@ def json_adapter(
         check_floats=may_hold_floats(type),
         float_members=float_members(type),
         check_lines=may_hold_raw(type),
-        message_types=message_types(type),
+        message_types=_classes(kinds),
         enc_hook=enc_hook,
     )
+
+
+def _classes(kinds: tuple[Any, ...]) -> tuple[type, ...] | None:
+    found = [message_types(kind) for kind in kinds]
+    known = [classes for classes in found if classes is not None]
+    return tuple(chain.from_iterable(known)) if len(known) == len(found) else None
 
 
 def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -158,6 +159,21 @@ def _is_within(info: object, wanted: tuple[type, ...], seen: set[int]) -> bool:
 def is_pydantic(kind: Any) -> bool:
     """Return whether a type is a model or a dataclass of pydantic."""
     return hasattr(kind, "__pydantic_core_schema__") or hasattr(kind, "__pydantic_fields__")
+
+
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the Structs of a union, or the type itself if it's no union.
+
+    Raises:
+        TypeError: If a member of the union is no Struct.
+    """
+    if get_origin(kind) not in (UnionType, Union):
+        return (kind,)
+    members = get_args(kind)
+    for each in members:
+        if not (isinstance(each, type) and issubclass(each, msgspec.Struct)):
+            raise TypeError(f"members of a union must be tagged msgspec Structs, not {each!r}")
+    return members
 
 
 def message_types(kind: Any) -> tuple[type, ...] | None:

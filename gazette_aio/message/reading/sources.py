@@ -13,8 +13,10 @@ from gazette_aio.protocol.errors import (
     ConfigurationError,
     GazetteError,
     ReadError,
+    ValidationError,
 )
-from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.protocol.journal import strip_meta, validate_journal
+from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +114,8 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
     """Return the source for an iterator's arguments.
 
     Raises:
-        ConfigurationError: If arguments contradict each other, or name no journal.
+        ConfigurationError: If arguments contradict each other, or name no journal, or a selector
+            is given as text, which names a journal.
         ValidationError: If a selector is invalid.
     """
     client, start, direct = options.get("client"), options.get("start"), options.get("direct")
@@ -135,7 +138,23 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
         raise ConfigurationError("no journals to read")
     if len(set(names)) != len(names):
         raise ConfigurationError("a journal is named more than once")
+    for name in names:
+        _refuse_selector(name)
     return NamedSource(client, block, start, direct, names)
+
+
+def _refuse_selector(name: str) -> None:
+    if not is_selector_expression(name):
+        return
+    try:
+        validate_journal(name)
+    except ValidationError:
+        text = f"{name!r} is a selector, and text names a journal here: {_advice(name)}"
+        raise ConfigurationError(text) from None
+
+
+def _advice(selector: str) -> str:
+    return f"to read the journals that it matches, pass parse_label_selector({selector!r})"
 
 
 def _is_reader(source: Any) -> TypeIs[RetryReader]:
@@ -178,6 +197,8 @@ async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[pb.J
         spec = by_name.get(bare)
         if spec is None:
             text = f"fetching journal spec: named journal does not exist ({name})"
+            if is_selector_expression(name):
+                text += f"; if it's a selector, {_advice(name)}"
             raise ReadError(text, journal=str(name))
         specs.append(spec)
     return specs

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.labels import validate_label
+from gazette_aio.protocol.selector import is_selector_expression
 from gazette_aio.spark.planning.journal_ranges import EARLIEST
 from gazette_aio.spark.types import RESERVED, PartitionColumn
 
@@ -131,7 +132,8 @@ def journal(value: str) -> str:
     try:
         pb.validate_journal(value, allow_parent=False)
     except pb.ValidationError as error:
-        raise ValueError(f"expected the name of a journal: {error}") from None
+        advice = "; a selector goes into option 'selector'" if is_selector_expression(value) else ""
+        raise ValueError(f"expected the name of a journal: {error}{advice}") from None
     if ";" in value:
         raise ValueError("expected the name of a journal, without metadata after a ';'")
     return value

@@ -59,3 +59,34 @@ async def test_the_names_of_stores_have_no_secrets(
         (failed,) = logged(caplog)
         assert failed.startswith("fragment store s3://bucket/missing/?… fails")
         assert "secret" not in str(broker.stats()["gazette_failing_stores"])
+
+
+async def test_a_journal_that_fails_while_another_one_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "root" / "store" / "test"
+    directory.mkdir(parents=True)
+    (directory / "linked").symlink_to(tmp_path)  # Links aren't followed: the listing fails.
+    async with (
+        EmbeddedBroker(tmp_path / "data", fsync="off", file_root=tmp_path / "root") as broker,
+        calling(broker.endpoint) as caller,
+    ):
+        names = ["test/linked", "test/works"]
+        await caller.create(*(journal_spec(name, stores=[STORE]) for name in names))
+        for _ in range(3):
+            for name in names:
+                await broker.refresh(name)
+        (failed,) = logged(caplog)
+        assert failed.startswith(f"fragment store {STORE} fails, and will be retried: ")
+        assert broker.stats()["gazette_failing_stores"] != {}
+        await caller.delete("test/linked")
+        assert broker.stats()["gazette_failing_stores"] == {}
+        (directory / "linked").unlink()
+        await broker.refresh("test/works")
+        await caller.create(journal_spec("test/linked", stores=[STORE]))
+        (directory / "linked").symlink_to(tmp_path)
+        await broker.refresh("test/linked")
+        (directory / "linked").unlink()
+        await broker.refresh("test/linked")
+        assert logged(caplog)[-1] == f"fragment store {STORE} works again"
+        assert broker.stats()["gazette_failing_stores"] == {}

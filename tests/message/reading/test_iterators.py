@@ -713,3 +713,30 @@ async def test_custom_adapters():
     client = client_of(ROWS)
     got = [e.message async for e in ReadCommittedIter("a/j", raw_adapter(), client=client)]
     assert got == [line(t)[:-1] for t in ROWS.split()]
+
+
+@pytest.mark.parametrize("kind", [ReadCommittedIter, ReadUncommittedIter])
+@pytest.mark.parametrize("text", ["kk=", "name:prefix=a/", "topic in (a, b)", "!old,tier=hot"])
+def test_a_selector_as_text_is_refused(kind, text):
+    client = client_of("")
+    for source in (text, ["a/j", text]):
+        with pytest.raises(ConfigurationError) as raised:
+            kind(source, ADAPTER, client=client)
+        assert str(raised.value) == (
+            f"{text!r} is a selector, and text names a journal here: to read the journals that it "
+            f"matches, pass parse_label_selector({text!r})"
+        )
+    kind(pb.parse_label_selector(text), ADAPTER, client=client)
+
+
+async def test_text_that_may_be_a_selector_names_a_journal():
+    client = client_of("A1o", journal="topic/tier=hot")
+    async with ReadUncommittedIter("topic/tier=hot", ADAPTER, client=client) as envelopes:
+        assert (await anext(envelopes)).journal == "topic/tier=hot"
+    async with ReadUncommittedIter("tier=hot", ADAPTER, client=client) as envelopes:
+        with pytest.raises(ReadError) as raised:
+            await anext(envelopes)
+    assert str(raised.value).endswith(
+        "named journal does not exist (tier=hot); if it's a selector, to read the journals that it "
+        "matches, pass parse_label_selector('tier=hot')"
+    )
