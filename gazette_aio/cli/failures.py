@@ -67,7 +67,9 @@ def explain(error: BaseException) -> str:
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
             journal = f": {error.journal}" if error.journal else ""
             line = f"{text}{journal} ({error.status_name})"
-        case pb.FramingError() | pb.ReadError() if error.journal:
+        case pb.FramingError() | pb.ReadError() if error.journal and error.journal not in str(
+            error
+        ):
             line = f"{error.journal}: {error}"
         case OSError() if error.strerror:
             name = f"{error.filename}: " if error.filename is not None else ""

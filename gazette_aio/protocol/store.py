@@ -31,6 +31,11 @@ class FragmentStoreURL(NamedTuple):
     query: str
     """Arguments, as written."""
 
+    def __repr__(self) -> str:
+        # Arguments may be credentials.
+        parts = (f"{name}={value!r}" for name, value in self._asdict().items() if name != "query")
+        return f"FragmentStoreURL({', '.join(parts)}, query={'…' if self.query else '-'})"
+
     @property
     def arguments(self) -> dict[str, str]:
         """Arguments by lower-case name. The first of repeated arguments counts."""

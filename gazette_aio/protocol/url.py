@@ -36,6 +36,11 @@ class URL(NamedTuple):
     query: str
     """Without the question mark, still escaped."""
 
+    def __repr__(self) -> str:
+        # Signatures are in the query.
+        parts = (f"{name}={value!r}" for name, value in self._asdict().items() if name != "query")
+        return f"URL({', '.join(parts)}, query={'…' if self.query else '-'})"
+
     @property
     def port(self) -> str:
         """Port, or empty."""

@@ -10,6 +10,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import errors, status_errors
 from gazette_aio.protocol.status_errors import shard_status_error, status_error
+from gazette_aio.protocol.url import parse_url
 
 HEADER = pb.Header(process_id=pb.ProcessSpec.ID(zone="zone", suffix="suffix"))
 
@@ -158,3 +159,32 @@ def test_validation_errors_extend_their_context():
     assert error.context == ("Outer", "Inner")
     assert str(error) == "Outer.Inner: text"
     assert str(pb.ValidationError("text")) == "text"
+
+
+SIGNED = "https://user:secret@store.example/f?X-Signature=secret"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_no_text_shows_what_an_error_carries(example: pb.GazetteError):
+    carried = {
+        "response": pb.ReadResponse(fragment_url=SIGNED),
+        "last_error": ValueError(SIGNED),
+    }
+    error = pickle.loads(pickle.dumps(example))
+    for name in vars(error).keys() & carried:
+        setattr(error, name, carried[name])
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert "secret" not in f"{each} {each!r} {each.args}"
+        assert str(each) == str(example)
+
+
+def test_parts_of_urls_show_no_secrets():
+    store = pb.parse_fragment_store("s3://bucket/path/?find=secret")
+    assert repr(store) == "FragmentStoreURL(scheme='s3', host='bucket', path='/path/', query=…)"
+    assert store.query == "find=secret"
+    url = parse_url(SIGNED)
+    assert "secret" not in repr(url)
+    assert url.query == "X-Signature=secret"
+    with pytest.raises(pb.ValidationError) as raised:
+        parse_url(SIGNED + "\n")
+    assert "secret" not in f"{raised.value} {raised.value!r}"

@@ -12,6 +12,7 @@ from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.control import rules
 from gazette_aio.broker.host.workers import resolve
 from gazette_aio.broker.stores.failing import FailingFragmentStore
+from gazette_aio.protocol.url import redacted
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class StoreFailure(_Removable):
         self._restore = restore
 
     def __repr__(self) -> str:
-        return f"<StoreFailure {self.url} hits={self.hits}>"
+        return f"<StoreFailure {redacted(self.url)} hits={self.hits}>"
 
     def remove(self) -> None:
         """Let the store work again; its health is checked when it's used next. Idempotent."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.protocol.url import redacted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ class FailingFragmentStore:
         self._error = error
 
     def __repr__(self) -> str:
-        return f"<FailingFragmentStore {self.url}>"
+        return f"<FailingFragmentStore {redacted(self.url)}>"
 
     def _fail(self, *_args: object, **_options: object) -> Any:
         raise self._error()

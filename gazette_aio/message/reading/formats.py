@@ -97,5 +97,5 @@ def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
     try:
         return framing_by_content_type(content_type_of(spec))
     except UnrecognizedContentTypeError as error:
-        text = f"determining framing: {error}"
+        text = f"determining framing: {error} of journal {name}"
         raise UnrecognizedContentTypeError(text, journal=name) from error

@@ -336,7 +336,7 @@ class ReadCommittedIter(MessageIterator[T]):
             self.sequencer,
             options,
             transactions=self._is_own,
-            explain=_explain_uncommitted,
+            explain=_explain_committed,
         )
         super().__init__(source, adapter, envelopes, options, allow_replay_gaps=allow_replay_gaps)
         if isinstance(self._source, ReaderSource):
@@ -368,8 +368,8 @@ class ReadCommittedIter(MessageIterator[T]):
         return self.sequencer.checkpoint()
 
 
-def _explain_uncommitted(error: FramingError) -> FramingError:
-    text = f"reading uncommitted message: {error.text}"
+def _explain_committed(error: FramingError) -> FramingError:
+    text = f"reading committed messages: {error.text}"
     return type(error)(
         text, journal=error.journal, begin=error.begin, end=error.end, kind=error.kind
     )

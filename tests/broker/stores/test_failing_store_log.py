@@ -90,3 +90,18 @@ async def test_a_journal_that_fails_while_another_one_works(
         await broker.refresh("test/linked")
         assert logged(caplog)[-1] == f"fragment store {STORE} works again"
         assert broker.stats()["gazette_failing_stores"] == {}
+
+
+async def test_a_store_that_a_test_fails_shows_no_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = "s3://bucket/missing/?find=secret&replace=x"
+    async with EmbeddedBroker(tmp_path, fsync="off") as broker:
+        with broker.control.fail_store(url) as failure:
+            handle = broker.core.runtime.stores.get(url)
+            assert await handle.check() != ""
+            shown = f"{failure!r} {failure.store!r} {handle!r} {broker!r} {broker.stats()}"
+    assert "s3://bucket/missing/?…" in shown
+    assert "secret" not in shown
+    assert "secret" not in caplog.text

@@ -8,6 +8,7 @@ import logging
 import random
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,9 +127,13 @@ async def test_setup_errors_repeat():
         (
             "a/j",
             UnrecognizedContentTypeError,
-            "determining framing: unrecognized content-type (what/ever)",
+            "determining framing: unrecognized content-type (what/ever) of journal a/j",
         ),
-        ("b/j", UnrecognizedContentTypeError, "determining framing: unrecognized content-type ()"),
+        (
+            "b/j",
+            UnrecognizedContentTypeError,
+            "determining framing: unrecognized content-type () of journal b/j",
+        ),
     ]:
         iterator = ReadUncommittedIter(journal, ADAPTER, client=client)
         for _ in range(2):
@@ -194,7 +199,7 @@ async def test_bad_frames_are_passed_over():
             (sum(map(len, parts[:i])), sum(map(len, parts[: i + 1])), "a/j")
             for i in (1, 2, 3, 4, 5, 7)
         ]
-        prefix = "reading uncommitted message: " if cls is ReadCommittedIter else ""
+        prefix = "reading committed messages: " if cls is ReadCommittedIter else ""
         assert str(errors[1]) == f"{prefix}a/j at offset {errors[1].begin}: invalid UUID length: 4"
         assert [e.kind for e in errors[:3]] == ["decode", "uuid", "uuid"]
         lenient = cls("a/j", ADAPTER, client=client, on_error="skip")
@@ -348,7 +353,7 @@ async def test_read_errors_are_wrapped_and_reading_goes_on():
     iterator = ReadCommittedIter(reader, ADAPTER)
     with pytest.raises(FramingError) as raised:
         await anext(iterator)
-    assert str(raised.value) == "reading uncommitted message: a/j at offset 0: broken"
+    assert str(raised.value) == "reading committed messages: a/j at offset 0: broken"
     assert isinstance(raised.value.__cause__, FragmentError)
     assert name(await anext(iterator)) == "A1o"
 
@@ -740,3 +745,51 @@ async def test_text_that_may_be_a_selector_names_a_journal():
         "named journal does not exist (tier=hot); if it's a selector, to read the journals that it "
         "matches, pass parse_label_selector('tier=hot')"
     )
+
+
+FIXED = "application/x-protobuf-fixed"
+BAD_CONTENT = [
+    (NDJSON, b"{bad}\n", "JSON is malformed"),
+    (NDJSON, b'{"_meta":{"uuid":"nope"}}\n', "invalid UUID"),
+    (FIXED, b"garbage instead of a frame", "de-synchronization"),
+    (FIXED, b"\x66\x33\x93\x36\xff\xff\xff\x7f", "longer than"),
+]
+
+
+async def _items(iterator):
+    async for _ in iterator:
+        pass
+
+
+async def _batches(iterator):
+    async for _ in iterator.batches():
+        pass
+
+
+async def _arrow(iterator):
+    async for _ in iterator.arrow():
+        pass
+
+
+async def _columns(iterator):
+    async for _ in iterator.arrow(schema=pa.schema([("v", pa.string())])):
+        pass
+
+
+@pytest.mark.parametrize("read", [_items, _batches, _arrow, _columns])
+@pytest.mark.parametrize(("content_type", "content", "reason"), BAD_CONTENT)
+@pytest.mark.parametrize("kind", [ReadCommittedIter, ReadUncommittedIter])
+async def test_errors_name_journal_offset_and_reader(kind, content_type, content, reason, read):
+    if content_type == FIXED and read is _columns:
+        read = _arrow  # Columns are of JSON or of protobuf messages.
+    client = FakeClient({"a/journal": content_type})
+    before = b"" if content_type == FIXED else line("A1o")
+    client.append("a/journal", before + content)
+    adapter = raw_adapter() if content_type == FIXED else ADAPTER
+    async with kind("a/journal", adapter, client=client) as iterator:
+        with pytest.raises(FramingError, match=reason) as raised:
+            await read(iterator)
+    error, at = raised.value, len(before)
+    assert (error.journal, error.begin) == ("a/journal", at)
+    prefix = "reading committed messages: " if kind is ReadCommittedIter else ""
+    assert str(error).startswith(f"{prefix}a/journal at offset {at}: ")
