@@ -31,6 +31,9 @@ _LAST_RETRY_SECONDS = 100.0
 _SLOW_TEXT = "health check takes longer than an append may wait"
 _SIGN_SLICE = 200
 
+LOCAL_CHECK_SECONDS = 5.0
+"""Least time for a check of a local store. Only a file system that hangs takes longer."""
+
 
 def retry_seconds(failures: int) -> float:
     """Return the time before the next check, after the given number of failed checks."""
@@ -224,16 +227,16 @@ class StoreHandle:
     async def wait_healthy(self, seconds: float) -> str:
         """Wait for the store to be healthy; return why it still isn't, or an empty text.
 
+        A check of a local store that is in progress has `LOCAL_CHECK_SECONDS` in addition.
+
         Cancellation: safe.
         """
         clock = self._clock
         deadline = clock.monotonic() + seconds
         while True:
             while (running := self._begin_check()) is not None:
-                # A check of a local store comes to its end at once.
-                if not await clock.wait(running.ended, deadline) and self.is_remote:
+                if not await clock.wait(running.ended, deadline) and not await self._ends(running):
                     return self._problem or _SLOW_TEXT
-                await running.ended.wait()
                 if running.store is self.store:
                     break
             problem = self._problem
@@ -243,6 +246,16 @@ class StoreHandle:
             await clock.wait(self._replaced.next(), min(self._due, deadline))
             if clock.monotonic() >= deadline:
                 self._due = min(self._due, clock.monotonic())
+
+    async def _ends(self, running: _Check) -> bool:
+        """Return whether a check ends within the time that one of a local store may take."""
+        if self.is_remote:
+            return False
+        try:
+            async with asyncio.timeout(LOCAL_CHECK_SECONDS):
+                return await running.ended.wait()
+        except TimeoutError:
+            return False
 
     async def probe_delete(self, prefix: str) -> str:
         """Write and remove a file below `prefix`; return what failed, or an empty text.

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.stores import handle
 from gazette_aio.broker.stores.file_store import FileFragmentStore
 from tests.broker.caller import Caller, calling, journal_spec
 
@@ -82,3 +84,28 @@ async def test_a_hung_store_does_not_hold_up_the_end(
             assert await caller.read("to/read") == b"content"
             await broker.flush()
             assert await caller.read("test/journal") == b"not persisted"
+
+
+async def test_an_append_does_not_wait_for_a_hung_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        end.wait(60)
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(FileFragmentStore, "put", hang)
+    monkeypatch.setattr(handle, "LOCAL_CHECK_SECONDS", 0.05)
+    (tmp_path / "root").mkdir()
+    options: dict[str, Any] = {"fsync": "off", "file_root": tmp_path / "root", "store_wait": 0.05}
+    async with EmbeddedBroker(tmp_path / "data", **options) as broker:
+        try:
+            async with calling(broker.endpoint) as caller:
+                await caller.create(journal_spec("a/journal", stores=["file:///"]))
+                response = await caller.append(b"content", "a/journal")
+                assert not end.is_set()
+        finally:
+            end.set()
+    assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
+    assert "health check takes longer" in response.store_health_error
