@@ -226,15 +226,14 @@ class FragmentSource:
     async def aclose(self) -> None:
         """Close all readers, and all connections. Idempotent.
 
+        A file of a file system that hangs isn't waited for, which is logged.
+
         Cancellation: safe — all of it is closed anyway.
         """
         self._closed = True
         streams = tuple(self._streams)
-        for stream in streams:
-            stream.abandon()
         try:
-            for stream in streams:
-                await stream.aclose()
+            await FragmentStream.close_all(streams)
         finally:
             await self._fetcher.aclose()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -13,12 +14,16 @@ from gazette_aio.client.rpc.read_ahead import ReadAhead
 from gazette_aio.protocol.codecs.content import SLICE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from contextlib import AsyncExitStack
 
     from gazette_aio.client.fragments.fetcher import FragmentBody
     from gazette_aio.protocol.codecs.content import FragmentContent
 
+_logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 2.0
+"""Time for streams to end when they're closed. Only a file system that hangs takes longer."""
 
 _RUN_SLICES: Final = 8
 """Most slices that a thread produces at a time, so that readers share the threads."""
@@ -63,6 +68,7 @@ class FragmentStream(ReadAhead):
         self._taken = 0
         self._waiting: deque[bytes] = deque()
         self._producing = False
+        self._given_up = False
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
 
@@ -119,12 +125,35 @@ class FragmentStream(ReadAhead):
             self._loop.call_soon_threadsafe(self.abandon)
 
     async def aclose(self) -> None:
-        """End the stream, and wait until its body is closed. Idempotent.
+        """End the stream, and wait until its body is closed, as `close_all()`. Idempotent.
 
         Cancellation: safe — it ends anyway.
         """
-        self.abandon()
-        await asyncio.wait((self._task,))
+        await self.close_all((self,))
+
+    @staticmethod
+    async def close_all(streams: Iterable[FragmentStream]) -> None:
+        """End streams, and wait until their bodies are closed, or `CLOSE_SECONDS` have passed.
+
+        A call of a file system that hangs can't be ended. Its thread closes the file once the call
+        has returned.
+
+        Cancellation: safe — they end anyway.
+        """
+        waiting: dict[asyncio.Task[None], FragmentStream] = {}
+        for stream in streams:
+            stream.abandon()
+            if not stream._given_up:
+                waiting[stream._task] = stream
+        if not waiting:
+            return
+        _, hung = await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
+        for task in hung:
+            waiting[task]._given_up = True
+        if hung:
+            first = min(waiting[task].url for task in hung)
+            text = "closing %d fragment files takes too long, and isn't waited for; one is %s"
+            _logger.warning(text, len(hung), first)
 
     async def _run(self) -> None:
         try:

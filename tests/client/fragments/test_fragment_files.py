@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import FragmentSource, connect, install_file_transport, open_fragment_url
-from gazette_aio.client.fragments.file_transport import FileTransport
+from gazette_aio.client.fragments import stream as fragment_stream
+from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
 from gazette_aio.client.fragments.stream import FragmentStream
 from tests.cancellation import cancel_at_every_await
 from tests.client.fragments.fragment_support import (
@@ -306,3 +309,37 @@ async def test_closing_waits_for_the_threads(root: Path, monkeypatch: pytest.Mon
     await asyncio.gather(*(reader.read() for reader in readers))
     await source.aclose()
     assert (at_work, open_files()) == (0, before)
+
+
+async def test_files_that_hang_do_not_hold_up_closing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: object) -> bytes:
+        begun.release()
+        end.wait(60)
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(FileBody, "read_blocking", hang)
+    monkeypatch.setattr(fragment_stream, "CLOSE_SECONDS", 0.05)
+    source = FragmentSource(file_root=root)
+    url = "file:///a/journal/f?signature=secret"
+    before = open_files()
+    readers = [await source.open(fragment_of(TEXT), 100, url) for _ in range(3)]
+    try:
+        for _ in readers:
+            assert await asyncio.to_thread(begun.acquire, timeout=30)
+        with caplog.at_level(logging.WARNING):
+            await source.aclose()
+            await source.aclose()
+            for reader in readers:
+                await reader.aclose()
+        assert not end.is_set()
+    finally:
+        end.set()
+    [record] = caplog.records
+    assert "closing 3 fragment files takes too long" in record.getMessage()
+    assert "secret" not in record.getMessage()
+    # The files are closed after all.
+    await eventually(lambda: repr(source) == "<FragmentSource, closed>" and open_files() == before)
