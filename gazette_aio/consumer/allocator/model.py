@@ -1,0 +1,212 @@
+"""Members, items and assignments of a group, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    IsConsistent = Callable[["Assignment", Sequence["Assignment"]], bool]
+    """Whether an assignment, given all of its item, has caught up, so that others may go."""
+
+
+class MemberID(NamedTuple):
+    """Identity of a member: unique within its group, and ordered as the members' keys."""
+
+    zone: str
+    suffix: str
+
+
+class Desired(NamedTuple):
+    """A replica that an item should have."""
+
+    item: str
+    member: MemberID
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process which holds at most `limit` assignments, while its `lease` lives."""
+
+    id: MemberID
+    limit: int
+    exiting: bool = False
+    key: str = ""
+    create_revision: int = 0
+    mod_revision: int = 0
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A shard, or another thing that `replication` members should hold."""
+
+    id: str
+    replication: int
+    key: str = ""
+    create_revision: int = 0
+    mod_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An item's replica at a member. The replica of slot 0 is the primary."""
+
+    item: str
+    member: MemberID
+    slot: int
+    key: str = ""
+    value: bytes = b""
+    decoded: object = None
+    create_revision: int = 0
+    mod_revision: int = 0
+    lease: int = 0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Members, items and assignments as of one revision. It's never modified.
+
+    `members` and `items` are in the order of their keys, and so are the assignments of an item.
+    """
+
+    members: Mapping[MemberID, Member]
+    items: Mapping[str, Item]
+    assignments: Mapping[str, Sequence[Assignment]]
+
+    @classmethod
+    def of(
+        cls,
+        members: Iterable[Member],
+        items: Iterable[Item],
+        assignments: Iterable[Assignment] = (),
+    ) -> Allocation:
+        """Sort and index parts which come in any order."""
+        by_item: dict[str, list[Assignment]] = defaultdict(list)
+        for assignment in sorted(assignments, key=lambda each: (each.item, each.member, each.slot)):
+            by_item[assignment.item].append(assignment)
+        return cls(
+            {member.id: member for member in sorted(members, key=lambda each: each.id)},
+            {item.id: item for item in sorted(items, key=lambda each: each.id)},
+            dict(by_item),
+        )
+
+    @cached_property
+    def leader(self) -> Member | None:
+        """Member which allocates: the oldest, of several the first by key."""
+        return min(
+            self.members.values(),
+            key=lambda member: (member.create_revision, member.id),
+            default=None,
+        )
+
+    @cached_property
+    def item_slots(self) -> int:
+        """Replicas that all items should have."""
+        return sum(item.replication for item in self.items.values())
+
+    @cached_property
+    def zone_slots(self) -> Mapping[str, int]:
+        """Limits of members by zone, in the order of zones. Zones without any slot are left out."""
+        slots: dict[str, int] = {}
+        for member in self.members.values():
+            if member.limit > 0:
+                slots[member.id.zone] = slots.get(member.id.zone, 0) + member.limit
+        return dict(sorted(slots.items()))
+
+    @cached_property
+    def shed_capacity(self) -> Mapping[MemberID, int]:
+        """Slots that exiting members give up, which others have to spare.
+
+        The oldest exiting members come first, and as many members stay as an item has replicas.
+        """
+        slots = sum(member.limit for member in self.members.values())
+        excess = max(0, slots - self.item_slots)
+        most = max((item.replication for item in self.items.values()), default=0)
+        exiting = sorted(
+            (member for member in self.members.values() if member.exiting),
+            key=lambda member: (member.create_revision, member.id),
+        )
+        shed: dict[MemberID, int] = {}
+        for member in exiting[: max(0, len(self.members) - most)]:
+            shed[member.id] = min(member.limit, excess)
+            excess -= shed[member.id]
+        return shed
+
+    @cached_property
+    def limits(self) -> Mapping[MemberID, int]:
+        """Effective limits of members: less what exiting members shed."""
+        shed = self.shed_capacity
+        return {each.id: each.limit - shed.get(each.id, 0) for each in self.members.values()}
+
+    @cached_property
+    def member_slots(self) -> int:
+        """Replicas that all members may hold."""
+        return sum(self.limits.values())
+
+    @cached_property
+    def totals(self) -> Counter[MemberID]:
+        """Assignments of items that exist, by member."""
+        return Counter(
+            each.member for item in self.items for each in self.assignments.get(item, ())
+        )
+
+    @cached_property
+    def primaries(self) -> Counter[MemberID]:
+        """Those of slot 0, by member."""
+        return Counter(
+            each.member
+            for item in self.items
+            for each in self.assignments.get(item, ())
+            if each.slot == 0
+        )
+
+    @cached_property
+    def network(self) -> int:
+        """Hash of all that a solution depends on besides assignments, for this process alone."""
+        return hash(
+            (
+                tuple(self.limits.items()),
+                tuple((item.id, item.replication) for item in self.items.values()),
+            )
+        )
+
+    def is_desired(self, desired: Sequence[Desired]) -> bool:
+        """Return whether assignments are those of `desired`, whatever their slots."""
+        current = {(each.item, each.member) for held in self.assignments.values() for each in held}
+        return current == set(desired)
+
+
+def load_ratio(count: int, limit: int | None) -> float:
+    """Return how loaded a member is: its assignments per slot.
+
+    A member that vanished (`limit` None) is more loaded than any member, and a member without slots
+    the more so. A member with nothing to hold and nothing held counts as full as well.
+    """
+    if limit is None:
+        return float(2**31)
+    return count / limit if limit > 0 else float("inf")
+
+
+class Change(NamedTuple):
+    """Assignments that a solution adds, removes, and keeps."""
+
+    added: int
+    removed: int
+    unchanged: int
+
+
+def change_summary(allocation: Allocation, desired: Sequence[Desired]) -> Change:
+    """Compare the assignments of items that exist with `desired`."""
+    current = {
+        (each.item, each.member)
+        for item in allocation.items
+        for each in allocation.assignments.get(item, ())
+    }
+    wanted = set(map(tuple, desired))
+    kept = len(current & wanted)
+    return Change(len(wanted) - kept, len(current) - kept, kept)

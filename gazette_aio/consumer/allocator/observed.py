@@ -1,0 +1,142 @@
+"""View of a key space as a group: members, items, assignments, and those of this member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gazette_aio.consumer.allocator.model import IsConsistent, MemberID
+    from gazette_aio.consumer.keyspace.entries import Change
+
+GroupEntry: TypeAlias = Member | Item | Assignment
+"""What the keys of a group mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalItem:
+    """An item that this member holds a replica of, with all assignments of the item."""
+
+    item: Item
+    assignment: Assignment
+    assignments: Sequence[Assignment]
+
+
+class ObservedGroup:
+    """The group as of the last change of a key space. Its `observe` is an observer of that.
+
+    Args:
+        local: Identity of this member.
+        is_consistent: Tells whether an assignment has caught up.
+    """
+
+    def __init__(self, local: MemberID, is_consistent: IsConsistent) -> None:
+        self.local = local
+        self.is_consistent = is_consistent
+        self._members: dict[MemberID, Member] = {}
+        self._items: dict[str, Item] = {}
+        self._assignments: dict[str, list[Assignment]] = {}
+        self._local: dict[str, Assignment] = {}
+        self._allocation: Allocation | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<ObservedGroup {self.local.zone}#{self.local.suffix} members={len(self._members)} "
+            f"items={len(self._items)} local={len(self._local)}>"
+        )
+
+    def observe(self, changes: Sequence[Change[GroupEntry]]) -> None:
+        """Take changes of the key space."""
+        for change in changes:
+            if change.before is not None:
+                self._forget(change.before.decoded)
+            if change.after is not None:
+                self._add(change.after.decoded)
+        if changes:
+            self._allocation = None
+
+    @property
+    def members(self) -> Mapping[MemberID, Member]:
+        """Members by identity, in no order."""
+        return self._members
+
+    @property
+    def items(self) -> Mapping[str, Item]:
+        """Items by ID, in no order."""
+        return self._items
+
+    def assignments(self, item: str) -> Sequence[Assignment]:
+        """Return the assignments of an item, in the order of their keys."""
+        return self._assignments.get(item, ())
+
+    @property
+    def local_member(self) -> Member | None:
+        """This member, or None if its key is gone."""
+        return self._members.get(self.local)
+
+    @property
+    def local_items(self) -> list[LocalItem]:
+        """Items that exist and of which this member holds a replica, by ID."""
+        return [
+            LocalItem(self._items[id_], self._local[id_], self._assignments[id_])
+            for id_ in sorted(self._local)
+            if id_ in self._items
+        ]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member allocates: it's the oldest, of several the first by key."""
+        oldest = min(
+            self._members.values(), key=lambda each: (each.create_revision, each.id), default=None
+        )
+        return oldest is not None and oldest.id == self.local
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether this member is exiting, and holds nothing any longer."""
+        local = self.local_member
+        return local is not None and local.exiting and not self.local_items
+
+    @property
+    def allocation(self) -> Allocation:
+        """The group in order, as the leader needs it. It's made anew after each change."""
+        if self._allocation is None:
+            self._allocation = Allocation(
+                dict(sorted(self._members.items())),
+                dict(sorted(self._items.items())),
+                dict(sorted(self._assignments.items())),
+            )
+        return self._allocation
+
+    def _forget(self, entry: GroupEntry) -> None:
+        match entry:
+            case Member():
+                del self._members[entry.id]
+            case Item():
+                del self._items[entry.id]
+            case Assignment():
+                # Invariant: lists are replaced, never modified: allocations share them.
+                left = [each for each in self._assignments[entry.item] if each.key != entry.key]
+                if left:
+                    self._assignments[entry.item] = left
+                else:
+                    del self._assignments[entry.item]
+                if entry.member == self.local and self._local[entry.item].key == entry.key:
+                    del self._local[entry.item]
+
+    def _add(self, entry: GroupEntry) -> None:
+        match entry:
+            case Member():
+                self._members[entry.id] = entry
+            case Item():
+                self._items[entry.id] = entry
+            case Assignment():
+                held = [*self._assignments.get(entry.item, ()), entry]
+                held.sort(key=lambda each: (each.member, each.slot))
+                self._assignments[entry.item] = held
+                if entry.member == self.local:
+                    self._local[entry.item] = entry

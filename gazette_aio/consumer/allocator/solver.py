@@ -1,0 +1,71 @@
+"""Solution of a group: which member should hold which replicas.
+
+scipy is imported by the first solution: it takes some tenths of a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gazette_aio.consumer.allocator.model import Desired, MemberID
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.allocator.model import Allocation
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that a solution depends on, as plain values which another process can take."""
+
+    items: list[str]
+    replication: list[int]
+    members: list[MemberID]
+    limits: list[int]
+    current: list[tuple[int, int]]
+    """Pairs of indices, of an item and of a member."""
+
+    @classmethod
+    def of(cls, allocation: Allocation) -> Problem:
+        """Describe the group. Members without slots, and their assignments, are left out."""
+        members = [member for member, limit in allocation.limits.items() if limit > 0]
+        member_index = {member: index for index, member in enumerate(members)}
+        current = {
+            (index, member_index[each.member])
+            for index, item in enumerate(allocation.items)
+            for each in allocation.assignments.get(item, ())
+            if each.member in member_index
+        }
+        return cls(
+            items=list(allocation.items),
+            replication=[item.replication for item in allocation.items.values()],
+            members=members,
+            limits=[allocation.limits[member] for member in members],
+            current=sorted(current),
+        )
+
+
+def solve(problem: Problem) -> list[Desired]:
+    """Return the replicas to have, ordered by item and member.
+
+    In order of priority: as many replicas as there's room for, where items that come first are
+    served first; items of several replicas in more than one zone; members within their fair share;
+    replicas where they are; replicas spread evenly over zones.
+
+    Raises:
+        ConfigurationError: If scipy isn't installed.
+    """
+    try:
+        from gazette_aio.consumer.allocator.flow import place  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"allocation needs scipy ({error}): install gazette-aio[consumer]"
+        ) from None
+    replicas = place(
+        problem.replication,
+        problem.limits,
+        [member.zone for member in problem.members],
+        problem.current,
+    )
+    return [Desired(problem.items[item], problem.members[member]) for item, member in replicas]

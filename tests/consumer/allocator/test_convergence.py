@@ -1,0 +1,170 @@
+"""Steps of an item, and their transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_aio.consumer.allocator.batches import pack
+from gazette_aio.consumer.allocator.convergence import Checkpoint, Convergence
+from gazette_aio.consumer.allocator.model import (
+    Allocation,
+    Assignment,
+    Desired,
+    Item,
+    Member,
+    MemberID,
+    load_ratio,
+)
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
+
+KEYS = GroupKeys("/root")
+LEASE = 77
+
+
+def member(suffix, limit):
+    return Member(MemberID("z", suffix), limit, False, KEYS.member("z", suffix), 1, 5, LEASE)
+
+
+def held(item, suffix, slot, *, ready=True):
+    key = KEYS.assignment(item, "z", suffix, slot)
+    return Assignment(item, MemberID("z", suffix), slot, key, b"value", ready, 1, 9, LEASE)
+
+
+def steps(members, replication, assignments, desired, name="it"):
+    items = [] if replication is None else [Item(name, replication, KEYS.item(name), 1, 3)]
+    convergence = Convergence(
+        Allocation.of(members, items, assignments),
+        [Desired(name, MemberID("z", each)) for each in desired],
+        keys=KEYS,
+        is_consistent=lambda each, _: bool(each.decoded),
+    )
+    return [each for each in convergence.checkpoints() if each.operations]
+
+
+def removed(checkpoint):
+    puts = {each.key for each in checkpoint.operations if isinstance(each, Put)}
+    assert not puts
+    return [KEYS.parse(each.key).suffix for each in checkpoint.operations]
+
+
+FIVE = [member(f"m{limit}", limit) for limit in (5, 4, 3, 2, 1)]
+
+
+def of_five(*ready):
+    return [held("it", f"m{n}", n - 1, ready=n in ready) for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("replication", "ready", "gone"),
+    [
+        (0, (2, 4), ["m1", "m2", "m3", "m4", "m5"]),
+        (1, (1,), []),
+        (2, (3,), []),
+    ],
+)
+def test_removals_are_bounded_by_consistent_replicas(replication, ready, gone):
+    found = steps(FIVE, replication, of_five(*ready), [])
+    names = [name for each in found for name in removed(each)] if gone else []
+    assert names == gone
+    if not gone:
+        assert not any(isinstance(x, Delete) for each in found for x in each.operations)
+
+
+def test_a_removal_compares_the_item_once_and_each_assignment():
+    [checkpoint] = steps(
+        [member("a", 1), member("b", 1)], 0, [held("it", "a", 0), held("it", "b", 1)], []
+    )
+    keys = [KEYS.assignment("it", "z", "a", 0), KEYS.assignment("it", "z", "b", 1)]
+    assert checkpoint.compares == [
+        Compare.mod_revision(KEYS.item("it"), 3),
+        *(Compare.mod_revision(key, 9) for key in keys),
+    ]
+    assert checkpoint.operations == [Delete(key) for key in keys]
+
+
+def test_a_new_replica_has_the_lease_of_its_member():
+    [checkpoint] = steps([member("a", 1)], 1, [], ["a"])
+    assert checkpoint.compares == [Compare.mod_revision(KEYS.member("z", "a"), 5)]
+    assert checkpoint.operations == [Put(KEYS.assignment("it", "z", "a", 0), b"", lease=LEASE)]
+
+
+def test_a_promotion_keeps_value_and_lease():
+    members = [member("a", 2), member("b", 3), member("c", 3)]
+    others = [
+        held("it", "a", 9, ready=False),
+        held("it", "b", 10),
+        held("it", "c", 11),
+    ]
+    [checkpoint] = steps(members, 3, others, ["a", "b", "c"])
+    assert checkpoint.operations == [
+        Delete(KEYS.assignment("it", "z", "b", 10)),
+        Put(KEYS.assignment("it", "z", "b", 0), b"value", lease=LEASE),
+        # Slots are packed one at a time: the first gap only.
+        Delete(KEYS.assignment("it", "z", "a", 9)),
+        Put(KEYS.assignment("it", "z", "a", 1), b"value", lease=LEASE),
+    ]
+
+
+def test_an_inconsistent_primary_stays():
+    current = [held("it", "a", 0, ready=False), held("it", "b", 1)]
+    assert steps([member("a", 1), member("b", 1)], 2, current, ["a", "b"]) == []
+
+
+def test_full_members_get_nothing_but_their_slots_are_left_out():
+    members = [member(each, each != "full") for each in ("a", "full", "x", "y")]
+    [checkpoint] = steps(members, 4, [held("it", "a", 7)], ["a", "full", "x", "y"])
+    puts = [each.key for each in checkpoint.operations if isinstance(each, Put)]
+    assert puts == [
+        KEYS.assignment("it", "z", "x", 9),
+        KEYS.assignment("it", "z", "y", 10),
+        KEYS.assignment("it", "z", "a", 0),
+    ]
+
+
+def test_assignments_of_items_that_are_gone():
+    [checkpoint] = steps([member("a", 1)], None, [held("it", "a", 0), held("it", "b", 1)], [])
+    assert checkpoint.compares[0] == Compare.create_revision(KEYS.item("it"), 0)
+    assert len(checkpoint.compares) == 3
+    assert removed(checkpoint) == ["a", "b"]
+
+
+def test_primaries_of_new_items_are_spread():
+    members = [member("a", 9), member("b", 9)]
+    items = [Item(f"i{n}", 2, KEYS.item(f"i{n}"), 1, 1) for n in range(4)]
+    desired = [Desired(item.id, each.id) for item in items for each in members]
+    convergence = Convergence(
+        Allocation.of(members, items), desired, keys=KEYS, is_consistent=lambda *_: True
+    )
+    made = [KEYS.parse(x.key) for each in convergence.checkpoints() for x in each.operations]
+    assert [each.suffix for each in made if each.slot == 0] == ["a", "b", "a", "b"]
+
+
+def test_load_ratios():
+    assert load_ratio(1, 2) == 0.5
+    assert load_ratio(1, None) == 2**31
+    assert load_ratio(0, 0) == load_ratio(3, 0) == float("inf")
+
+
+def checkpoint(compares, operations):
+    return Checkpoint(
+        [Compare.absent(str(n)) for n in range(compares)],
+        [Delete(str(n)) for n in range(operations)],
+    )
+
+
+def sizes(*checkpoints):
+    packed = pack(checkpoints, [Compare.absent("fixed")], max_operations=3)
+    return [(len(each.compares), len(each.operations)) for each in packed]
+
+
+def test_transactions_hold_whole_checkpoints():
+    assert sizes(checkpoint(1, 1), checkpoint(1, 1), checkpoint(1, 1)) == [(3, 2), (2, 1)]
+    assert sizes(checkpoint(0, 2), checkpoint(0, 2)) == [(1, 2), (1, 2)]
+    assert sizes(checkpoint(0, 0)) == []
+    assert sizes() == []
+
+
+def test_comparisons_without_operations_are_a_mistake():
+    with pytest.raises(AssertionError, match="only where it changes something"):
+        sizes(checkpoint(1, 0))

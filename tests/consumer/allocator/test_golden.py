@@ -1,0 +1,184 @@
+"""Groups that Gazette's allocator has solved: ours place as many replicas, as well spread."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from gazette_aio.consumer.allocator.batches import pack
+from gazette_aio.consumer.allocator.convergence import Convergence
+from gazette_aio.consumer.allocator.model import (
+    Allocation,
+    Assignment,
+    Item,
+    Member,
+    MemberID,
+    change_summary,
+)
+from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from tests import golden
+
+KEYS = GroupKeys("/consumers")
+LEASE = 7
+
+
+@pytest.fixture(params=range(50))
+def problem(request):
+    problems = golden.load("allocator.json")["problems"]
+    assert len(problems) == 50
+    return problems[request.param]
+
+
+def group(problem):
+    """Return the allocation of a problem, with keys and revisions as a store would give them."""
+    members = [
+        Member(
+            MemberID(each["zone"], each["suffix"]),
+            each["item_limit"],
+            each["exiting"],
+            KEYS.member(each["zone"], each["suffix"]),
+            each["create_revision"],
+            each["create_revision"],
+            LEASE,
+        )
+        for each in problem["members"]
+    ]
+    items = [
+        Item(each["id"], each["replication"], KEYS.item(each["id"]), 1, 1)
+        for each in problem["items"]
+    ]
+    return Allocation.of(members, items, (assignment(*parts) for parts in problem["assignments"]))
+
+
+def assignment(item, zone, suffix, slot, is_consistent):
+    value = b"consistent" if is_consistent else b""
+    key = KEYS.assignment(item, zone, suffix, slot)
+    return Assignment(item, MemberID(zone, suffix), slot, key, value, is_consistent, 1, 1, LEASE)
+
+
+def consistent(assignment, _):
+    return assignment.decoded
+
+
+def converge(allocation, desired, *, become_consistent):
+    """Take steps until nothing changes; return the allocation, and how many steps that took."""
+    for number in range(20):
+        convergence = Convergence(allocation, desired, keys=KEYS, is_consistent=consistent)
+        before = {each.key: each for held in allocation.assignments.values() for each in held}
+        after = dict(before)
+        for transaction in pack(convergence.checkpoints()):
+            assert len(transaction.compares) <= 128
+            assert len(transaction.operations) <= 128
+            for operation in transaction.operations:
+                match operation:
+                    case Delete(key):
+                        del after[key]
+                    case Put(key, value, lease):
+                        assert lease == LEASE
+                        assert key not in after
+                        parsed = KEYS.parse(key)
+                        after[key] = assignment(
+                            parsed.item, parsed.zone, parsed.suffix, parsed.slot, bool(value)
+                        )
+        if after == before:
+            return allocation, number
+        check_step(allocation, after.values())
+        if become_consistent:
+            after = {
+                key: replace(each, value=b"consistent", decoded=True) for key, each in after.items()
+            }
+        allocation = Allocation.of(
+            allocation.members.values(), allocation.items.values(), after.values()
+        )
+    pytest.fail("it doesn't come to rest")
+
+
+def check_step(allocation, after):
+    """No member has more than its limit by a step, and no item loses consistent replicas."""
+    held = Counter(each.member for each in after if each.item in allocation.items)
+    for member, count in held.items():
+        assert count <= max(allocation.limits.get(member, 0), allocation.totals[member])
+    ready = Counter(each.item for each in after if each.decoded)
+    for item, assignments in allocation.assignments.items():
+        if item in allocation.items:
+            was_ready = sum(each.decoded for each in assignments)
+            assert ready[item] >= min(was_ready, allocation.items[item].replication)
+
+
+def properties(pairs):
+    zones = defaultdict(set)
+    for item, member in pairs:
+        zones[item].add(member.zone)
+    return {
+        "total": len(pairs),
+        "replicas_of_item": dict(Counter(item for item, _ in pairs)),
+        "items_of_member": dict(Counter("#".join(member) for _, member in pairs)),
+        "zones_of_item": {item: len(of_item) for item, of_item in zones.items()},
+    }
+
+
+def pairs(allocation):
+    return [(each.item, each.member) for held in allocation.assignments.values() for each in held]
+
+
+def test_what_follows_from_a_group(problem):
+    allocation, expected = group(problem), problem["state"]
+    assert list(allocation.zone_slots) == expected["zones"]
+    assert list(allocation.zone_slots.values()) == expected["zone_slots"]
+    assert allocation.item_slots == expected["item_slots"]
+    assert allocation.member_slots == expected["member_slots"]
+    shed = [allocation.shed_capacity.get(member, 0) for member in allocation.members]
+    assert shed == expected["shed_capacity"]
+
+
+def test_solutions(problem):
+    allocation = group(problem)
+    desired = solve(Problem.of(allocation))
+    assert desired == sorted(set(desired))
+    ours, theirs = properties(desired), problem["desired_properties"]
+    if problem["feasible"]:
+        assert ours["total"] == allocation.item_slots
+        assert ours["replicas_of_item"] == theirs["replicas_of_item"]
+        assert ours["zones_of_item"] == theirs["zones_of_item"]
+    else:
+        assert ours["total"] >= theirs["total"]
+    for item, count in ours["replicas_of_item"].items():
+        assert count <= allocation.items[item].replication
+    for member, count in Counter(member for _, member in desired).items():
+        assert count <= allocation.limits[member]
+    if ours["total"] == theirs["total"] > 0:
+        for member, limit in allocation.limits.items():
+            fair = min(limit, -(-limit * allocation.item_slots // allocation.member_slots))
+            name = "#".join(member)
+            held = ours["items_of_member"].get(name, 0)
+            assert held <= max(fair, *theirs["items_of_member"].values())
+
+
+def test_a_solution_is_stable(problem):
+    """Nothing moves where all is as desired, and what was desired stays so."""
+    allocation = group(problem)
+    desired = solve(Problem.of(allocation))
+    rest, _ = converge(allocation, desired, become_consistent=True)
+    again = solve(Problem.of(rest))
+    if problem["feasible"]:
+        assert change_summary(rest, again) == (0, 0, len(desired))
+    assert len(again) >= len(desired)
+
+
+@pytest.mark.parametrize("become_consistent", [True, False])
+def test_convergence(problem, become_consistent):
+    allocation = group(problem)
+    desired = solve(Problem.of(allocation))
+    rest, rounds = converge(allocation, desired, become_consistent=become_consistent)
+    theirs = problem["converged" if become_consistent else "converged_without_consistency"]
+    ours, theirs = properties(pairs(rest)), theirs["properties"]
+    assert ours["total"] >= theirs["total"]
+    if problem["feasible"] and become_consistent:
+        assert rounds <= 5
+        assert sorted(pairs(rest)) == desired
+        for held in rest.assignments.values():
+            assert sorted(each.slot for each in held) == list(range(len(held)))

@@ -1,0 +1,110 @@
+"""The group that an observer builds from changes is that of all entries at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member, MemberID
+from gazette_aio.consumer.allocator.observed import ObservedGroup
+from gazette_aio.consumer.keyspace.entries import Change, Entry
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import KeyValue
+
+KEYS = GroupKeys("/root")
+BAR, FOO, BAZ = MemberID("us-east", "bar"), MemberID("us-east", "foo"), MemberID("us-west", "baz")
+
+
+def entry(decoded):
+    return Entry(KeyValue(decoded.key, b"", 1, 1, 1), decoded)
+
+
+def member(identity, limit, revision=1, *, exiting=False):
+    return Member(identity, limit, exiting, KEYS.member(*identity), revision, revision)
+
+
+def item(name, replication):
+    return Item(name, replication, KEYS.item(name), 1, 1)
+
+
+def held(name, by, slot):
+    return Assignment(name, by, slot, KEYS.assignment(name, *by, slot))
+
+
+FIXTURE = [
+    member(BAR, 1, 2),
+    member(FOO, 2, 1),
+    member(BAZ, 3, 1),
+    item("item-1", 2),
+    item("item-two", 1),
+    held("item-1", BAR, 0),
+    held("item-1", BAZ, 1),
+    held("item-missing", FOO, 0),
+    held("item-two", BAZ, 0),
+    held("item-two", FOO, 1),
+]
+
+
+def observed(local, parts=FIXTURE):
+    group = ObservedGroup(local, lambda each, _: True)
+    group.observe([Change(each.key, None, entry(each)) for each in parts])
+    return group
+
+
+def test_a_group():
+    allocation = observed(FOO).allocation
+    assert allocation.zone_slots == {"us-east": 3, "us-west": 3}
+    assert (allocation.member_slots, allocation.item_slots) == (6, 3)
+    assert [allocation.totals[each] for each in (BAR, FOO, BAZ)] == [1, 1, 2]
+    assert [allocation.primaries[each] for each in (BAR, FOO, BAZ)] == [1, 0, 1]
+
+
+def test_local_items_and_the_leader():
+    assert [each.item.id for each in observed(BAZ).local_items] == ["item-1", "item-two"]
+    assert [each.item.id for each in observed(FOO).local_items] == ["item-two"]
+    nobody = observed(MemberID("us-east", "nobody"))
+    assert (nobody.local_member, nobody.local_items, nobody.leads) == (None, [], False)
+    assert [observed(each).leads for each in (BAR, FOO, BAZ)] == [False, True, False]
+    assert observed(FOO).allocation.leader.id == FOO
+
+
+def test_a_member_exits_only_when_it_holds_nothing():
+    parts = [member(FOO, 1, exiting=True), item("i", 1), held("i", FOO, 0)]
+    group = observed(FOO, parts)
+    assert not group.should_exit
+    group.observe([Change(parts[2].key, entry(parts[2]), None)])
+    assert group.should_exit
+    assert not observed(FOO, [member(FOO, 0)]).should_exit
+
+
+POOL = [
+    *FIXTURE,
+    member(FOO, 5),
+    item("item-1", 3),
+    held("item-1", FOO, 0),
+    held("item-1", BAR, 3),
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(POOL), st.booleans()), max_size=40), st.integers(1, 5))
+def test_any_changes_lead_to_the_group_of_all_entries(steps, size):
+    group = ObservedGroup(FOO, lambda each, _: True)
+    present, changes = {}, []
+    for thing, is_put in steps:
+        before, after = present.get(thing.key), entry(thing) if is_put else None
+        if before is None and after is None:
+            continue
+        changes.append(Change(thing.key, before, after))
+        if after is None:
+            del present[thing.key]
+        else:
+            present[thing.key] = after
+    for begin in range(0, len(changes), size):
+        group.observe(changes[begin : begin + size])
+        group.allocation  # noqa: B018 - Allocations of the past share nothing that changes later.
+    things = [each.decoded for each in present.values()]
+    assert group.allocation == Allocation.of(
+        [each for each in things if isinstance(each, Member)],
+        [each for each in things if isinstance(each, Item)],
+        [each for each in things if isinstance(each, Assignment)],
+    )

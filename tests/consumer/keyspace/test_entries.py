@@ -1,0 +1,217 @@
+"""Entries: searches, events of watches, and the checks of a watch's responses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_aio.consumer.keyspace.entries import Change, Entries, check_responses
+from gazette_aio.consumer.keyspace.errors import KeySpaceError
+from gazette_aio.consumer.keyspace.operations import KeyValue
+from gazette_aio.consumer.keyspace.store import Deleted, StoreHeader, WatchResponse
+from gazette_aio.protocol.errors import ValidationError
+
+
+def decode(raw):
+    try:
+        return int(raw.value)
+    except ValueError as error:
+        raise ValidationError(str(error)) from None
+
+
+def put(key, value, create, mod, version):
+    return KeyValue(key, str(value).encode(), create, mod, version)
+
+
+def entries(*raws):
+    made = Entries(decode)
+    made.replace_all(made.decoded(raw) for raw in raws)
+    return made
+
+
+def values(made, prefix=""):
+    return {entry.raw.key: entry.decoded for entry in made.prefixed(prefix)}
+
+
+KEYS = [
+    "/foo",
+    "/foo/aaa",
+    "/foo/aaa/1",
+    "/foo/aaa/3",
+    "/foo/bbb/a",
+    "/foo/bbb/c",
+    "/foo/ccc",
+    "/foo/ccc/apple",
+    "/foo/ccc/apple/one",
+    "/foo/ccc/banana",
+]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("/foo/aaa", KEYS[1:4]),
+        ("/foo/aaa/", KEYS[2:4]),
+        ("/food", []),
+        ("", KEYS),
+        ("/foo/ccc/banana/two", []),
+    ],
+)
+def test_prefixed(prefix, found):
+    made = entries(*(put(key, 1, 1, 1, 1) for key in KEYS))
+    assert [entry.raw.key for entry in made.prefixed(prefix)] == found
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "found"),
+    [
+        ("/foo/aaa/2", "/foo/bbb/b", KEYS[3:5]),
+        ("/foo/aaa/3", "/foo/bbb/a", KEYS[3:4]),
+        ("/fop", "/foo", []),
+        ("/foo/aaa/0", "/foo/aaa/1", []),
+        ("/foo/ccc/banana/two", "/g", []),
+    ],
+)
+def test_range(begin, end, found):
+    made = entries(*(put(key, 1, 1, 1, 1) for key in KEYS))
+    assert [entry.raw.key for entry in made.range(begin, end)] == found
+
+
+def test_get():
+    made = entries(put("/a", 5, 1, 1, 1))
+    assert made.get("/a").decoded == 5
+    assert made.get("/b") is None
+    assert len(made) == 1
+
+
+START = [put("/aaaa", 1, 5, 10, 3), put("/bbbb", 2, 6, 10, 1)]
+
+
+@pytest.mark.parametrize(
+    ("event", "after"),
+    [
+        (Deleted("/none", 11), {"/aaaa": 1, "/bbbb": 2}),
+        (put("/cccc", 3, 11, 11, 1), {"/aaaa": 1, "/bbbb": 2, "/cccc": 3}),
+        (put("/aaaa", 9, 5, 11, 4), {"/aaaa": 9, "/bbbb": 2}),
+        (put("/aaaa", 9, 11, 11, 1), {"/aaaa": 9, "/bbbb": 2}),
+        (put("/cccc", 3, 7, 11, 4), {"/aaaa": 1, "/bbbb": 2, "/cccc": 3}),
+        (put("/cccc", 3, 11, 11, 2), {"/aaaa": 1, "/bbbb": 2, "/cccc": 3}),
+        (put("/aaaa", 9, 5, 11, 8), {"/aaaa": 9, "/bbbb": 2}),
+        (put("/aaaa", 9, 5, 10, 4), {"/aaaa": 1, "/bbbb": 2}),
+        (put("/aaaa", 9, 5, 9, 4), {"/aaaa": 1, "/bbbb": 2}),
+        (Deleted("/aaaa", 10), {"/aaaa": 1, "/bbbb": 2}),
+        (Deleted("/aaaa", 11), {"/bbbb": 2}),
+        (put("/cccc", "bad", 11, 11, 1), {"/aaaa": 1, "/bbbb": 2}),
+        (put("/aaaa", "bad", 5, 11, 4), {"/aaaa": 1, "/bbbb": 2}),
+    ],
+)
+def test_events(event, after):
+    made = entries(*START)
+    changes = made.apply([event])
+    assert values(made) == after
+    assert len(changes) == (after != {"/aaaa": 1, "/bbbb": 2})
+
+
+def test_events_of_one_key_are_one_change():
+    made = entries(*START)
+    changes = made.apply(
+        [
+            put("/aaaa", 5, 5, 11, 4),
+            put("/bbbb", "bad", 6, 12, 2),
+            put("/dddd", 1, 12, 12, 1),
+            put("/bbbb", 6, 6, 13, 3),
+            Deleted("/dddd", 13),
+            Deleted("/aaaa", 14),
+            put("/aaaa", 7, 15, 15, 1),
+            put("/cccc", 4, 15, 15, 1),
+        ]
+    )
+    assert values(made) == {"/aaaa": 7, "/bbbb": 6, "/cccc": 4}
+    assert [
+        (each.key, each.before and each.before.decoded, each.after.decoded) for each in changes
+    ] == [
+        ("/aaaa", 1, 7),
+        ("/bbbb", 2, 6),
+        ("/cccc", None, 4),
+    ]
+
+
+def test_undecodable_values_are_told(caplog):
+    with caplog.at_level(logging.WARNING, "gazette_aio"):
+        entries(*START).apply([put("/x", "bad", 11, 11, 1)])
+    assert "'/x' can't be decoded" in caplog.text
+
+
+@st.composite
+def histories(draw):
+    """Return events of keys as a store makes them."""
+    present: dict[str, KeyValue] = {}
+    events = []
+    for revision in range(2, 2 + draw(st.integers(0, 30))):
+        for key in draw(st.lists(st.sampled_from("abcde"), unique=True, min_size=1, max_size=3)):
+            before = present.get(key)
+            if before is not None and draw(st.booleans()):
+                del present[key]
+                events.append(Deleted(key, revision))
+                continue
+            value = draw(st.sampled_from([b"1", b"2", b"bad"]))
+            create, version = (before.create_revision, before.version) if before else (revision, 0)
+            present[key] = KeyValue(key, value, create, revision, version + 1)
+            events.append(present[key])
+    return events
+
+
+@given(histories(), st.data())
+def test_any_parts_of_a_history_have_the_same_end(events, data):
+    at_once, in_parts = Entries(decode), Entries(decode)
+    whole = at_once.apply(events)
+    seen: dict[str, object] = {}
+    rest = events
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        for change in in_parts.apply(rest[:size]):
+            # What changes say is all that an observer needs.
+            assert seen.get(change.key) == change.before
+            seen[change.key] = change.after
+        rest = rest[size:]
+    assert at_once.prefixed("") == in_parts.prefixed("")
+    assert {key: entry for key, entry in seen.items() if entry is not None} == {
+        entry.raw.key: entry for entry in at_once.prefixed("")
+    }
+    assert whole == [Change(each.key, None, at_once.get(each.key)) for each in whole]
+
+
+HEADER = StoreHeader(8675309, 1, 10, 1)
+
+
+def response(*revisions, cluster=8675309, member=1, revision=50, term=1):
+    header = StoreHeader(cluster, member, revision, term)
+    return WatchResponse(header, tuple(Deleted("/k", each) for each in revisions))
+
+
+def test_members_and_terms_may_change():
+    header, events = check_responses(HEADER, [response(11, 12, member=2, term=3), response(14)])
+    assert header == StoreHeader(8675309, 1, 14, 1)
+    assert [event.mod_revision for event in events] == [11, 12, 14]
+
+
+def test_progress_leaves_the_revision():
+    header, events = check_responses(HEADER, [response(member=7)])
+    assert (header, events) == (StoreHeader(8675309, 7, 10, 1), [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (response(11, cluster=1337), r"etcd ClusterID mismatch \(expected 8675309, got 1337\)"),
+        (response(9, revision=9), r"etcd Revision mismatch \(expected >= 10, got 9\)"),
+        (response(10), r"with first ModRevision 10, which is <= last Revision 10"),
+        (response(13, 12), r"with last ModRevision 12 less than first ModRevision 13"),
+    ],
+)
+def test_responses_that_contradict(wrong, text):
+    with pytest.raises(KeySpaceError, match=text):
+        check_responses(HEADER, [wrong])

@@ -1,0 +1,79 @@
+"""Keys of a group: their order, their characters, and what they are parsed as."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey, MemberKey
+from gazette_aio.protocol.errors import ValidationError
+
+KEYS = GroupKeys("/root")
+PARTS = st.text(st.characters(min_codepoint=0x24, max_codepoint=0x2FF), min_size=1)
+
+
+def test_keys():
+    assert KEYS.prefix == "/root/"
+    assert KEYS.member("zone", "suffix") == "/root/members/zone#suffix"
+    assert KEYS.item("a/shard") == "/root/items/a/shard"
+    assert KEYS.assignment("a/shard", "zone", "suffix", 12) == "/root/assign/a/shard#zone#suffix#12"
+
+
+@pytest.mark.parametrize("root", ["", "/", "root", "/root/", "/a//b", "/a/../b", "//root"])
+def test_roots_that_are_refused(root):
+    with pytest.raises(ValidationError, match="absolute, clean path"):
+        GroupKeys(root)
+
+
+@pytest.mark.parametrize("character", ["\x00", " ", "!", '"', "#"])
+def test_parts_have_no_character_up_to_the_separator(character):
+    part = f"ab{character}"
+    for build in (
+        lambda: KEYS.member(part, "suffix"),
+        lambda: KEYS.member("zone", part),
+        lambda: KEYS.item(part),
+        lambda: KEYS.assignment(part, "zone", "suffix", 0),
+        lambda: KEYS.assignment("item", part, "suffix", 0),
+        lambda: KEYS.assignment("item", "zone", part, 0),
+    ):
+        with pytest.raises(ValidationError, match=r"invalid char <= '#' \(ind 2 of "):
+            build()
+
+
+@given(st.lists(st.tuples(PARTS, PARTS, PARTS, st.integers(0, 9)), max_size=8))
+def test_keys_order_as_their_parts(parts):
+    keys = [KEYS.assignment(*each) for each in sorted(parts)]
+    assert keys == sorted(keys)
+    assert [KEYS.parse(key) for key in keys] == [AssignmentKey(*each) for each in sorted(parts)]
+
+
+def test_members_order_by_zone():
+    members = [("11", "z"), ("1111", "b"), ("111", "a"), ("22", "a"), ("11", "a")]
+    keys = sorted(KEYS.member(*each) for each in members)
+    assert [KEYS.parse(key) for key in keys] == [MemberKey(*each) for each in sorted(members)]
+
+
+def test_parse():
+    assert KEYS.parse("/root/members/z#s") == MemberKey("z", "s")
+    assert KEYS.parse("/root/items/item-two") == ItemKey("item-two")
+    assert KEYS.parse("/root/assign/i/j#z#s#3") == AssignmentKey("i/j", "z", "s", 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("/root/members/zone", r"expected \(zone, suffix\) in member key"),
+        ("/root/members/a#b#c", r"expected \(zone, suffix\) in member key"),
+        ("/root/items/a#b", r"expected \(id\) in item key"),
+        ("/root/assign/a#b#c", r"expected \(item-id, member-zone, member-suffix, slot\)"),
+        ("/root/assign/a#b#c#x", r"expected \(item-id, member-zone, member-suffix, slot\)"),
+        ("/root/assign/a#b#c#-1", r"expected \(item-id, member-zone, member-suffix, slot\)"),
+        ("/root/assign/a#b#c#²", r"expected \(item-id, member-zone, member-suffix, slot\)"),
+        ("/root/other/a", "unexpected key prefix"),
+        ("/root-2/items/a", "unexpected key prefix"),
+    ],
+)
+def test_keys_that_mean_nothing(key, text):
+    with pytest.raises(ValidationError, match=text):
+        KEYS.parse(key)
