@@ -6,11 +6,16 @@ import asyncio
 import logging
 import random
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.retry import Failure, Operation, RetryPolicy
 from gazette_aio.client.retry_rules import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -100,7 +105,7 @@ class Attempts:
         if isinstance(self.request, pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest):
             # After any other failure, the next attempt doesn't rely on that broker.
             self.request.ClearField("header")
-        if isinstance(error, pb.BrokerStatusError | pb.TransportError):
+        if isinstance(error, pb.StatusError | pb.TransportError):
             error.attempt = attempt
         if not decision.retry:
             if error is None:
@@ -135,6 +140,37 @@ class Attempts:
             self._last_logged,
             extra={"journal": self._journal, "attempt": self.count},
         )
+
+    async def until_success(
+        self,
+        ready: Callable[[], Awaitable[object]],
+        call: Callable[[], Awaitable[T]],
+        note: Callable[[pb.GazetteError], None] | None = None,
+    ) -> T:
+        """Return the result of `call`, repeated until it succeeds.
+
+        Args:
+            ready: Waits for the server before each attempt. Its time-out isn't retried, because
+                gRPC has retried meanwhile.
+            call: One attempt.
+            note: Called with each failure.
+
+        Raises:
+            GazetteError: The error isn't retried.
+
+        Cancellation: that of `call`.
+        """
+        while True:
+            await ready()
+            try:
+                result = await call()
+            except pb.GazetteError as error:
+                if note is not None:
+                    note(error)
+                await self.pause(error)
+            else:
+                self.succeeded()
+                return result
 
     async def pause(self, error: pb.GazetteError | None) -> None:
         """Note a failure, and wait until the next attempt is due.

@@ -52,14 +52,14 @@ class SourceAuth:
         return "SourceAuth()"
 
 
-def authorizer(auth: Auth | None) -> pb.Authorizer:
-    """Return the authorizer of `auth`; None for that of the environment.
+def authorizer(auth: Auth | None, prefix: str = "BROKER") -> pb.Authorizer:
+    """Return the authorizer of `auth`; None for that of the environment, as of `prefix`.
 
     Raises:
         ConfigurationError: `auth` is of none of the supported kinds.
     """
     if auth is None:
-        return auth_from_environment()
+        return auth_from_environment(prefix=prefix)
     if isinstance(auth, type):
         raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself")
     if callable(getattr(auth, "authorize", None)):
@@ -70,16 +70,16 @@ def authorizer(auth: Auth | None) -> pb.Authorizer:
 
 
 def auth_from_environment(
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, *, prefix: str = "BROKER"
 ) -> pb.KeyedAuth | pb.BearerAuth | pb.NoopAuth:
-    """Return the authorizer of `$BROKER_AUTH_KEYS`, else of `$BROKER_AUTH_TOKEN`, else none.
+    """Return the authorizer of `$<prefix>_AUTH_KEYS`, else of `$<prefix>_AUTH_TOKEN`, else none.
 
     Raises:
         ConfigurationError: A key is invalid.
     """
     environment = os.environ if environment is None else environment
-    if keys := environment.get("BROKER_AUTH_KEYS"):
+    if keys := environment.get(f"{prefix}_AUTH_KEYS"):
         return pb.KeyedAuth(keys)
-    if token := environment.get("BROKER_AUTH_TOKEN"):
+    if token := environment.get(f"{prefix}_AUTH_TOKEN"):
         return pb.BearerAuth(token)
     return pb.NoopAuth()

@@ -18,6 +18,7 @@ from gazette_aio.client.options import (
     variable,
 )
 from gazette_aio.client.retry import RetryPolicy
+from gazette_aio.client.rpc.channel_pool import JournalMethods
 from gazette_aio.client.rpc.dispatch import Dispatcher
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.rpc.stub import JournalStub
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from gazette_aio.client.fragments.fetcher import FragmentFetcher
     from gazette_aio.client.status import AppendStatus, Reporting, StreamStatus, WatchStatus
 
-_CONNECT_SECONDS: Final = 20.0
+CONNECT_SECONDS: Final = 20.0
+"""Seconds within which a member must answer."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -87,12 +89,15 @@ class ClientContext:
         """Failures to retry, unless a call has a policy of its own."""
         self.timeout = checked_timeout(options.get("timeout"))
         """Seconds within which calls must complete, unless they have a bound of their own."""
-        self.router = _router(options)
+        self.router = chosen_router(
+            options.get("router"), options.get("cache_size"), options.get("cache_ttl")
+        )
         """Routes of journals."""
         self.dispatcher = Dispatcher(
             address,
+            JournalMethods,
             options.get("tls") or TLSOptions.from_environment(),
-            connect_timeout=options.get("connect_timeout", _CONNECT_SECONDS),
+            connect_timeout=options.get("connect_timeout", CONNECT_SECONDS),
             router=self.router,
             zone=self.zone,
         )
@@ -162,12 +167,18 @@ class ClientContext:
                 await self.dispatcher.aclose()
 
 
-def _router(options: ClientOptions) -> DispatchRouter:
-    router, size, ttl = options.get("router"), options.get("cache_size"), options.get("cache_ttl")
+def chosen_router(
+    router: DispatchRouter | None, size: int | None, ttl: float | None, prefix: str = "BROKER"
+) -> DispatchRouter:
+    """Return the router of the options of a client, or of the environment, as of `prefix`.
+
+    Raises:
+        ConfigurationError: There are a router and options of a cache, or an option is invalid.
+    """
     if router is not None:
         if size is not None or ttl is not None:
             raise pb.ConfigurationError("a router has its own cache: cache_size and cache_ttl")
         return router
-    size = cache_size_from_environment() if size is None else size
-    ttl = cache_ttl_from_environment() if ttl is None else ttl
+    size = cache_size_from_environment(prefix) if size is None else size
+    ttl = cache_ttl_from_environment(prefix) if ttl is None else ttl
     return RouteCache(size, ttl) if size else NoopDispatchRouter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gazette_aio.protocol as pb
 
@@ -48,7 +48,7 @@ class Deadline:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatcher[Any],
         operation: str,
         seconds: float | None,
         *,
@@ -110,7 +110,7 @@ class Deadline:
             f"{self._operation} of journal {self._journal}" if self._journal else self._operation
         )
         endpoint = self._dispatcher.endpoint
-        text = f"{where} timed out after {self.seconds:g} s (broker {endpoint})"
+        text = f"{where} timed out after {self.seconds:g} s ({self._dispatcher.peer} {endpoint})"
         if reason := str(self.last_error or reason):
             text = f"{text}; the last error was: {reason}"
         error = pb.OperationTimeoutError(

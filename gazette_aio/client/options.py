@@ -114,31 +114,35 @@ def variable(name: str, default: str = "", environment: Mapping[str, str] | None
     return (os.environ if environment is None else environment).get(name) or default
 
 
-def cache_size_from_environment(environment: Mapping[str, str] | None = None) -> int:
-    """Return `$BROKER_CACHE_SIZE`, or the default number of routes to keep.
+def cache_size_from_environment(
+    prefix: str = "BROKER", environment: Mapping[str, str] | None = None
+) -> int:
+    """Return `$<prefix>_CACHE_SIZE`, or the default number of routes to keep.
 
     Raises:
         ConfigurationError: The variable isn't a number.
     """
-    if not (text := variable("BROKER_CACHE_SIZE", environment=environment)):
+    if not (text := variable(f"{prefix}_CACHE_SIZE", environment=environment)):
         return CACHE_SIZE
     if not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
-        raise pb.ConfigurationError(f"invalid BROKER_CACHE_SIZE ({text[:_MOST_DIGITS]})")
+        raise pb.ConfigurationError(f"invalid {prefix}_CACHE_SIZE ({text[:_MOST_DIGITS]})")
     return int(text)
 
 
-def cache_ttl_from_environment(environment: Mapping[str, str] | None = None) -> float:
-    """Return the seconds of `$BROKER_CACHE_TTL`, such as `1m30s`, or the default.
+def cache_ttl_from_environment(
+    prefix: str = "BROKER", environment: Mapping[str, str] | None = None
+) -> float:
+    """Return the seconds of `$<prefix>_CACHE_TTL`, such as `1m30s`, or the default.
 
     Raises:
         ConfigurationError: The variable isn't a duration, or is negative.
     """
-    if not (text := variable("BROKER_CACHE_TTL", environment=environment)):
+    if not (text := variable(f"{prefix}_CACHE_TTL", environment=environment)):
         return CACHE_TTL
     try:
         seconds = pb.parse_duration(text) / 1e9
     except pb.ValidationError as error:
-        raise pb.ConfigurationError(f"invalid BROKER_CACHE_TTL: {error}") from None
+        raise pb.ConfigurationError(f"invalid {prefix}_CACHE_TTL: {error}") from None
     if seconds < 0:
-        raise pb.ConfigurationError(f"invalid BROKER_CACHE_TTL ({text})")
+        raise pb.ConfigurationError(f"invalid {prefix}_CACHE_TTL ({text})")
     return seconds

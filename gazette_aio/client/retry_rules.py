@@ -189,7 +189,9 @@ def _is_refused_fetch(failure: Failure, _: RetryPolicy) -> bool:
 
 def _is_repeatable(failure: Failure, _: RetryPolicy) -> bool:
     request = failure.request
-    return not isinstance(request, pb.ApplyRequest) or all(
+    if isinstance(request, pb.consumer.UnassignRequest):
+        return request.dry_run
+    return not isinstance(request, pb.ApplyRequest | pb.consumer.ApplyRequest) or all(
         change.expect_mod_revision == -1 for change in request.changes
     )
 
@@ -363,7 +365,8 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
             _all(_is_unavailable, _is_within(CONTROL_ATTEMPTS), _is_repeatable),
             Course.RETRY_QUIET_AT_FIRST,
             "The broker may return. An Apply may be repeated if it expects no revisions: otherwise "
-            "the second one fails because of the changes of the first.",
+            "the second one fails because of the changes of the first. A second Unassign would "
+            "remove assignments that were made since.",
         ),
         Rule("anything else", _any, Course.RAISE, "The caller waits for the answer."),
     ),

@@ -14,7 +14,8 @@ from gazette_aio.aio.owner import Scope
 from gazette_aio.client.appends.content_buffer import require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
-from gazette_aio.client.rpc.stub import decoded, without_header
+from gazette_aio.client.rpc.stub import without_header
+from gazette_aio.client.rpc.unary import decoded
 from gazette_aio.protocol.status_errors import status_error
 from gazette_aio.protocol.varint import encode_varint
 

@@ -413,18 +413,11 @@ async def retried(
     context = client.context
     endpoint = context.dispatcher.endpoint
     attempts = Attempts(Operation.CONTROL, policy or context.retry_policy, request, endpoint)
-    while True:
-        # A time-out of connecting isn't retried: gRPC has retried meanwhile.
-        await context.dispatcher.ready()
-        try:
-            result = await attempt(client, request)
-        except pb.GazetteError as error:
-            if deadline is not None:
-                deadline.note(error)
-            await attempts.pause(error)
-        else:
-            attempts.succeeded()
-            return result
+    return await attempts.until_success(
+        context.dispatcher.ready,
+        lambda: attempt(client, request),
+        None if deadline is None else deadline.note,
+    )
 
 
 def check_status(

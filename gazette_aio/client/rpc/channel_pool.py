@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -41,23 +41,29 @@ _FAILURE_SECONDS: Final = 1.0
 _UNRESOLVED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
-class Methods:
+MethodsT = TypeVar("MethodsT")
+"""Methods of one service on one channel."""
+
+
+class JournalMethods:
     """Begins RPCs of the broker's service on one channel. Responses are left encoded.
 
     Args:
         channel: The channel.
     """
 
-    # Wire: grpcio returns None for a response that its deserializer fails on, so it has none.
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.list: Any = channel.unary_stream(service.LIST, _encode, _undecoded)
-        self.apply: Any = channel.unary_unary(service.APPLY, _encode, _undecoded)
+        self.apply = unary_method(channel, service.APPLY)
         self.read: Any = channel.unary_stream(service.READ, _encode, _undecoded)
         self.append: Any = channel.stream_unary(service.APPEND, _encode_append, _undecoded)
-        self.list_fragments: Any = channel.unary_unary(service.LIST_FRAGMENTS, _encode, _undecoded)
-        self.fragment_store_health: Any = channel.unary_unary(
-            service.FRAGMENT_STORE_HEALTH, _encode, _undecoded
-        )
+        self.list_fragments = unary_method(channel, service.LIST_FRAGMENTS)
+        self.fragment_store_health = unary_method(channel, service.FRAGMENT_STORE_HEALTH)
+
+
+def unary_method(channel: grpc.aio.Channel, path: str) -> Any:
+    """Return a method with one request and one response, which is left encoded."""
+    return channel.unary_unary(path, _encode, _undecoded)
 
 
 def _encode(message: Message) -> bytes:
@@ -70,21 +76,28 @@ def _encode_append(message: pb.AppendRequest | bytes) -> bytes:
 
 
 def _undecoded(data: bytes) -> bytes:
+    # Wire: grpcio returns None for a response that its deserializer fails on, so it has none.
     return data
 
 
-class BrokerConnection:
+class MemberConnection(Generic[MethodsT]):
     """A channel to one endpoint.
 
     Args:
         endpoint: The endpoint.
         channel: The channel.
+        methods: Makes the methods of the service.
     """
 
-    def __init__(self, endpoint: str, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        channel: grpc.aio.Channel,
+        methods: Callable[[grpc.aio.Channel], MethodsT],
+    ) -> None:
         self.endpoint = endpoint
         self.channel = channel
-        self.methods = Methods(channel)
+        self.methods = methods(channel)
         self.rpcs = 0
         """RPCs in progress; not counted for the default connection."""
         self.is_used = True
@@ -92,7 +105,7 @@ class BrokerConnection:
         self.is_overdue = False
         """Whether an RPC waited for it until its time-out."""
         self.is_dubious = False
-        """Whether, after the last sweep, something else than a broker answered an RPC."""
+        """Whether, after the last sweep, something else than a member answered an RPC."""
 
     def state(self) -> MemberState:
         """Return the state, and connect if there's no connection."""
@@ -141,37 +154,43 @@ class BrokerConnection:
         return ""
 
     def __repr__(self) -> str:
-        return f"<BrokerConnection to {self.endpoint}, {self.rpcs} RPCs>"
+        return f"<MemberConnection to {self.endpoint}, {self.rpcs} RPCs>"
 
 
-class ChannelPool:
+class ChannelPool(Generic[MethodsT]):
     """Pool of one connection per member in use.
 
     Sweeps close connections that were unused since the sweep before, as long as there are any.
 
     Args:
         dial: Makes the channel to an endpoint.
+        methods: Makes the methods of the service on a channel.
         sweep_seconds: Seconds between sweeps.
     """
 
     def __init__(
-        self, dial: Callable[[str], grpc.aio.Channel], *, sweep_seconds: float = SWEEP_SECONDS
+        self,
+        dial: Callable[[str], grpc.aio.Channel],
+        methods: Callable[[grpc.aio.Channel], MethodsT],
+        *,
+        sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
-        self.connections: dict[str, BrokerConnection] = {}
+        self.connections: dict[str, MemberConnection[MethodsT]] = {}
         """Connections by endpoint."""
         self._dial = dial
+        self._methods = methods
         self._sweep_seconds = sweep_seconds
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    def connection(self, endpoint: str) -> BrokerConnection | None:
+    def connection(self, endpoint: str) -> MemberConnection[MethodsT] | None:
         """Return the connection to an endpoint, new or not, or None if there are too many."""
         connection = self.connections.get(endpoint)
         if connection is None:
             if len(self.connections) >= MOST_CONNECTIONS:
                 return None
-            connection = self.connections[endpoint] = BrokerConnection(
-                endpoint, self._dial(endpoint)
+            connection = self.connections[endpoint] = MemberConnection(
+                endpoint, self._dial(endpoint), self._methods
             )
             self._schedule()
         connection.is_used = True

@@ -14,7 +14,7 @@ import os
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import grpc
 import grpc.aio
@@ -22,14 +22,14 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
 from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
-from gazette_aio.client.rpc.channel_pool import BrokerConnection, ChannelPool
+from gazette_aio.client.rpc.channel_pool import ChannelPool, MemberConnection, MethodsT
 from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
 from gazette_aio.protocol.endpoint import Endpoint, parse_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from gazette_aio.client.status import MemberStatus
 
@@ -69,15 +69,17 @@ def _check_process() -> None:
         )
 
 
-class Dispatcher:
+class Dispatcher(Generic[MethodsT]):
     """Chooses the connection of each RPC, and dials brokers when they're first needed.
 
     Args:
         address: Default endpoint: `http`, `https` or `unix`.
+        methods: Makes the methods of the service on a channel.
         tls: TLS of `https` endpoints.
         connect_timeout: Seconds within which a broker must answer to calls that wait for it.
-        router: Routes of journals; None for no routing.
+        router: Routes of journals, or of shards; None for no routing.
         zone: Zone of this process.
+        peer: Kind of the members, for texts.
 
     Raises:
         ValidationError: `address` isn't an endpoint.
@@ -86,23 +88,28 @@ class Dispatcher:
     def __init__(
         self,
         address: str,
+        methods: Callable[[grpc.aio.Channel], MethodsT],
         tls: TLSOptions,
         *,
         connect_timeout: float,
         router: DispatchRouter | None = None,
         zone: str = DEFAULT_ZONE,
+        peer: str = "broker",
     ) -> None:
         parsed = _parsed_address(address)
         self.endpoint = address
+        self.peer = peer
+        """Kind of the members."""
         self.router: DispatchRouter = NoopDispatchRouter() if router is None else router
-        """Routes of journals."""
+        """Routes of journals, or of shards."""
         self._scheme = parsed.scheme
         self._target = parsed.grpc_target
         self._dial = Dialler(tls)
         self._connect_timeout = connect_timeout
         self._zone = zone
-        self._default: BrokerConnection | None = None
-        self.pool = ChannelPool(self._dial)
+        self._default: MemberConnection[MethodsT] | None = None
+        self._methods = methods
+        self.pool = ChannelPool(self._dial, methods)
         """Connections to members of routes."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
@@ -151,7 +158,7 @@ class Dispatcher:
                 "create a client in each event loop"
             )
 
-    def default(self) -> BrokerConnection:
+    def default(self) -> MemberConnection[MethodsT]:
         """Return the connection to the default address.
 
         Raises:
@@ -161,7 +168,9 @@ class Dispatcher:
         self.check()
         if self._default is None:
             _check_process()
-            self._default = BrokerConnection(self.endpoint, self._dial(self.endpoint))
+            self._default = MemberConnection(
+                self.endpoint, self._dial(self.endpoint), self._methods
+            )
             self._loop = asyncio.get_running_loop()
             self._process = os.getpid()
             _connected[self._process] += 1
@@ -169,7 +178,7 @@ class Dispatcher:
 
     def connection(
         self, journal: str, mode: Mode, refused_by: pb.Header | None = None
-    ) -> BrokerConnection:
+    ) -> MemberConnection[MethodsT]:
         """Return the connection for an RPC that begins at once.
 
         Args:
@@ -210,13 +219,17 @@ class Dispatcher:
         finally:
             member.rpcs -= 1
 
-    def follow(self, call: grpc.aio.Call, connection: BrokerConnection, journal: str) -> None:
+    def follow(
+        self, call: grpc.aio.Call, connection: MemberConnection[MethodsT], journal: str
+    ) -> None:
         """Keep a connection in use during an RPC, and note how the RPC ends."""
         if connection is not self._default:
             connection.rpcs += 1
             call.add_done_callback(functools.partial(self._ended, connection, journal))
 
-    def _ended(self, connection: BrokerConnection, journal: str, call: grpc.aio.Call) -> None:
+    def _ended(
+        self, connection: MemberConnection[MethodsT], journal: str, call: grpc.aio.Call
+    ) -> None:
         connection.rpcs -= 1
         connection.is_used = True
         code = _at_once(call.code())
@@ -230,7 +243,7 @@ class Dispatcher:
 
     def _member(
         self, journal: str, mode: Mode, refused_by: pb.Header | None
-    ) -> BrokerConnection | None:
+    ) -> MemberConnection[MethodsT] | None:
         if refused_by is None:
             members = self.router.members(journal)
         else:
@@ -268,7 +281,7 @@ class Dispatcher:
         parsed = _parsed(endpoint)
         return parsed is not None and parsed.scheme in _MEMBER_SCHEMES[self._scheme]
 
-    async def ready(self) -> BrokerConnection:
+    async def ready(self) -> MemberConnection[MethodsT]:
         """Wait for the broker at the default address to answer, and return its connection.
 
         Raises:
@@ -285,7 +298,7 @@ class Dispatcher:
             async with asyncio.timeout(self._connect_timeout):
                 await self._noted(connection)
         except TimeoutError:
-            text = f"no broker answers at {self.endpoint} (waited {self._connect_timeout:g} s)"
+            text = f"no {self.peer} answers at {self.endpoint} (waited {self._connect_timeout:g} s)"
             if reason := await connection.failure():
                 text = f"{text}: {reason}"
             raise pb.TransportError("UNAVAILABLE", text, retryable=True) from None
@@ -294,7 +307,7 @@ class Dispatcher:
             raise
         return connection
 
-    async def _noted(self, connection: BrokerConnection) -> None:
+    async def _noted(self, connection: MemberConnection[MethodsT]) -> None:
         """Wait for a connection, and log a wait which isn't short: when it begins, and its end."""
         if self._waits_since is None:
             try:
@@ -308,7 +321,9 @@ class Dispatcher:
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             reason = await connection.failure()
-            _logger.warning("waiting for a broker at %s: %s", self.endpoint, reason or "no answer")
+            _logger.warning(
+                "waiting for a %s at %s: %s", self.peer, self.endpoint, reason or "no answer"
+            )
         await connection.channel.channel_ready()
         self._answers()
 
@@ -316,7 +331,7 @@ class Dispatcher:
         if self._waits_since is not None:
             waited = time.monotonic() - self._waits_since
             self._waits_since = None
-            _logger.warning("the broker at %s answers after %.1f s", self.endpoint, waited)
+            _logger.warning("the %s at %s answers after %.1f s", self.peer, self.endpoint, waited)
 
     async def failure(self) -> str:
         """Return why the default address can't be reached, or an empty text.

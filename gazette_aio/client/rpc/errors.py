@@ -26,21 +26,22 @@ _TRANSIENT_CODES: Final = frozenset(
 
 
 def transport_error(
-    error: grpc.aio.AioRpcError, *, endpoint: str = "", journal: str = ""
+    error: grpc.aio.AioRpcError, *, endpoint: str = "", journal: str = "", peer: str = "broker"
 ) -> pb.TransportError:
     """Return the exception of a failed RPC, with the failure as its cause.
 
     Args:
         error: Failure of the RPC.
-        endpoint: Endpoint of the broker called, for the text of UNAVAILABLE.
+        endpoint: Endpoint called, for the text of UNAVAILABLE.
         journal: Journal of the request, or empty.
+        peer: Kind of the member at the endpoint.
     """
     code = error.code()
     details = error.details() or ""
     # Wire: grpcio loses the status of a stream if its peer ends it during a write.
     masked = code.name == MASKED_CODE and details == MASKED_DETAILS
     if code is grpc.StatusCode.UNAVAILABLE and endpoint:
-        details = f"broker {endpoint}: {details}"
+        details = f"{peer} {endpoint}: {details}"
     mapped = pb.TransportError(
         code.name, details, journal=journal, retryable=masked or code in _TRANSIENT_CODES
     )

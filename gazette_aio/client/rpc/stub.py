@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import copy
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
-from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
+from gazette_aio.client.rpc.channel_pool import JournalMethods
 from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.read_message import decode_read_message
 from gazette_aio.client.rpc.stream import ResponseStream
-from gazette_aio.protocol.auth.claims import default_claims
+from gazette_aio.client.rpc.unary import MINUTE, UnaryStub
 from gazette_aio.protocol.errors import within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from gazette_aio.client.rpc.channel_pool import BrokerConnection
+    from gazette_aio.client.rpc.channel_pool import MemberConnection
     from gazette_aio.client.rpc.dispatch import Dispatcher
     from gazette_aio.client.rpc.read_message import ReadMessage
-
-_HOUR: Final = timedelta(hours=1)
-_MINUTE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
 JournalRequest: TypeAlias = pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest
@@ -45,19 +40,7 @@ class BegunAppend(NamedTuple):
     """Endpoint of the broker called."""
 
 
-def decoded(parse: Callable[[bytes], T], data: bytes) -> T:
-    """Return the message of `data`.
-
-    Raises:
-        ValidationError: The data isn't a message.
-    """
-    try:
-        return parse(data)
-    except DecodeError as error:
-        raise pb.ValidationError(f"undecodable response: {error}") from None
-
-
-class JournalStub:
+class JournalStub(UnaryStub[JournalMethods]):
     """RPCs of brokers, without retries.
 
     Requests are validated before they're sent. Requests of a journal go to a broker that serves it,
@@ -73,16 +56,15 @@ class JournalStub:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatcher[JournalMethods],
         authorizer: pb.Authorizer,
         *,
         allow_parent: bool = False,
     ) -> None:
-        self._dispatcher = dispatcher
+        super().__init__(dispatcher, authorizer)
         self.allow_parent = allow_parent
         self.streams: set[ResponseStream[Any]] = set()
         """Open streams."""
-        self._authorizer = authorizer
 
     async def list(
         self, request: pb.ListRequest, *, claims: pb.Claims | None = None
@@ -99,7 +81,7 @@ class JournalStub:
     ) -> pb.ApplyResponse:
         """Make an Apply RPC, once the broker answers."""
         pb.validate(request)
-        metadata = await self._authorize(request, claims, _MINUTE)
+        metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()
         call = connection.methods.apply(request, metadata=metadata)
         return await self._unary(call, pb.ApplyResponse.FromString, connection)
@@ -186,7 +168,7 @@ class JournalStub:
 
     async def _journal_rpc(
         self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
-    ) -> tuple[BrokerConnection, pb.Metadata]:
+    ) -> tuple[MemberConnection[JournalMethods], pb.Metadata]:
         """Return the connection and metadata for an RPC of a journal, which must begin at once."""
         refused_by = request.header if request.HasField("header") else None
         if request.do_not_proxy:
@@ -195,7 +177,11 @@ class JournalStub:
         return self._dispatcher.connection(request.journal, mode, refused_by), metadata
 
     def _stream(
-        self, call: Any, parse: Callable[[bytes], T], connection: BrokerConnection, journal: str
+        self,
+        call: Any,
+        parse: Callable[[bytes], T],
+        connection: MemberConnection[JournalMethods],
+        journal: str,
     ) -> ResponseStream[T]:
         stream = ResponseStream(
             call,
@@ -208,26 +194,6 @@ class JournalStub:
         )
         self.streams.add(stream)
         return stream
-
-    async def _authorize(
-        self, request: object, claims: pb.Claims | None, lifetime: timedelta = _HOUR
-    ) -> pb.Metadata:
-        claims = claims or pb.current_claims() or default_claims(request)
-        return await self._authorizer.authorize(claims, lifetime)
-
-    async def _unary(
-        self,
-        call: Awaitable[bytes],
-        parse: Callable[[bytes], T],
-        connection: BrokerConnection,
-        journal: str = "",
-    ) -> T:
-        try:
-            with closed_channel_is_an_error(journal):
-                data = await call
-        except grpc.aio.AioRpcError as error:
-            raise transport_error(error, endpoint=connection.endpoint, journal=journal) from error
-        return decoded(parse, data)
 
 
 def without_header(request: _Request) -> _Request:

@@ -127,21 +127,21 @@ def test_who_does_not_route() -> None:
     ],
 )
 def test_the_environment(environment: dict[str, str], size: int, ttl: float) -> None:
-    assert cache_size_from_environment(environment) == size
-    assert cache_ttl_from_environment(environment) == ttl
+    assert cache_size_from_environment(environment=environment) == size
+    assert cache_ttl_from_environment(environment=environment) == ttl
 
 
 @pytest.mark.parametrize("size", ["-1", "many", "1.5", "٣", "9" * 5000])
 def test_sizes_of_the_environment_are_checked(size: str) -> None:
     with pytest.raises(pb.ConfigurationError, match="BROKER_CACHE_SIZE") as raised:
-        cache_size_from_environment({"BROKER_CACHE_SIZE": size})
+        cache_size_from_environment(environment={"BROKER_CACHE_SIZE": size})
     assert len(str(raised.value)) < 100
 
 
 @pytest.mark.parametrize("ttl", ["60", "-1s", "soon"])
 def test_times_of_the_environment_are_checked(ttl: str) -> None:
     with pytest.raises(pb.ConfigurationError, match="BROKER_CACHE_TTL"):
-        cache_ttl_from_environment({"BROKER_CACHE_TTL": ttl})
+        cache_ttl_from_environment(environment={"BROKER_CACHE_TTL": ttl})
 
 
 # The choice.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import TLSOptions, connect
-from gazette_aio.client.rpc.channel_pool import MOST_CONNECTIONS, ChannelPool
+from gazette_aio.client.rpc.channel_pool import MOST_CONNECTIONS, ChannelPool, JournalMethods
 from gazette_aio.client.rpc.dispatch import Dispatcher
 from gazette_aio.client.rpc.member_choice import MemberState, Mode
 from tests.client.rpc.cluster import (
@@ -44,8 +44,8 @@ def member(endpoint: str) -> pb.Header:
     )
 
 
-def dispatcher(address: str = "http://127.0.0.1:1", **options: Any) -> Dispatcher:
-    return Dispatcher(address, TLSOptions(), connect_timeout=1.0, **options)
+def dispatcher(address: str = "http://127.0.0.1:1", **options: Any) -> Dispatcher[JournalMethods]:
+    return Dispatcher(address, JournalMethods, TLSOptions(), connect_timeout=1.0, **options)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_hostile_endpoints(endpoint: str) -> None:
 
 async def test_connections_are_bounded() -> None:
     channels = FakeChannels()
-    pool = ChannelPool(channels.dial)  # type: ignore[arg-type]
+    pool = ChannelPool(channels.dial, JournalMethods)  # type: ignore[arg-type]
     made = [pool.connection(f"http://member:{port}") for port in range(MOST_CONNECTIONS + 5)]
     assert made[MOST_CONNECTIONS:] == [None] * 5
     assert len(channels.dialled) == MOST_CONNECTIONS
@@ -203,7 +203,7 @@ class FakeChannel:
 
 async def test_idle_connections_are_swept() -> None:
     channels = FakeChannels()
-    pool = ChannelPool(channels.dial)  # type: ignore[arg-type]
+    pool = ChannelPool(channels.dial, JournalMethods)  # type: ignore[arg-type]
     used, unused, busy = (pool.connection(name) for name in ("used", "unused", "busy"))
     assert used is not None
     assert busy is not None
@@ -232,7 +232,7 @@ async def test_idle_connections_are_swept() -> None:
 
 async def test_sweeps_go_on_while_there_are_connections() -> None:
     channels = FakeChannels()
-    pool = ChannelPool(channels.dial, sweep_seconds=0.001)  # type: ignore[arg-type]
+    pool = ChannelPool(channels.dial, JournalMethods, sweep_seconds=0.001)  # type: ignore[arg-type]
     for _ in range(2):
         pool.connection("member")
         await eventually(lambda: not pool.connections)

@@ -1,0 +1,307 @@
+"""Calls of the Shard service: with retries, deadlines, and an exception per status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.retry import Operation
+from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.recoverylog import FSMHints
+from gazette_aio.protocol.status_errors import shard_status_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from google.protobuf.message import Message
+
+    from gazette_aio.client.deadline import Deadline
+    from gazette_aio.consumer.api.client import ShardClient
+
+    Request = TypeVar("Request", bound=Message)
+
+Response = TypeVar("Response")
+
+_LONGEST_PAUSE: Final = 1.0
+_SLICE_CHECKED: Final = 32
+
+
+async def stat_shard(
+    client: ShardClient, request: pc.StatRequest | str, *, timeout: float | None = None
+) -> pc.StatResponse:
+    """Return the progress of a shard, once it has read through the offsets of the request.
+
+    Members end an RPC that waits when its token expires. The wait continues by another RPC until
+    the caller's own deadline.
+
+    Args:
+        client: Client to use.
+        request: ID of the shard, or a request that may have offsets to `read_through`.
+        timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
+
+    Raises:
+        ValidationError: The request or the response is invalid.
+        ShardStatusError: The shard doesn't exist, or has no primary.
+        TransportError: The RPC failed, or no member answers.
+        OperationTimeoutError: The time is over.
+
+    Cancellation: safe.
+    """
+    if isinstance(request, str):
+        request = pc.StatRequest(shard=request)
+    pb.validate(request)
+    deadline = client.deadline("stat", timeout)
+
+    async def once(request: pc.StatRequest) -> pc.StatResponse:
+        response = await _stat_through(client, request, deadline)
+        client.router.update_route(request.shard, response.header.route)
+        _check(client, response, response.header, shard=request.shard)
+        return response
+
+    return await deadline.run(_retried(client, request, once, deadline))
+
+
+async def _stat_through(
+    client: ShardClient, request: pc.StatRequest, deadline: Deadline
+) -> pc.StatResponse:
+    expired = 0
+    while True:
+        try:
+            return await client.rpc.stat(request)
+        except pb.TransportError as error:
+            if error.code != "DEADLINE_EXCEEDED" or not request.read_through:
+                raise
+            deadline.note(error)
+        # A member whose tokens expire at once must not be asked in a tight loop.
+        await asyncio.sleep(min(client.retry_policy.backoff(expired), _LONGEST_PAUSE))
+        expired += 1
+
+
+async def list_shards(
+    client: ShardClient,
+    request: pc.ListRequest | pb.LabelSelector | str = "",
+    *,
+    timeout: float | None = None,
+) -> pc.ListResponse:
+    """Return all shards that a selector matches, ordered by ID.
+
+    Args:
+        client: Client to use.
+        request: A selector, its text, or a request. The empty text matches every shard, and the
+            label `id` is the shard's ID.
+        timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
+
+    Raises:
+        ValidationError: The selector or the response is invalid.
+        ShardStatusError: The member refused the listing.
+        TransportError: The RPC failed, or no member answers.
+        OperationTimeoutError: The time is over.
+
+    Cancellation: safe.
+    """
+    if isinstance(request, str):
+        request = pb.parse_label_selector(request)
+    if isinstance(request, pb.LabelSelector):
+        request = pc.ListRequest(selector=request)
+    pb.validate(request)
+    deadline = client.deadline("list", timeout)
+
+    async def once(request: pc.ListRequest) -> pc.ListResponse:
+        response = await client.rpc.list(request)
+        _check(client, response, response.header)
+        return response
+
+    response = await deadline.run(_retried(client, request, once, deadline))
+    for shard in response.shards:
+        client.router.update_route(shard.spec.id, shard.route)
+    return response
+
+
+async def apply_shards(
+    client: ShardClient,
+    request: pc.ApplyRequest | Iterable[pc.ApplyRequest.Change],
+    *,
+    batch_size: int = 0,
+    timeout: float | None = None,
+) -> pc.ApplyResponse:
+    """Create, update and delete shards, and return the response to the last batch.
+
+    If the member becomes unavailable, a transaction is repeated only if it expects no revisions
+    (-1). Otherwise it's unknown whether it was applied.
+
+    Args:
+        client: Client to use.
+        request: The changes.
+        batch_size: Changes of each transaction, of which Etcd accepts about 128; 0, the default,
+            makes one transaction. Transactions before a failed one remain: the error has the number
+            of their changes as `applied`.
+        timeout: Seconds to wait for all transactions, `math.inf` for no limit; None for that of the
+            client.
+
+    Raises:
+        ValidationError: A change or a response is invalid.
+        ShardEtcdTransactionFailedError: An expected revision differs.
+        ShardStatusError: The member refused a transaction.
+        TransportError: An RPC failed, or no member answers.
+        OperationTimeoutError: The time is over; it's unknown whether the transaction that was under
+            way was applied.
+
+    Cancellation: aborts — transactions that were applied remain.
+    """
+    if batch_size < 0:
+        raise pb.ConfigurationError("batch_size must not be negative")
+    deadline = client.deadline("apply", timeout, doubt="changes may have been applied")
+    changes = list(request.changes if isinstance(request, pc.ApplyRequest) else request)
+    for index, change in enumerate(changes):
+        _check_change(index, change)
+        if index % _SLICE_CHECKED == 0:
+            await asyncio.sleep(0)
+    size = batch_size or max(len(changes), 1)
+    applied = 0
+
+    async def once(batch: pc.ApplyRequest) -> pc.ApplyResponse:
+        response = await client.rpc.apply(batch)
+        _check(client, response, response.header)
+        return response
+
+    async def apply_all() -> pc.ApplyResponse:
+        nonlocal applied
+        response = pc.ApplyResponse()
+        for begin in range(0, max(len(changes), 1), size):
+            applied = begin
+            batch = pc.ApplyRequest(changes=changes[begin : begin + size])
+            if isinstance(request, pc.ApplyRequest):
+                batch.extension = request.extension
+            response = await _retried(client, batch, once, deadline)
+        return response
+
+    try:
+        return await deadline.run(apply_all())
+    except pb.GazetteError as error:
+        error.applied = applied
+        raise
+
+
+def _check_change(index: int, change: pc.ApplyRequest.Change) -> None:
+    try:
+        pb.validate(change)
+    except pb.ValidationError as error:
+        shard = change.upsert.id if change.HasField("upsert") else change.delete
+        context = (f"Changes[{index}]", *error.context)
+        raise pb.ValidationError(f"{error.text} (of shard {shard!r})", context) from None
+
+
+async def fetch_hints(
+    client: ShardClient, request: pc.GetHintsRequest | str, *, timeout: float | None = None
+) -> pc.GetHintsResponse:
+    """Return the hints of a shard: the primary's, and those of past recoveries.
+
+    Args:
+        client: Client to use.
+        request: ID of the shard, or a request.
+        timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
+
+    Raises:
+        ValidationError: The request or the response is invalid.
+        ShardStatusError: The shard doesn't exist.
+        TransportError: The RPC failed, or no member answers.
+        OperationTimeoutError: The time is over.
+
+    Cancellation: safe.
+    """
+    if isinstance(request, str):
+        request = pc.GetHintsRequest(shard=request)
+    pb.validate(request)
+    deadline = client.deadline("fetch hints", timeout)
+
+    async def once(request: pc.GetHintsRequest) -> pc.GetHintsResponse:
+        response = await client.rpc.get_hints(request)
+        _check(client, response, response.header, shard=request.shard)
+        return response
+
+    return await deadline.run(_retried(client, request, once, deadline))
+
+
+def pick_first_hints(response: pc.GetHintsResponse, log: str) -> FSMHints:
+    """Return the primary hints, else the first backup that is set, else empty hints of `log`."""
+    for listed in (response.primary_hints, *response.backup_hints):
+        if listed.HasField("hints"):
+            return listed.hints
+    return FSMHints(log=log)
+
+
+async def unassign_shards(
+    client: ShardClient,
+    request: pc.UnassignRequest | Iterable[str],
+    *,
+    only_failed: bool = False,
+    dry_run: bool = False,
+    timeout: float | None = None,
+) -> pc.UnassignResponse:
+    """Remove the assignments of primaries and of failed replicas, which are then made anew.
+
+    `only_failed` and `dry_run` apply only if `request` isn't a request.
+
+    Args:
+        client: Client to use.
+        request: IDs of the shards, or a request.
+        only_failed: Whether to keep primaries that haven't failed.
+        dry_run: Whether to only return the shards.
+        timeout: Seconds to wait, `math.inf` for no limit; None for that of the client.
+
+    Returns:
+        The response, with the shards that had such assignments.
+
+    Raises:
+        ValidationError: The request or the response is invalid.
+        ShardEtcdTransactionFailedError: Assignments changed meanwhile; nothing was removed.
+        ShardStatusError: The member refused.
+        TransportError: The RPC failed, or no member answers.
+        OperationTimeoutError: The time is over; assignments may have been removed.
+
+    Cancellation: aborts — assignments may have been removed.
+    """
+    if not isinstance(request, pc.UnassignRequest):
+        request = pc.UnassignRequest(shards=request, only_failed=only_failed, dry_run=dry_run)
+    pb.validate(request)
+    doubt = "" if request.dry_run else "assignments may have been removed"
+    deadline = client.deadline("unassign", timeout, doubt=doubt)
+
+    async def once(request: pc.UnassignRequest) -> pc.UnassignResponse:
+        response = await client.rpc.unassign(request)
+        # Wire: this response has no header.
+        _check(client, response, None)
+        return response
+
+    return await deadline.run(_retried(client, request, once, deadline))
+
+
+async def _retried(
+    client: ShardClient,
+    request: Request,
+    once: Callable[[Request], Awaitable[Response]],
+    deadline: Deadline,
+) -> Response:
+    attempts = Attempts(Operation.CONTROL, client.retry_policy, request, client.endpoint)
+    return await attempts.until_success(
+        client.dispatcher.ready, lambda: once(request), deadline.note
+    )
+
+
+def _check(
+    client: ShardClient, response: Any, header: pb.Header | None, *, shard: str = ""
+) -> None:
+    """Raise unless a response is valid, and its status OK."""
+    is_ok = response.status == pc.Status.OK
+    # Invariant: whether there's a header or not, a refusal is raised as the class of its status.
+    pb.validate(response, strict=client.strict and (is_ok or header is not None))
+    if not is_ok:
+        raise shard_status_error(
+            response.status,
+            shard=shard,
+            header=header,
+            response=response,
+            endpoint=client.endpoint,
+        )

@@ -1,0 +1,97 @@
+"""RPCs of the Shard service, without retries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.client.rpc.channel_pool import unary_method
+from gazette_aio.client.rpc.member_choice import Mode
+from gazette_aio.client.rpc.unary import MINUTE, UnaryStub
+from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol import service
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+
+class ShardMethods:
+    """Begins RPCs of the Shard service on one channel. Responses are left encoded.
+
+    Args:
+        channel: The channel.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stat = unary_method(channel, service.SHARD_STAT)
+        self.list = unary_method(channel, service.SHARD_LIST)
+        self.apply = unary_method(channel, service.SHARD_APPLY)
+        self.get_hints = unary_method(channel, service.SHARD_GET_HINTS)
+        self.unassign = unary_method(channel, service.SHARD_UNASSIGN)
+
+
+class ShardStub(UnaryStub[ShardMethods]):
+    """RPCs of the Shard service, without retries.
+
+    Requests are validated before they're sent. A Stat goes to a member that the shard is assigned
+    to, if its route is known; other requests go to the default address. RPCs carry a token of
+    `claims`, else of the claims set by `protocol.with_claims()`, else of the least claims that the
+    RPC needs.
+
+    Args:
+        dispatcher: Connections to members.
+        authorizer: Provides the metadata that authorizes RPCs.
+    """
+
+    async def stat(
+        self, request: pc.StatRequest, *, claims: pb.Claims | None = None
+    ) -> pc.StatResponse:
+        """Make a Stat RPC, once a member answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, MINUTE)
+        connection = self._dispatcher.connection(request.shard, Mode.REPLICA)
+        if connection is self._dispatcher.default():
+            await self._dispatcher.ready()
+        call = connection.methods.stat(request, metadata=metadata)
+        self._dispatcher.follow(call, connection, request.shard)
+        return await self._unary(call, pc.StatResponse.FromString, connection)
+
+    async def list(
+        self, request: pc.ListRequest, *, claims: pb.Claims | None = None
+    ) -> pc.ListResponse:
+        """Make a List RPC, once the member answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, MINUTE)
+        connection = await self._dispatcher.ready()
+        call = connection.methods.list(request, metadata=metadata)
+        return await self._unary(call, pc.ListResponse.FromString, connection)
+
+    async def apply(
+        self, request: pc.ApplyRequest, *, claims: pb.Claims | None = None
+    ) -> pc.ApplyResponse:
+        """Make an Apply RPC, once the member answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, MINUTE)
+        connection = await self._dispatcher.ready()
+        call = connection.methods.apply(request, metadata=metadata)
+        return await self._unary(call, pc.ApplyResponse.FromString, connection)
+
+    async def get_hints(
+        self, request: pc.GetHintsRequest, *, claims: pb.Claims | None = None
+    ) -> pc.GetHintsResponse:
+        """Make a GetHints RPC, once the member answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, MINUTE)
+        connection = await self._dispatcher.ready()
+        call = connection.methods.get_hints(request, metadata=metadata)
+        return await self._unary(call, pc.GetHintsResponse.FromString, connection)
+
+    async def unassign(
+        self, request: pc.UnassignRequest, *, claims: pb.Claims | None = None
+    ) -> pc.UnassignResponse:
+        """Make an Unassign RPC, once the member answers."""
+        pb.validate(request)
+        metadata = await self._authorize(request, claims, MINUTE)
+        connection = await self._dispatcher.ready()
+        call = connection.methods.unassign(request, metadata=metadata)
+        return await self._unary(call, pc.UnassignResponse.FromString, connection)
