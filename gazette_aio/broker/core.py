@@ -30,6 +30,7 @@ from gazette_aio.broker.resolver import Resolver, excluding_prefixes
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.serving.calls import verified_claims
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -199,10 +200,7 @@ class BrokerCore:
         if self._verifier is None:
             return pb.Claims(capability=capability)
         options = self.runtime.options
-        try:
-            claims = self._verifier.verify(header, capability, options.clock())
-        except pb.AuthorizationError as error:
-            raise RpcError(str(error), "UNAUTHENTICATED") from None
+        claims = verified_claims(self._verifier, header, capability, options.clock())
         return excluding_prefixes(claims) if options.claim_checks == "strict" else claims
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+import gazette_aio.protocol as pb
 from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
@@ -127,6 +128,26 @@ def parse_request(cls: type[M], message: bytes) -> M:
         return cls.FromString(message)
     except DecodeError as error:
         raise RpcError(f"failed to unmarshal the request: {error}", "INTERNAL") from None
+
+
+def verified_claims(
+    verifier: pb.Verifier, header: str | None, capability: pb.Capability, now: float
+) -> pb.Claims:
+    """Return the claims of a call.
+
+    Args:
+        verifier: Verifies the authorization.
+        header: The `authorization` metadata, if there is any.
+        capability: Capability which the call needs.
+        now: Unix seconds.
+
+    Raises:
+        RpcError: If the call isn't authorized.
+    """
+    try:
+        return verifier.verify(header, capability, now)
+    except pb.AuthorizationError as error:
+        raise RpcError(str(error), "UNAUTHENTICATED") from None
 
 
 def authorization_of(context: Context) -> str | None:
