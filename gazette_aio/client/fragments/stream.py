@@ -69,7 +69,6 @@ class FragmentStream(ReadAhead):
         self._waiting: deque[bytes] = deque()
         self._producing = False
         self._given_up = False
-        self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
 
     def on_end(self, callback: Callable[[FragmentStream], object]) -> None:
@@ -118,11 +117,6 @@ class FragmentStream(ReadAhead):
             if self._producing:
                 self._task.cancel()
         self._wake(self._receiver)
-
-    def abandon_from_anywhere(self) -> None:
-        """End the stream; called from any thread and at any time."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.abandon)
 
     async def aclose(self) -> None:
         """End the stream, and wait until its body is closed, as `close_all()`. Idempotent.

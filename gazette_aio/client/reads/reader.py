@@ -305,6 +305,8 @@ class Reader(JournalReader):
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)
         if stream is not None and not stream.has_ended and not self._is_over():
+            # Race: garbage may be collected in any thread.
+            stream.abandon_from_anywhere()
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     @property

@@ -18,6 +18,7 @@ class ReadAhead(ABC):
         self._closing = False
         self._receiver: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
 
     @property
     def has_ended(self) -> bool:
@@ -28,6 +29,15 @@ class ReadAhead(ABC):
     def has_ended_well(self) -> bool:
         """Whether reading has ended without an error."""
         return self._ended and self._error is None
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End the stream, without waiting for its end. Idempotent."""
+
+    def abandon_from_anywhere(self) -> None:
+        """End the stream; called from any thread and at any time."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.abandon)
 
     @abstractmethod
     def _is_full(self) -> bool:
