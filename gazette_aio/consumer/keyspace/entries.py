@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from gazette_aio.consumer.keyspace.store import Deleted
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gazette_aio.consumer.keyspace.operations import KeyValue
     from gazette_aio.consumer.keyspace.store import Event, StoreHeader, WatchResponse
@@ -77,15 +78,20 @@ class Entries(Generic[D]):
             _logger.warning("key %r can't be decoded, and is ignored: %s", raw.key, error)
             return None
 
-    def replace_all(self, entries: Iterable[Entry[D]]) -> list[Change[D]]:
-        """Replace all entries, as after a load, and return what that changed, by key."""
-        before, self._by_key = self._by_key, {entry.raw.key: entry for entry in entries}
-        self._keys = sorted(self._by_key)
-        return [
-            Change(key, before.get(key), self._by_key.get(key))
-            for key in sorted(before.keys() | self._by_key.keys())
-            if before.get(key) != self._by_key.get(key)
-        ]
+    def changes_to(self, target: Mapping[str, Entry[D]]) -> Iterator[Change[D]]:
+        """Yield the changes that lead to `target`, whose keys are in order.
+
+        The entries stay as they are until the iteration ends, and so does `target`.
+        """
+        for key in heapq.merge(self._keys, (key for key in target if key not in self._by_key)):
+            before, after = self._by_key.get(key), target.get(key)
+            if before != after:
+                yield Change(key, before, after)
+
+    def accept(self, changes: Iterable[Change[D]]) -> None:
+        """Take changes as they are."""
+        for change in changes:
+            self._set(change.key, change.after)
 
     def apply(self, events: Iterable[Event]) -> list[Change[D]]:
         """Apply events in the order of their revisions, and return what they changed, by key.

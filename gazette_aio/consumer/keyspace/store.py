@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.consumer.keyspace.operations import Compare, KeyValue, Operation
@@ -111,7 +111,7 @@ class KeyValueStore(Protocol):
         """
         ...
 
-    def watch(self, prefix: str, start_revision: int) -> AsyncIterator[WatchResponse]:
+    def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchResponse, None]:
         """Iterate the changes of keys that begin with `prefix`, from `start_revision` on.
 
         It ends only by an error.

@@ -28,7 +28,7 @@ def put(key, value, create, mod, version):
 
 def entries(*raws):
     made = Entries(decode)
-    made.replace_all(made.decoded(raw) for raw in raws)
+    made.accept(list(made.changes_to({raw.key: made.decoded(raw) for raw in raws})))
     return made
 
 

@@ -1,0 +1,239 @@
+"""Decoded mirror of the keys of a group, which follows the store and calls its observers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from anyio.lowlevel import checkpoint
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.turns import Turns
+from gazette_aio.consumer.keyspace.entries import Entries, Entry, check_responses
+from gazette_aio.consumer.keyspace.errors import CompactedError
+from gazette_aio.consumer.keyspace.store import StoreHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gazette_aio.consumer.keyspace.entries import Change
+    from gazette_aio.consumer.keyspace.operations import KeyValue
+    from gazette_aio.consumer.keyspace.store import Event, KeyValueStore, WatchResponse
+
+D = TypeVar("D")
+
+_logger = logging.getLogger(__name__)
+
+_PAGE = 1000
+_PART = 128
+_LARGE_PART = 512
+
+
+class KeySpace(Generic[D]):
+    """Entries of a prefix as of `header.revision`, the newest revision that changed an entry.
+
+    Reading needs no lock: entries change only while the reader awaits. A step of many changes, such
+    as the end of a lease with thousands of keys, is applied in parts, so that the event loop isn't
+    held up; all keys that are equal up to the first `#` change in one part, and `header.revision`
+    changes with the last part.
+
+    Args:
+        store: Store to follow.
+        prefix: Begin of the keys.
+        decode: Returns what a key means; raises ValidationError if it means nothing.
+        apply_delay_seconds: Time for which changes are gathered before they are applied.
+
+    Attributes:
+        header: Origin and revision of the entries.
+        entries: Decoded entries by key.
+        observers: Called after each part of changes, in order, with the changes. Observers neither
+            block nor raise.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        prefix: str,
+        decode: Callable[[KeyValue], D],
+        *,
+        apply_delay_seconds: float = 0.03,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._apply_delay_seconds = apply_delay_seconds
+        self._changed = Signal()
+        self.header = StoreHeader(0, 0, 0, 0)
+        self.entries: Entries[D] = Entries(decode)
+        self.observers: list[Callable[[Sequence[Change[D]]], None]] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<KeySpace {self._prefix} revision={self.header.revision} entries={len(self.entries)}>"
+        )
+
+    async def load(self, revision: int = 0) -> None:
+        """Read all entries as of `revision`, 0 for the newest.
+
+        Raises:
+            KeyValueStoreError: If the store doesn't answer.
+
+        Cancellation: aborts — nothing has changed.
+        """
+        header, loaded = await self._read(revision)
+        await self._replace(header, loaded)
+
+    async def watch(self) -> None:
+        """Follow the store. It ends only by an error, or by cancellation.
+
+        Where the store has dropped the revisions that come next, all entries are loaded again.
+
+        Raises:
+            KeySpaceError: If the store contradicts what is known, as another cluster does.
+            KeyValueStoreError: If the store refuses the watch for good.
+
+        Cancellation: safe.
+        """
+        while True:
+            try:
+                await self._follow()
+            except CompactedError as error:
+                _logger.warning("key space %s is loaded again: %s", self._prefix, error)
+            header, loaded = await self._read(0)
+            # The store's revision may be one that no change of this prefix reaches, so that peers
+            # would wait for it in vain.
+            newest = max((entry.raw.mod_revision for entry in loaded.values()), default=0)
+            revision = max(self.header.revision, newest)
+            await self._replace(replace(header, revision=revision), loaded)
+
+    async def wait_for_revision(self, revision: int) -> None:
+        """Wait until changes up to `revision` are applied.
+
+        Wait only for revisions of transactions that wrote below the prefix: others may never come.
+
+        Cancellation: safe — raised even if the revision is there, so that a caller who is cancelled
+        because of a lost lease doesn't act on what it sees.
+        """
+        await checkpoint()
+        while self.header.revision < revision:
+            await self._changed.wait()
+
+    async def next_change(self) -> None:
+        """Wait until anything changes.
+
+        Cancellation: safe.
+        """
+        await self._changed.wait()
+
+    async def _read(self, revision: int) -> tuple[StoreHeader, dict[str, Entry[D]]]:
+        turns = Turns()
+        loaded: dict[str, Entry[D]] = {}
+        after = ""
+        while True:
+            page = await self._store.range(
+                self._prefix, revision=revision, after=after, limit=_PAGE
+            )
+            # All pages are as of the first one's revision.
+            revision = revision or page.header.revision
+            for raw in page.entries:
+                if (entry := self.entries.decoded(raw)) is not None:
+                    loaded[raw.key] = entry
+                await turns.rest()
+            if not page.more:
+                return replace(page.header, revision=revision), loaded
+            after = page.entries[-1].key
+
+    async def _replace(self, header: StoreHeader, loaded: dict[str, Entry[D]]) -> None:
+        turns = Turns()
+        part: list[Change[D]] = []
+        changes: list[Change[D]] = []
+        for change in self.entries.changes_to(loaded):
+            changes.append(change)
+            await turns.rest()
+        for change in changes:
+            if len(part) >= _PART and _group(change.key) != _group(part[-1].key):
+                self.entries.accept(part)
+                self._observe(part)
+                part = []
+                await turns.rest()
+            part.append(change)
+        self.entries.accept(part)
+        self._publish(header, part)
+
+    async def _follow(self) -> None:
+        """Apply changes until the watch fails."""
+        arrived: list[WatchResponse] = []
+        arrival = asyncio.Event()
+        receiver = asyncio.create_task(
+            self._receive(arrived, arrival), name=f"watch of {self._prefix}"
+        )
+        receiver.add_done_callback(lambda _: arrival.set())
+        try:
+            while True:
+                await arrival.wait()
+                if not arrived:
+                    return receiver.result()  # Raises why the watch ended.
+                if self._apply_delay_seconds:
+                    await asyncio.sleep(self._apply_delay_seconds)
+                if not receiver.done():
+                    arrival.clear()
+                responses = arrived.copy()
+                arrived.clear()
+                await self._apply(responses)
+        finally:
+            receiver.cancel()
+            await finish(asyncio.wait((receiver,)))
+            if not receiver.cancelled():
+                receiver.exception()  # Retrieved: the caller may see a cancellation instead.
+
+    async def _receive(self, arrived: list[WatchResponse], arrival: asyncio.Event) -> None:
+        async with aclosing(self._store.watch(self._prefix, self.header.revision + 1)) as responses:
+            async for response in responses:
+                arrived.append(response)
+                arrival.set()
+
+    async def _apply(self, responses: Sequence[WatchResponse]) -> None:
+        header, events = check_responses(self.header, responses)
+        if not events:
+            self.header = header
+        turns = Turns()
+        for revision, part in _parts(events):
+            newest = max(self.header.revision, revision)
+            self._publish(replace(header, revision=newest), self.entries.apply(part))
+            await turns.rest()
+
+    def _observe(self, changes: Sequence[Change[D]]) -> None:
+        for observer in self.observers:
+            observer(changes)
+
+    def _publish(self, header: StoreHeader, changes: Sequence[Change[D]]) -> None:
+        self.header = header
+        self._observe(changes)
+        self._changed.set()
+
+
+def _parts(events: Sequence[Event]) -> Iterator[tuple[int, list[Event]]]:
+    """Yield events in parts, each with the newest revision that is complete after it.
+
+    Transactions are whole, except for those that are far larger than a request may be.
+    """
+    part: list[Event] = []
+    for index, event in enumerate(events):
+        part.append(event)
+        following = events[index + 1] if index + 1 < len(events) else None
+        if following is None:
+            yield event.mod_revision, part
+        elif following.mod_revision != event.mod_revision:
+            if len(part) >= _PART:
+                yield event.mod_revision, part
+                part = []
+        elif len(part) >= _LARGE_PART and _group(following.key) != _group(event.key):
+            yield event.mod_revision - 1, part
+            part = []
+
+
+def _group(key: str) -> str:
+    return key.partition("#")[0]

@@ -1,0 +1,123 @@
+"""The embedded store: durability, leases that expire, old revisions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import aclosing
+
+import pytest
+
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.errors import CompactedError, KeyValueStoreError
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+
+
+async def test_keys_survive_but_those_of_leases_do_not(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+        async with store.lease(9) as lease:
+            await store.transact((), [Put("/a", b"1"), Put("/b", b"1"), Put("/c", b"1")])
+            await store.transact((), [Put("/b", b"2"), Put("/leased", b"", lease=lease.id)])
+            await store.transact((), [Delete("/c")])
+            await store.transact((), [Put("/a", b"2", lease=lease.id)])
+        before = await store.range("/")
+    async with EmbeddedStore(tmp_path) as store:
+        after = await store.range("/")
+        assert after.entries == before.entries
+        assert after.header == before.header
+        revision = (await store.transact((), [Put("/d", b"")])).header.revision
+        assert revision == before.header.revision + 1
+    assert [(each.key, each.version) for each in after.entries] == [("/b", 2)]
+
+
+async def test_a_directory_has_one_process(tmp_path):
+    async with EmbeddedStore(tmp_path):
+        with pytest.raises(KeyValueStoreError, match="locked"):
+            async with EmbeddedStore(tmp_path):
+                pytest.fail("two of them opened it")
+
+
+async def test_a_damaged_file_is_refused(tmp_path):
+    (tmp_path / "keys.sqlite").write_bytes(b"damaged" * 100)
+    with pytest.raises(KeyValueStoreError, match=r"keys\.sqlite"):
+        async with EmbeddedStore(tmp_path):
+            pytest.fail("it was opened")
+
+
+async def test_a_closed_store_refuses(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+        pass
+    with pytest.raises(KeyValueStoreError, match="closed"):
+        await store.transact((), [Put("/a", b"")])
+
+
+async def test_a_lease_may_expire():
+    async with EmbeddedStore() as store, store.lease(9) as lease:
+        await store.transact((), [Put("/a", b"", lease=lease.id)])
+        await store.expire(lease.id)
+        assert lease.lost.is_set()
+        assert (await store.range("/")).entries == ()
+        await store.expire(lease.id)
+
+
+async def test_a_cancelled_transaction_takes_effect_or_not(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+        for turns in range(12):
+            task = asyncio.create_task(store.transact((), [Put("/a", str(turns).encode())]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait((task,))
+            before = await store.range("/")
+            assert len(before.entries) == (before.header.revision > 1)
+        await store.transact((), [Put("/b", b"")])
+
+
+async def test_old_revisions_are_dropped(monkeypatch):
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 3)
+    async with EmbeddedStore() as store:
+        for _ in range(5):
+            revision = (await store.transact((), [Put("/a", b"")])).header.revision
+        with pytest.raises(CompactedError):
+            await store.range("/", revision=2)
+        async with aclosing(store.watch("/", 2)) as responses:
+            with pytest.raises(CompactedError):
+                await anext(responses)
+        async with aclosing(store.watch("/", revision - 2)) as responses:
+            assert len((await anext(responses)).events) == 3
+
+
+CHILD = """
+import asyncio, pathlib, sys
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.operations import Put
+
+async def main():
+    async with EmbeddedStore(pathlib.Path(sys.argv[1])) as store:
+        for number in range(10**9):
+            value = str(number).encode()
+            await store.transact((), [Put("/a", value), Put("/b", value)])
+            print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.crash
+async def test_committed_transactions_survive_a_crash(tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(tmp_path), stdout=asyncio.subprocess.PIPE, env=os.environ
+    )
+    for _ in range(20):
+        assert await process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    told = (await process.stdout.read()).split(b"\n")
+    await process.wait()
+    last = int(([b"19", *(line for line in told[:-1])])[-1])
+    async with EmbeddedStore(tmp_path) as store:
+        a, b = (await store.range("/")).entries
+    assert a.value == b.value
+    assert int(a.value) in (last, last + 1)
+    assert a.version == int(a.value) + 1

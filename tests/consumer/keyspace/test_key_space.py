@@ -1,0 +1,216 @@
+"""A key space follows its store: loads, changes, compaction, revisions to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.errors import KeySpaceError, StoreUnavailableError
+from gazette_aio.consumer.keyspace.key_space import KeySpace
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.keyspace.store import Deleted, StoreHeader, WatchResponse
+from gazette_aio.protocol.errors import ValidationError
+
+
+def decode(raw):
+    try:
+        return int(raw.value)
+    except ValueError as error:
+        raise ValidationError(str(error)) from None
+
+
+async def put(store, key, value):
+    return (await store.transact((), [Put(key, str(value).encode())])).header.revision
+
+
+def values(space):
+    return {entry.raw.key: entry.decoded for entry in space.entries.prefixed("")}
+
+
+class Watching:
+    """A key space, and the task that follows the store."""
+
+    def __init__(self, space):
+        self.space = space
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self.space.watch())
+        return self.task
+
+    async def __aexit__(self, *exc):
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+        if not self.task.cancelled():
+            self.task.exception()
+
+
+async def test_load_and_watch():
+    async with EmbeddedStore() as store:
+        await put(store, "/r/one", 1)
+        revision = await put(store, "/r/foo", "bad")
+        await put(store, "/r/raced", 999)
+        await put(store, "/r-2/other", 1)
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        calls = []
+        space.observers.append(calls.append)
+        await space.load(revision)
+        assert values(space) == {"/r/one": 1}
+        assert [len(each) for each in calls] == [1]
+        assert space.header.revision == revision
+        async with Watching(space) as task:
+            for change in (
+                lambda: put(store, "/r/two", 2),
+                lambda: put(store, "/r/bar", "bad"),
+                lambda: store.transact((), [Delete("/r/one")]),
+                lambda: put(store, "/r/three", 4),
+                lambda: put(store, "/r/foo", 5),
+            ):
+                made = await change()
+                await space.wait_for_revision(
+                    (getattr(made, "header", None) and made.header.revision) or made
+                )
+            assert values(space) == {"/r/two": 2, "/r/three": 4, "/r/foo": 5, "/r/raced": 999}
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_changes_are_gathered():
+    async with EmbeddedStore() as store:
+        space = KeySpace(store, "/", decode, apply_delay_seconds=0.05)
+        await space.load()
+        calls = []
+        space.observers.append(calls.append)
+        async with Watching(space):
+            for number in range(10):
+                revision = await put(store, "/a", number)
+            await space.wait_for_revision(revision)
+        assert values(space) == {"/a": 9}
+        assert len(calls) < 10
+
+
+async def test_waiting_for_a_revision():
+    async with EmbeddedStore() as store:
+        space = KeySpace(store, "/", decode, apply_delay_seconds=0)
+        await space.load()
+        async with Watching(space):
+            waiting = asyncio.create_task(space.wait_for_revision(4))
+            await put(store, "/a", 1)
+            second = await put(store, "/a", 2)
+            await space.wait_for_revision(second)
+            assert not waiting.done()
+            await put(store, "/a", 3)
+            await waiting
+            for revision in (1, 100):
+                waiting = asyncio.create_task(space.wait_for_revision(revision))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+
+
+async def test_it_loads_again_after_a_compaction(monkeypatch):
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 2)
+    async with EmbeddedStore() as store:
+        await put(store, "/r/gone", 1)
+        await put(store, "/r/stays", 2)
+        await put(store, "/r/old", 3)
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        await space.load()
+        seen = []
+        space.observers.append(seen.extend)
+        await store.transact((), [Delete("/r/gone")])
+        newest = await put(store, "/r/old", 4)
+        for _ in range(5):
+            await put(store, "/elsewhere", 0)
+        async with Watching(space):
+            await space.wait_for_revision(newest)
+            # Not the store's revision, which peers would never see.
+            assert space.header.revision == newest
+            assert values(space) == {"/r/old": 4, "/r/stays": 2}
+            await space.wait_for_revision(await put(store, "/r/new", 5))
+        assert [each.key for each in seen] == ["/r/gone", "/r/old", "/r/new"]
+
+
+class Scripted:
+    """A store whose watch gives what a test wants."""
+
+    def __init__(self, *answers):
+        self._answers = answers
+
+    async def range(self, prefix, **_):
+        from gazette_aio.consumer.keyspace.store import RangeResult
+
+        return RangeResult(StoreHeader(1, 1, 10, 1), ())
+
+    async def watch(self, prefix, start_revision):
+        assert start_revision == 11
+        for answer in self._answers:
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("gone"), RuntimeError("a bug")])
+async def test_errors_of_the_watch_are_raised(error):
+    space = KeySpace(Scripted(error), "/", decode, apply_delay_seconds=0)
+    await space.load()
+    with pytest.raises(type(error), match=str(error)):
+        await space.watch()
+
+
+async def test_another_cluster_is_refused():
+    response = WatchResponse(StoreHeader(2, 1, 20, 1), (Deleted("/a", 20),))
+    space = KeySpace(Scripted(response), "/", decode, apply_delay_seconds=0)
+    await space.load()
+    with pytest.raises(KeySpaceError, match="ClusterID mismatch"):
+        await space.watch()
+
+
+class Gaps:
+    """Longest CPU time between two turns of the event loop."""
+
+    async def __aenter__(self):
+        self.longest = 0.0
+        self._task = asyncio.create_task(self._measure())
+        return self
+
+    async def _measure(self):
+        while True:
+            begin = time.thread_time()
+            await asyncio.sleep(0)
+            self.longest = max(self.longest, time.thread_time() - begin)
+
+    async def __aexit__(self, *exc):
+        self._task.cancel()
+
+
+@pytest.mark.slow
+async def test_many_keys_do_not_hold_up_the_event_loop():
+    async with EmbeddedStore() as store:
+        space = KeySpace(store, "/a/", decode, apply_delay_seconds=0)
+        parts = []
+        space.observers.append(lambda changes: parts.append(len(changes)))
+        async with store.lease(9) as lease:
+            for begin in range(0, 40_000, 100):
+                await store.transact(
+                    (),
+                    [Put(f"/a/{n:05}#x", b"1", lease=lease.id) for n in range(begin, begin + 100)],
+                )
+            async with Gaps() as gaps:
+                await space.load()
+            assert len(space.entries) == sum(parts) == 40_000
+            assert max(parts) <= 1000
+            assert gaps.longest < 0.1
+            parts.clear()
+            ended = space.header.revision + 1
+            watching = Watching(space)
+            await watching.__aenter__()
+        await space.wait_for_revision(ended)
+        await watching.__aexit__()
+        assert (sum(parts), len(space.entries)) == (40_000, 0)
+        assert max(parts) <= 1000
