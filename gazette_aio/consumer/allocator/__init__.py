@@ -1,4 +1,4 @@
 """Allocator: which members of a group hold which items, and the steps that lead there.
 
-Imports `consumer.keyspace` and `protocol`.
+Imports `consumer.keyspace`, `aio` and `protocol`.
 """

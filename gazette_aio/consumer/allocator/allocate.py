@@ -1,0 +1,178 @@
+"""Allocation loop of a member: it acts while the member leads, and returns when it may exit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import anyio
+from anyio.to_process import run_sync as run_in_process
+
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.consumer.allocator.batches import pack
+from gazette_aio.consumer.allocator.convergence import Convergence
+from gazette_aio.consumer.allocator.model import change_summary
+from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
+from gazette_aio.consumer.keyspace.operations import Compare
+from gazette_aio.protocol.errors import GazetteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.consumer.allocator.convergence import Checkpoint
+    from gazette_aio.consumer.allocator.model import Allocation, Desired, Member
+    from gazette_aio.consumer.allocator.observed import GroupEntry, ObservedGroup
+    from gazette_aio.consumer.keyspace.key_space import KeySpace
+    from gazette_aio.consumer.keyspace.keys import GroupKeys
+    from gazette_aio.consumer.keyspace.store import KeyValueStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_THREAD_PAIRS = 20_000
+"""Pairs of an item and a member up to which a thread solves, in a few milliseconds.
+
+The solution of a larger problem would hold the interpreter's lock for longer than an event loop
+should wait, and runs in a process.
+"""
+_LOOP_ITEMS = 500
+"""Items up to which steps are decided by the event loop itself, rather than by a thread."""
+_FIRST_RETRY_SECONDS = 0.1
+_LAST_RETRY_SECONDS = 5.0
+
+
+class MemberLostError(GazetteError):
+    """The key of this member is gone: another process deleted it, or its lease ended."""
+
+
+class Allocator:
+    """Keeps the assignments of a group as they should be, while this member leads.
+
+    Args:
+        store: Store of the group.
+        key_space: Mirror of the group's keys, which another task keeps up to date.
+        group: View of the mirror. Its `observe` is one of the mirror's observers.
+        keys: Keys of the group.
+        on_round: Called after each successful round of a leader, with whether it was idle: nothing
+            was left to do.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        key_space: KeySpace[GroupEntry],
+        group: ObservedGroup,
+        keys: GroupKeys,
+        *,
+        on_round: Callable[[bool], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._key_space = key_space
+        self._group = group
+        self._keys = keys
+        self._on_round = on_round
+        self._desired: list[Desired] = []
+        self._network: int | None = None
+        self._retry_seconds = 0.0
+
+    async def run(self) -> None:
+        """Allocate until this member is exiting and holds nothing any longer.
+
+        Errors of the store are logged, and the round is repeated after 0.1 s, doubling up to 5 s.
+
+        Raises:
+            MemberLostError: If the key of this member is gone.
+            ConfigurationError: If this member leads, and scipy isn't installed.
+
+        Cancellation: safe — a transaction under way may take effect.
+        """
+        while True:
+            member = self._group.local_member
+            if member is None:
+                raise MemberLostError("member key not found in Etcd")
+            if self._group.should_exit:
+                return
+            revision = self._key_space.header.revision + 1
+            if self._group.leads:
+                revision = max(revision, await self._lead(member))
+            await self._wait(revision)
+
+    async def _wait(self, revision: int) -> None:
+        if not self._retry_seconds:
+            await self._key_space.wait_for_revision(revision)
+            return
+        with anyio.move_on_after(self._retry_seconds):
+            await self._key_space.wait_for_revision(revision)
+
+    async def _lead(self, member: Member) -> int:
+        """Take a round of steps, and return the revision of the last one, 0 for none."""
+        applied = 0
+        try:
+            allocation = await self._solve()
+            # Transactions fail once another process has changed or removed this member.
+            fixed = Compare.mod_revision(member.key, member.mod_revision)
+            for step in await _off_loop(allocation, self._steps, allocation, fixed):
+                result = await self._store.transact(step.compares, step.operations)
+                if not result.succeeded:
+                    raise KeyValueStoreError("transaction checks did not succeed")
+                applied = result.header.revision
+        except KeyValueStoreError as error:
+            _logger.warning("converge iteration failed (will retry): %s", error)
+            self._retry_seconds = min(
+                max(self._retry_seconds * 2, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS
+            )
+        else:
+            self._retry_seconds = 0.0
+            if self._on_round is not None:
+                self._on_round(applied == 0)
+        return applied
+
+    async def _solve(self) -> Allocation:
+        """Have a solution of the newest network, and return the allocation to converge from."""
+        allocation = self._group.allocation
+        while allocation.network != self._network:
+            desired = await self._solution(allocation)
+            solved, allocation = allocation, self._group.allocation
+            # Race: members or items may have changed meanwhile; the solution is outdated then.
+            if solved.network == allocation.network:
+                self._desired, self._network = desired, solved.network
+        return allocation
+
+    @staticmethod
+    async def _solution(allocation: Allocation) -> list[Desired]:
+        problem = await _off_loop(allocation, Problem.of, allocation)
+        if len(problem.items) * len(problem.members) <= _THREAD_PAIRS:
+            desired = await in_thread(solve, problem)
+        else:
+            desired = await run_in_process(solve, problem, cancellable=True)
+        if len(desired) < allocation.item_slots:
+            _logger.warning(
+                "cannot reach desired replication for all items (%d of %d replicas, %d slots)",
+                len(desired),
+                allocation.item_slots,
+                allocation.member_slots,
+            )
+        change = await _off_loop(allocation, change_summary, allocation, desired)
+        _logger.info("solved assignments: %s", change)
+        return desired
+
+    def _steps(self, allocation: Allocation, fixed: Compare) -> list[Checkpoint]:
+        convergence = Convergence(
+            allocation,
+            self._desired,
+            keys=self._keys,
+            is_consistent=self._group.is_consistent,
+        )
+        return list(pack(convergence.checkpoints(), [fixed]))
+
+
+async def _off_loop(
+    allocation: Allocation, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call a function, in a thread if the group is large."""
+    if len(allocation.items) <= _LOOP_ITEMS:
+        return function(*args, **kwargs)
+    return await in_thread(function, *args, **kwargs)
