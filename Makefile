@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-interop soak bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-interop soak attack bench lint types protos protos-check docs clean all
 
 # Programs which tests start, and pytest itself, would compile all modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -118,6 +118,9 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 
 soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number].
 	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED))
+
+attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SEED=number] [PART=one of them].
+	$(BIN)/python -m benchmarks.attack --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
 
 checks: setup ## Run every check that isn't a test, two at a time.
 	@$(MAKE) --no-print-directory -j 2 lint .mypy .pyright protos-check

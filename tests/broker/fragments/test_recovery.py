@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -152,6 +153,14 @@ def test_a_repeated_record_counts_once(journal: Path) -> None:
     last = whole[_record_ends(whole)[-2] :]
     (journal / LOG).write_bytes(whole + last)
     assert _content(journal)[0] == b"first second third"
+
+
+def test_a_record_repeated_in_mid_log_counts_once(journal: Path) -> None:
+    whole = (journal / LOG).read_bytes()
+    ends = [0, *_record_ends(whole)]
+    for begin, end in itertools.pairwise(ends[:-1]):
+        (journal / LOG).write_bytes(whole[:end] + whole[begin:end] + whole[end:])
+        assert _content(journal)[0] == b"first second third"
 
 
 def test_uncommitted_content_is_cut(journal: Path) -> None:

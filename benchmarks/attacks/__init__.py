@@ -1,0 +1,1 @@
+"""Attacks with random input, and the invariants that each must leave whole."""

@@ -1,0 +1,114 @@
+"""Random and mutated input of decoders: each answers, or raises the error of its kind."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from benchmarks.soaks.invariant import BrokenInvariantError
+from gazette_aio.consumer.recoverylog import decode_hints
+from gazette_aio.message import CSVFraming, FixedFraming, NDJSONFraming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.message import Framing
+
+_CODECS = (
+    pb.CompressionCodec.GZIP,
+    pb.CompressionCodec.ZSTANDARD,
+    pb.CompressionCodec.SNAPPY,
+)
+_SEEDS = (
+    b"0000000000000000-0000000000000400-0123456789abcdef0123456789abcdef01234567.gz",
+    b"s3://bucket/prefix/?endpoint=http://host:9000&find=a&replace=b",
+    b"app.gazette.dev/a in (b,c), !d, e=f, name:prefix=a/",
+    b"1h30m0.5s",
+    b"name: a/\nchildren:\n  - name: a/b\n    replication: 1\n",
+    b'{"log":"a/log","live_nodes":[{"fnode":"1","segments":[]}]}',
+    b'{"a":1}\n{"b":"\\u00e9"}\n',
+    b'a,"b\nc",d\n1,2,3\n',
+    b"\x66\x33\x93\x36\x04\x00\x00\x00abcd",
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03",
+    b"\x28\xb5\x2f\xfd\x04\x00\x09\x00\x00abc",
+    b"\xff\x06\x00\x00sNaPpY",
+)
+
+
+def mutated(rng: random.Random) -> bytes:
+    """Return an input that is nearly one of those which decoders take."""
+    data = bytearray(rng.choice(_SEEDS))
+    for _ in range(rng.randrange(4)):
+        place = rng.randrange(len(data) + 1)
+        match rng.randrange(3):
+            case 0:
+                data[place:place] = rng.randbytes(rng.randrange(1, 9))
+            case 1:
+                del data[place : place + rng.randrange(1, 9)]
+            case _ if place < len(data):
+                data[place] ^= 1 << rng.randrange(8)
+            case _:
+                data.extend(bytes(data))
+    return bytes(data)
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: parse(data.decode("utf-8", "replace"))
+
+
+def _content(codec: pb.CompressionCodec.ValueType) -> Callable[[bytes], object]:
+    return lambda data: sum(map(len, pb.decompress_all(codec, data)))
+
+
+def _frames(framing: Framing) -> Callable[[bytes], object]:
+    def split(data: bytes) -> None:
+        decoder = framing.decoder(max_frame_bytes=64)
+        decoder.feed(data)
+        decoder.end()
+        while decoder.offset < len(data):
+            before = decoder.offset
+            try:
+                frame = decoder.next_frame()
+            except pb.UnexpectedEOFError:
+                return
+            except pb.GazetteError:
+                continue
+            if frame is None:
+                return
+            if not before <= frame.begin < frame.end <= len(data):
+                raise AssertionError(f"{frame} of {len(data)} bytes after {before}")
+
+    return split
+
+
+DECODERS: dict[str, Callable[[bytes], object]] = {
+    "fragment names": _text(lambda text: pb.parse_fragment("a/journal", text)),
+    "stores": _text(pb.parse_fragment_store),
+    "selectors": _text(pb.parse_label_selector),
+    "durations": _text(pb.parse_duration),
+    "journal spaces": _text(pb.load_journal_space),
+    "hints": decode_hints,
+    **{f"content {pb.CompressionCodec.Name(codec)}": _content(codec) for codec in _CODECS},
+    "lines": _frames(NDJSONFraming()),
+    "CSV": _frames(CSVFraming()),
+    "fixed frames": _frames(FixedFraming()),
+}
+
+
+async def attack(duration: float, seed: int) -> None:
+    """Run for `duration` seconds."""
+    rng = random.Random(seed)
+    end, count = time.monotonic() + duration, 0
+    while time.monotonic() < end:
+        data = mutated(rng)
+        for name, decode in DECODERS.items():
+            count += 1
+            try:
+                with contextlib.suppress(pb.GazetteError):
+                    decode(data)
+            except Exception as error:
+                raise BrokenInvariantError(f"{name} of {data!r}: {error!r}") from error
+    print(f"decoders: {count} inputs, intact", flush=True)

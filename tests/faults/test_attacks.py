@@ -1,0 +1,16 @@
+"""Attacks with random input, in their short form. For longer ones there is `make attack`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.attack import PARTS
+from tests import extent
+
+SECONDS = extent.of(2.0, 30.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["decoders", "tokens", "clients"])
+async def test_invariants_hold_under_attack(part: str) -> None:
+    await PARTS[part](SECONDS, extent.seed())
