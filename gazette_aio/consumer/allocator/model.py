@@ -39,6 +39,7 @@ class Member:
     create_revision: int = 0
     mod_revision: int = 0
     lease: int = 0
+    decoded: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Item:
     key: str = ""
     create_revision: int = 0
     mod_revision: int = 0
+    decoded: object = None
 
 
 @dataclass(frozen=True, slots=True)

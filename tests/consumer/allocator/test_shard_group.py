@@ -1,0 +1,112 @@
+"""What keys of a group of consumers mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_aio.consumer.allocator.model import Assignment, MemberID
+from gazette_aio.consumer.allocator.shard_group import (
+    group_decoder,
+    new_key_space,
+    shard_is_consistent,
+)
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import KeyValue, Put
+from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
+from gazette_aio.protocol.errors import ValidationError
+
+KEYS = GroupKeys("/root")
+
+
+def consumer(zone="zone", suffix="suffix", **fields):
+    spec = ConsumerSpec(**{"shard_limit": 3, **fields})
+    spec.process_spec.id.zone, spec.process_spec.id.suffix = zone, suffix
+    spec.process_spec.endpoint = "http://host:1"
+    return spec
+
+
+def shard(shard_id="a/shard", **fields):
+    spec = ShardSpec(id=shard_id, **fields)
+    spec.sources.add(journal="a/journal")
+    spec.max_txn_duration.seconds = 1
+    return spec
+
+
+def decoded(key, message):
+    value = message if isinstance(message, bytes) else message.SerializeToString()
+    return group_decoder(KEYS)(KeyValue(key, value, 4, 5, 2, 6))
+
+
+def test_members():
+    member = decoded(KEYS.member("zone", "suffix"), consumer(exiting=True))
+    assert (member.id, member.limit, member.exiting) == (MemberID("zone", "suffix"), 3, True)
+    assert (member.create_revision, member.mod_revision, member.lease) == (4, 5, 6)
+    assert member.decoded == consumer(exiting=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "replication"),
+    [({}, 1), ({"hot_standbys": 2}, 3), ({"disable": True}, 0)],
+)
+def test_shards(fields, replication):
+    item = decoded(KEYS.item("a/shard"), shard(**fields))
+    assert (item.id, item.replication, item.decoded) == ("a/shard", replication, shard(**fields))
+
+
+def test_assignments():
+    key = KEYS.assignment("a/shard", "zone", "suffix", 2)
+    assignment = decoded(key, ReplicaStatus(code=ReplicaStatus.STANDBY))
+    assert (assignment.item, assignment.slot, assignment.lease) == ("a/shard", 2, 6)
+    assert assignment.decoded.code == ReplicaStatus.STANDBY
+    assert decoded(key, b"").decoded == ReplicaStatus()
+
+
+@pytest.mark.parametrize(
+    ("key", "message", "text"),
+    [
+        (KEYS.member("other", "suffix"), consumer(), "Zone doesn't match Member Zone"),
+        (KEYS.member("zone", "other"), consumer(), "Suffix doesn't match Member Suffix"),
+        (KEYS.item("b/shard"), shard(), "ShardSpec ID doesn't match Item ID"),
+        (KEYS.item("a/shard"), b"\xff", "value isn't a ShardSpec"),
+        (KEYS.item("a/shard"), b"", "ID|id|length"),
+        (KEYS.assignment("a", "b", "c", 0), ReplicaStatus(code=ReplicaStatus.FAILED), "rror"),
+        ("/root/other", b"", "unexpected key prefix"),
+    ],
+)
+def test_what_is_not_of_the_group(key, message, text):
+    with pytest.raises(ValidationError, match=text):
+        decoded(key, message)
+
+
+def status(code, slot=0):
+    return Assignment("a", MemberID("z", "m"), slot, decoded=ReplicaStatus(code=code))
+
+
+@pytest.mark.parametrize(
+    ("name", "ready"),
+    [("IDLE", False), ("BACKFILL", False), ("STANDBY", True), ("PRIMARY", True), ("FAILED", True)],
+)
+def test_consistency(name, ready):
+    own = status(ReplicaStatus.Code.Value(name))
+    assert shard_is_consistent(own, [own]) == ready
+
+
+def test_a_failed_replica_waits_for_its_primary():
+    failed = status(ReplicaStatus.FAILED, 1)
+    assert not shard_is_consistent(failed, [status(ReplicaStatus.PRIMARY), failed])
+    assert shard_is_consistent(failed, [status(ReplicaStatus.FAILED), failed])
+
+
+async def test_a_key_space():
+    async with EmbeddedStore() as store:
+        for key, message in [
+            (KEYS.item("a/shard"), shard()),
+            (KEYS.member("zone", "suffix"), consumer()),
+            (KEYS.item("b/shard"), shard()),
+        ]:
+            await store.transact((), [Put(key, message.SerializeToString())])
+        space = new_key_space(store, KEYS)
+        await space.load()
+        keys = [entry.raw.key for entry in space.entries.prefixed("")]
+        assert keys == [KEYS.item("a/shard"), KEYS.member("zone", "suffix")]
