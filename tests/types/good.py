@@ -62,7 +62,8 @@ async def appends(service: AppendService) -> None:
     assert_type(await pending, pb.AppendResponse)
     assert_type(pending.result(), pb.AppendResponse)
     assert_type(pending.commit_range, tuple[int, int])
-    await asyncio.wait([pending, asyncio.create_task(service.flush())])
+    waited: list[asyncio.Future[Any]] = [pending, asyncio.create_task(service.flush())]
+    await asyncio.wait(waited)
     await service.start_append("a/journal", [pending, asyncio.create_task(service.flush())])
 
 
