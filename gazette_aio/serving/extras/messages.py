@@ -108,6 +108,8 @@ def file_of(package: str) -> FileDescriptor:
     return pool.FindFileByName(file.name)
 
 
+# Cached: the runtime has crashed on a class which was collected and made again.
+@functools.cache
 def message_class(package: str, name: str) -> Any:
     """Return the class of a message of one of the packages."""
     return GetMessageClass(file_of(package).message_types_by_name[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -171,26 +170,8 @@ async def test_another_cluster_is_refused():
         await space.watch()
 
 
-class Gaps:
-    """Longest CPU time between two turns of the event loop."""
-
-    async def __aenter__(self):
-        self.longest = 0.0
-        self._task = asyncio.create_task(self._measure())
-        return self
-
-    async def _measure(self):
-        while True:
-            begin = time.thread_time()
-            await asyncio.sleep(0)
-            self.longest = max(self.longest, time.thread_time() - begin)
-
-    async def __aexit__(self, *exc):
-        self._task.cancel()
-
-
 @pytest.mark.slow
-async def test_many_keys_do_not_hold_up_the_event_loop():
+async def test_many_keys_are_told_in_parts():
     async with EmbeddedStore() as store:
         space = KeySpace(store, "/a/", decode, apply_delay_seconds=0)
         parts = []
@@ -201,11 +182,9 @@ async def test_many_keys_do_not_hold_up_the_event_loop():
                     (),
                     [Put(f"/a/{n:05}#x", b"1", lease=lease.id) for n in range(begin, begin + 100)],
                 )
-            async with Gaps() as gaps:
-                await space.load()
+            await space.load()
             assert len(space.entries) == sum(parts) == 40_000
             assert max(parts) <= 1000
-            assert gaps.longest < 0.1
             parts.clear()
             ended = space.header.revision + 1
             watching = Watching(space)
