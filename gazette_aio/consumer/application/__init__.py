@@ -1,0 +1,30 @@
+"""What applications implement, and what the framework hands to them.
+
+Imports `message`, `client`, `aio` and `protocol`.
+"""
+
+from __future__ import annotations
+
+from gazette_aio.consumer.application.application import (
+    Application,
+    BatchConsumer,
+    BeginFinisher,
+    DeferToNextTransaction,
+    MessageProducer,
+    MessageSink,
+)
+from gazette_aio.consumer.application.progress import Progress
+from gazette_aio.consumer.application.shard import Shard
+from gazette_aio.consumer.application.store import Store
+
+__all__ = [
+    "Application",
+    "BatchConsumer",
+    "BeginFinisher",
+    "DeferToNextTransaction",
+    "MessageProducer",
+    "MessageSink",
+    "Progress",
+    "Shard",
+    "Store",
+]

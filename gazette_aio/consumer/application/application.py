@@ -1,0 +1,182 @@
+"""Applications: the hooks by which the framework calls the code of users.
+
+Each hook may be a plain or an async function. Plain hooks run within the event loop, or, if the
+application sets `run_in_thread`, in a thread of the shard as all of its hooks then do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application.shard import Shard
+    from gazette_aio.consumer.application.store import Store
+    from gazette_aio.message import Adapter, Envelope, Publisher
+    from gazette_aio.protocol import JournalSpec
+    from gazette_aio.protocol.consumer import Checkpoint
+
+M = TypeVar("M")
+S = TypeVar("S", bound="Store")
+S_contra = TypeVar("S_contra", bound="Store", contravariant=True)
+
+
+class DeferToNextTransaction(Exception):  # noqa: N818 - It's no error.
+    """Raised by a consuming hook: the message begins the next transaction.
+
+    The current transaction reads no further and commits. Deferring the first message of a
+    transaction fails the shard.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("consumer application deferred message")
+
+
+class Application(Protocol[M, S]):
+    """Application of messages `M` and of stores `S`: what it does with the messages of a shard.
+
+    Only one hook of a shard runs at a time; hooks of different shards run concurrently. An
+    exception of a hook fails the shard.
+    """
+
+    run_in_thread: ClassVar[bool] = False
+    """Whether the hooks of a shard run in a thread of its own. Use it with `consume_batch()`: a
+    change of threads takes as long as hundreds of messages."""
+
+    def adapter(self, spec: JournalSpec, /) -> Adapter[M]:
+        """Return what decodes the messages of a source.
+
+        It's called for each source when its reading starts, and when its spec changes.
+        """
+        ...
+
+    def output_adapter(self, shard: Shard, /) -> Adapter[Any]:
+        """Return what encodes the messages of the shard's publisher.
+
+        It may be left out: messages are dicts then, which become JSON objects.
+        """
+        ...
+
+    def new_store(self, shard: Shard, recorder: Any, /) -> S | Awaitable[S]:
+        """Return the store of a shard that this member becomes the primary of.
+
+        Args:
+            shard: The shard.
+            recorder: Recorder of the recovery log, whose directory holds what was recovered; None
+                if the shard has no recovery log.
+        """
+        ...
+
+    def consume_message(
+        self, shard: Shard, store: S, envelope: Envelope[M], publisher: Publisher[Any], /
+    ) -> Awaitable[None] | None:
+        """Consume a committed message, which may be an acknowledgement (`Flags.ACK_TXN`).
+
+        It isn't called if the application is a BatchConsumer.
+
+        Raises:
+            DeferToNextTransaction: The message is left for the next transaction.
+        """
+        ...
+
+    def finalize_txn(
+        self, shard: Shard, store: S, publisher: Publisher[Any], /
+    ) -> Awaitable[None] | None:
+        """Finish a transaction, before it starts to commit.
+
+        It has to publish what isn't published, to start appends through `shard.appends`, and to
+        write what is held in memory to the store. It needn't wait for appends. It may be left out.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchConsumer(Protocol[M, S_contra]):
+    """An application that consumes runs of committed messages."""
+
+    def consume_batch(
+        self,
+        shard: Shard,
+        store: S_contra,
+        envelopes: Sequence[Envelope[M]],
+        publisher: Publisher[Any],
+        /,
+    ) -> Awaitable[int] | int:
+        """Consume committed messages in order, and return the number of those consumed.
+
+        If fewer are consumed than were given, the rest is left for the next transaction, as by
+        DeferToNextTransaction.
+        """
+        ...
+
+
+@runtime_checkable
+class BeginFinisher(Protocol[S_contra]):
+    """An application that is told when transactions begin and end."""
+
+    def begin_txn(self, shard: Shard, store: S_contra, /) -> Awaitable[None] | None:
+        """Begin a transaction, before its first message is consumed. It may wait.
+
+        If it raises, `finished_txn()` isn't called.
+        """
+        ...
+
+    def finished_txn(
+        self, shard: Shard, store: S_contra, commit: OpFuture[None], /
+    ) -> Awaitable[None] | None:
+        """End a transaction that was begun: it started to commit, or has failed.
+
+        Args:
+            shard: The shard.
+            store: Its store.
+            commit: The commit, which may be pending; done with an error if the transaction failed
+                before.
+        """
+        ...
+
+
+class MessageSink(Protocol[M]):
+    """Where a MessageProducer delivers messages. It holds them back while the shard is behind."""
+
+    async def send(self, envelopes: Sequence[Envelope[M]], /) -> None:
+        """Deliver read messages of one journal, in the order of their offsets, pending ones too.
+
+        Cancellation: aborts — some of the messages were delivered.
+        """
+        ...
+
+
+@runtime_checkable
+class MessageProducer(Protocol[M, S_contra]):
+    """An application that reads messages of its own, in place of the framework."""
+
+    async def read_messages(
+        self, shard: Shard, store: S_contra, checkpoint: Checkpoint, sink: MessageSink[M], /
+    ) -> None:
+        """Read uncommitted messages, each journal from its offset in `checkpoint`.
+
+        If it returns, the current transaction is finished and commits; then the store's checkpoint
+        is restored, and it's called again. If it raises, the shard fails once the messages before
+        were consumed.
+        """
+        ...
+
+    def replay_range(
+        self, shard: Shard, store: S_contra, journal: str, begin: int, end: int, /
+    ) -> AsyncIterator[Envelope[M]]:
+        """Read messages of a journal again: those within exactly the offsets [begin, end)."""
+        ...
+
+    def read_through(
+        self, shard: Shard, store: S_contra, offsets: Mapping[str, int], /
+    ) -> Awaitable[Mapping[str, int]] | Mapping[str, int]:
+        """Return the offsets by journal of `Progress.read_through` that satisfy a caller.
+
+        Args:
+            shard: The shard.
+            store: Its store.
+            offsets: Offsets by journal of which the caller wants to see the effects.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""What applications and stores see of a shard that is assigned to their member."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from gazette_aio.client import AsyncJournalClient, JournalClient
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.allocator.model import Assignment
+    from gazette_aio.consumer.application.progress import Progress
+    from gazette_aio.message.publishing.publisher import Publisher
+    from gazette_aio.protocol.consumer import GetHintsResponse, ShardSpec
+
+
+class Shard(Protocol):
+    """A shard that is assigned to this member."""
+
+    @property
+    def id(self) -> str:
+        """ID of the shard."""
+        ...
+
+    @property
+    def fqn(self) -> str:
+        """Key of the shard's spec in Etcd: unique among deployments, and so the key of fences."""
+        ...
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Current spec. It's replaced and never modified when the spec changes."""
+        ...
+
+    @property
+    def assignment(self) -> Assignment:
+        """Current assignment of this replica."""
+        ...
+
+    @property
+    def client(self) -> JournalClient:
+        """Client of brokers."""
+        ...
+
+    @property
+    def appends(self) -> AsyncJournalClient:
+        """Appends of this shard: a transaction commits only after those begun within it."""
+        ...
+
+    @property
+    def publisher(self) -> Publisher[Any]:
+        """Publisher of this assignment; its `view()` publishes messages of other adapters.
+
+        Raises:
+            RuntimeError: This replica isn't the primary.
+        """
+        ...
+
+    @property
+    def recovered_hints(self) -> GetHintsResponse | None:
+        """Hints that the recovery used; None without a recovery log."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """Progress of fully acknowledged transactions."""
+        ...
+
+    @property
+    def primary_loop(self) -> OpFuture[None]:
+        """Ends when this replica ceases to be the primary, or by the error it failed with."""
+        ...
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when the assignment is lost; not when the shard fails."""
+        ...
