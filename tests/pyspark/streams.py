@@ -6,26 +6,13 @@ import json
 import pickle
 import time
 
+from gazette_aio.spark import start_query
 from tests.waiting import wait_until
 
 DEADLINE_SECONDS = 240.0
 
 
 _NOT_CONNECTED = "Timed out while waiting for the Python worker to connect back"
-
-
-def start_query(writer):
-    """Start a query, and return it as soon as its source is made.
-
-    Spark gives the process of a source 10 seconds to connect, which may be too few on a machine
-    that's busy. It hasn't done anything then, and is started again.
-    """
-    while True:
-        query = writer.start()
-        until(lambda: not query.status["message"].startswith("Initializing"))  # noqa: B023
-        error = query.exception()
-        if error is None or _NOT_CONNECTED not in str(error):
-            return query
 
 
 def was_too_slow(text):

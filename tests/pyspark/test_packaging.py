@@ -21,11 +21,10 @@ import gazette_aio.spark
 import pyspark_gazette
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark import GazetteDataSource, lag, read_committed, register
+from gazette_aio.spark import GazetteDataSource, lag, read_committed, register, start_query
 from tests import extent
 from tests.message.sequencing.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
-from tests.pyspark.streams import start_query
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "id BIGINT, _journal STRING"

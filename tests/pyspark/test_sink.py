@@ -19,12 +19,13 @@ from benchmarks.soaks.spark import Query, kill, start_driver
 from benchmarks.soaks.spark_faults import HOLD, KILL
 from gazette_aio.client import connect
 from gazette_aio.message import protobuf_adapter
+from gazette_aio.spark import start_query
 from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import StumblingSource
-from tests.pyspark.streams import DEADLINE_SECONDS, start_query, was_too_slow
+from tests.pyspark.streams import DEADLINE_SECONDS, was_too_slow
 from tests.waiting import eventually
 
 BATCHES = pytest.mark.skipif(
