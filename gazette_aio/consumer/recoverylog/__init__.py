@@ -1,6 +1,6 @@
 """Recovery logs: journals that record every change of a store's files, and play it back elsewhere.
 
-Imports `message.framing` and `protocol`. All modules here are pure.
+Imports `client`, `message.framing`, `aio` and `protocol`. What decides is pure.
 
 A file is an *fnode*: a number that never changes while its paths do. Each operation carries a
 sequence number, the checksum of all operations before it, and its author, so that a reader accepts
@@ -19,7 +19,11 @@ from gazette_aio.consumer.recoverylog.decoder import (
 )
 from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, LiveNode, Outcome
 from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
-from gazette_aio.consumer.recoverylog.operations import encode_operation, next_checksum
+from gazette_aio.consumer.recoverylog.operations import (
+    content_checksum,
+    encode_operation,
+    next_checksum,
+)
 from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, SegmentSet
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "Segment",
     "SegmentError",
     "SegmentSet",
+    "content_checksum",
     "decode_hints",
     "encode_hints",
     "encode_operation",

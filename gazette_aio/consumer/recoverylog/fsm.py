@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gazette_aio.consumer.recoverylog.hints import live_log_segments
 from gazette_aio.consumer.recoverylog.operations import next_checksum
-from gazette_aio.consumer.recoverylog.segments import Segment
+from gazette_aio.consumer.recoverylog.segments import Segment, joined
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FnodeSegments, FSMHints, Property, RecordedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+SPLIT_GAP_BYTES: Final = 4 << 20
+"""Bytes between two operations of a file from which a segment ends at the first of them."""
+
+MAX_SEGMENTS: Final = 64
+"""Segments of a file beyond which those with the smallest gaps between them are joined."""
 
 
 class Outcome(enum.Enum):
@@ -62,32 +69,52 @@ class FSMError(RecoveryError):
 class LiveNode:
     """A file that has a path, and the operations that made it."""
 
-    __slots__ = ("links", "segments")
+    __slots__ = ("_earlier", "_last_offset", "_last_seq_no", "_newest", "links")
 
     def __init__(self, path: str) -> None:
         self.links = {path}
         """Its paths."""
-        self.segments: list[Segment] = []
-        """Runs of its operations, one for each run of an author in a log."""
+        self._earlier: list[Segment] = []
+        self._newest: Segment | None = None
+        """The newest segment, as of its first operation."""
+        self._last_seq_no = 0
+        self._last_offset = 0
 
-    def extend(self, op: RecordedOp) -> None:
+    @property
+    def segments(self) -> list[Segment]:
+        """Runs of its operations, each of one author in one log, without a long gap.
+
+        Playback skips gaps of more than `SPLIT_GAP_BYTES`.
+        """
+        return self._earlier if self._newest is None else [*self._earlier, self._closed()]
+
+    def extend(  # noqa: PLR0917 - Hot: keywords take time.
+        self,
+        author: int,
+        seq_no: int,
+        checksum: int,
+        first_offset: int,
+        last_offset: int,
+        log: str,
+    ) -> None:
         """Add an operation to the segments."""
-        if self.segments:
-            last = self.segments[-1]
-            if last.author == op.author and last.log == op.log:
-                self.segments[-1] = last._replace(last_seq_no=op.seq_no, last_offset=op.last_offset)
-                return
-        self.segments.append(
-            Segment(
-                author=op.author,
-                first_seq_no=op.seq_no,
-                first_offset=op.first_offset,
-                first_checksum=op.checksum,
-                last_seq_no=op.seq_no,
-                last_offset=op.last_offset,
-                log=op.log,
-            )
-        )
+        newest = self._newest
+        if (
+            newest is None
+            or newest.author != author
+            or newest.log != log
+            # The end of operations from hints may be unknown, and is 0 then.
+            or first_offset - (self._last_offset or first_offset) > SPLIT_GAP_BYTES
+        ):
+            if newest is not None:
+                self._earlier = joined([*self._earlier, self._closed()], MAX_SEGMENTS - 1)
+            self._newest = Segment(author, seq_no, first_offset, checksum, seq_no, last_offset, log)
+        self._last_seq_no = seq_no
+        self._last_offset = last_offset
+
+    def _closed(self) -> Segment:
+        assert self._newest is not None
+        return self._newest._replace(last_seq_no=self._last_seq_no, last_offset=self._last_offset)
 
 
 class FSM:
@@ -171,6 +198,31 @@ class FSM:
             if self._hinted_segments:
                 self._jump(self._hinted_segments[0])
 
+    def apply_own_write(  # noqa: PLR0917 - Hot: keywords take time.
+        self,
+        node: LiveNode,
+        payload: bytes,
+        author: int,
+        first_offset: int,
+        last_offset: int,
+        log: str,
+    ) -> None:
+        """Apply a write that was encoded as the next operation, which `apply()` would check.
+
+        Args:
+            node: The file, which lives.
+            payload: The operation as it was encoded, without the header of its frame.
+            author: Its author.
+            first_offset: Offset at which its frame begins.
+            last_offset: Offset at which its content ends.
+            log: Its log.
+        """
+        seq_no, checksum = self.next_seq_no, self.next_checksum
+        node.extend(author, seq_no, checksum, first_offset, last_offset, log)
+        self.next_seq_no = seq_no + 1
+        self.next_checksum = next_checksum(checksum, payload)
+        self.last_log = log
+
     def _jump(self, segment: Segment) -> None:
         self.next_seq_no = segment.first_seq_no
         self.next_checksum = segment.first_checksum
@@ -199,7 +251,7 @@ class FSM:
             self._hinted_fnodes.popleft()
         self.links[path] = op.seq_no
         node = self.live_nodes[op.seq_no] = LiveNode(path)
-        node.extend(op)
+        _extend(node, op)
         return Outcome.APPLIED
 
     def _link(self, op: Any) -> Outcome:
@@ -212,7 +264,7 @@ class FSM:
             return Outcome.FNODE_NOT_TRACKED
         node.links.add(path)
         self.links[path] = op.link.fnode
-        node.extend(op)
+        _extend(node, op)
         return Outcome.APPLIED
 
     def _unlink(self, op: Any) -> Outcome:
@@ -224,7 +276,7 @@ class FSM:
         node.links.remove(path)
         del self.links[path]
         if node.links:
-            node.extend(op)
+            _extend(node, op)
         else:
             del self.live_nodes[op.unlink.fnode]
         return Outcome.APPLIED
@@ -232,7 +284,7 @@ class FSM:
     def _write(self, op: Any) -> Outcome:
         if (node := self.live_nodes.get(op.write.fnode)) is None:
             return Outcome.FNODE_NOT_TRACKED
-        node.extend(op)
+        _extend(node, op)
         return Outcome.APPLIED
 
     def _set_property(self, op: Any) -> Outcome:
@@ -275,3 +327,7 @@ class FSM:
             f"<FSM at {self.next_seq_no} of {self.last_log!r}, {len(self.live_nodes)} live files, "
             f"{segments} hinted segments and {fnodes} fnodes to come>"
         )
+
+
+def _extend(node: LiveNode, op: RecordedOp) -> None:
+    node.extend(op.author, op.seq_no, op.checksum, op.first_offset, op.last_offset, op.log)

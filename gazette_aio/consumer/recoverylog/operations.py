@@ -40,6 +40,14 @@ def next_checksum(checksum: int, payload: bytes) -> int:
     return _extend(checksum, payload)
 
 
+def content_checksum(content: bytes) -> int:
+    """Return the checksum of the content of a write, as of `RecordedOp.content_checksum`.
+
+    Writes of other implementations have none.
+    """
+    return _extend(0, content)
+
+
 def encode_operation(op: RecordedOp) -> tuple[bytes, bytes]:
     """Return the payload of an operation, and the frame around it.
 

@@ -59,6 +59,42 @@ class Segment(NamedTuple):
         return pb.Segment(**self._replace(log="" if self.log == log else self.log)._asdict())
 
 
+def joined(segments: list[Segment], limit: int) -> list[Segment]:
+    """Return segments of a file, of which those with the smallest gaps are joined.
+
+    Playback reads through the gap within a segment. Segments of different authors or logs aren't
+    joined, nor are those whose offsets aren't known.
+
+    Args:
+        segments: Segments by ascending sequence number.
+        limit: Number of segments beyond which they are joined, as far as that's possible.
+    """
+    segments = list(segments)
+    while len(segments) > limit:
+        gaps = [
+            (gap, index)
+            for index in range(len(segments) - 1)
+            if (gap := gap_between(*segments[index : index + 2])) is not None
+        ]
+        if not gaps:
+            break
+        _, index = min(gaps)
+        segments[index : index + 2] = [join(*segments[index : index + 2])]
+    return segments
+
+
+def gap_between(first: Segment, second: Segment) -> int | None:
+    """Return the bytes between two successive segments, or None if they can't be joined."""
+    if first.author != second.author or first.log != second.log or not first.last_offset:
+        return None
+    return max(second.first_offset - first.last_offset, 0)
+
+
+def join(first: Segment, second: Segment) -> Segment:
+    """Return one segment from the beginning of the first one to the end of the second one."""
+    return first._replace(last_seq_no=second.last_seq_no, last_offset=second.last_offset)
+
+
 class SegmentSet:
     """Segments of one history, by ascending sequence number.
 
