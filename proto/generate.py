@@ -16,27 +16,46 @@ from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
 ROOT = PROTO.parent
-PACKAGE = "gazette_aio/protocol/_generated"
+PACKAGES = {
+    "gazette_aio/protocol/_generated": ("broker", "consumer", "recoverylog"),
+    "gazette_aio/consumer/keyspace/etcd/_generated": ("etcd",),
+}
+"""Sources by the package of their modules."""
 
 
 def generate(target: Path) -> None:
     """Write modules and their stubs below `target`."""
+    named = sorted(name for names in PACKAGES.values() for name in names)
+    assert named == sorted(source.stem for source in PROTO.glob("*.proto")), "a source has no place"
     # The stub generator is a program beside the interpreter in use.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    sources = [f"{PACKAGE}/{source.name}" for source in sorted(PROTO.glob("*.proto"))]
-    status = protoc.main(
-        [
-            "protoc",
-            # Mapped to the package, so that generated modules import each other by full name.
-            f"-I{PACKAGE}={PROTO}",
-            f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
-            f"--python_out={target}",
-            f"--mypy_out=quiet:{target}",
-            *sources,
-        ]
-    )
-    if status != 0:
-        sys.exit(status)
+    for package, names in PACKAGES.items():
+        status = protoc.main(
+            [
+                "protoc",
+                # Mapped to the package, so that generated modules import each other by full name.
+                f"-I{package}={PROTO}",
+                f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
+                f"--python_out={target}",
+                f"--mypy_out=quiet:{target}",
+                *(f"{package}/{name}.proto" for name in names),
+            ]
+        )
+        if status != 0:
+            sys.exit(status)
+
+
+def outdated(fresh: Path) -> list[str]:
+    """Return the committed modules that differ from those below `fresh`."""
+    found = []
+    for package in PACKAGES:
+        written = {path.name for path in (fresh / package).iterdir()}
+        committed = {path.name for path in (ROOT / package).glob("*_pb2.py*")}
+        _, differing, missing = filecmp.cmpfiles(
+            fresh / package, ROOT / package, sorted(written | committed), shallow=False
+        )
+        found += [f"{package}/{name}" for name in differing + missing]
+    return found
 
 
 def main() -> None:
@@ -46,15 +65,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
-        fresh = {path.name for path in (Path(scratch) / PACKAGE).iterdir()}
-        committed = {path.name for path in (ROOT / PACKAGE).glob("*_pb2.py*")}
-        _, differing, missing = filecmp.cmpfiles(
-            Path(scratch) / PACKAGE, ROOT / PACKAGE, sorted(fresh | committed), shallow=False
-        )
-    if differing or missing:
-        sys.exit(
-            f"{PACKAGE} isn't what proto/ generates ({', '.join(differing + missing)}): make protos"
-        )
+        if found := outdated(Path(scratch)):
+            sys.exit(f"not what proto/ generates: {', '.join(found)}: make protos")
 
 
 if __name__ == "__main__":

@@ -35,10 +35,14 @@ class Dialler:
 
     Args:
         tls: TLS of `https` endpoints.
+        options: Options of the channels.
     """
 
-    def __init__(self, tls: TLSOptions) -> None:
+    def __init__(
+        self, tls: TLSOptions, options: tuple[tuple[str, Any], ...] = _CHANNEL_OPTIONS
+    ) -> None:
         self._tls = tls
+        self._options = options
         self._credentials: grpc.ChannelCredentials | None = None
 
     def __call__(self, endpoint: str) -> grpc.aio.Channel:
@@ -48,16 +52,37 @@ class Dialler:
             ValidationError: The endpoint is invalid.
             ConfigurationError: The TLS files can't be read.
         """
+        target, credentials, options = self._parts(endpoint)
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options=options)
+        return grpc.aio.secure_channel(target, credentials, options=options)
+
+    def blocking(self, endpoint: str) -> grpc.Channel:
+        """Return a new channel to an endpoint, for threads without an event loop.
+
+        Raises:
+            ValidationError: The endpoint is invalid.
+            ConfigurationError: The TLS files can't be read.
+        """
+        target, credentials, options = self._parts(endpoint)
+        if credentials is None:
+            return grpc.insecure_channel(target, options=options)
+        return grpc.secure_channel(target, credentials, options=options)
+
+    def _parts(
+        self, endpoint: str
+    ) -> tuple[str, grpc.ChannelCredentials | None, tuple[tuple[str, Any], ...]]:
+        """Return the target of a channel, its credentials if it's secure, and its options."""
         parsed = parse_endpoint(endpoint)
         target = parsed.grpc_target
         if parsed.scheme != "unix":
             # Wire: otherwise gRPC takes a host such as `dns` or `unix` for a scheme.
             target = f"dns:///{quote(target, safe=':')}"
         if not parsed.is_secure:
-            return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            return target, None, self._options
         if self._credentials is None:
             self._credentials = grpc.ssl_channel_credentials(*self._tls.read())
-        options = _CHANNEL_OPTIONS
-        if self._tls.server_name is not None:
-            options = (*options, ("grpc.ssl_target_name_override", self._tls.server_name))
-        return grpc.aio.secure_channel(target, self._credentials, options=options)
+        if self._tls.server_name is None:
+            return target, self._credentials, self._options
+        override = ("grpc.ssl_target_name_override", self._tls.server_name)
+        return target, self._credentials, (*self._options, override)

@@ -49,7 +49,8 @@ class CompactedError(KeyValueStoreError):
 
     def __init__(self, revision: int) -> None:
         self.revision = revision
-        super().__init__(f"required revision is compacted (the oldest is {revision})")
+        oldest = f" (the oldest is {revision})" if revision else ""
+        super().__init__(f"required revision is compacted{oldest}")
 
     def __reduce__(self) -> tuple[type[CompactedError], tuple[int]]:
         return type(self), (self.revision,)

@@ -9,14 +9,20 @@ import pytest
 
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import StoreRefusedError
+from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Get, Put, Target
 from gazette_aio.consumer.keyspace.store import Deleted
 
 
-@pytest.fixture(params=["memory", "durable"])
+@pytest.fixture(params=["memory", "durable", "etcd"])
 async def store(request, tmp_path):
-    directory = tmp_path if request.param == "durable" else None
-    async with EmbeddedStore(directory) as opened:
+    if request.param == "etcd":
+        endpoint = request.getfixturevalue("etcd").endpoint
+        opening = EtcdStore(EtcdOptions(endpoints=(endpoint,)))
+    else:
+        opening = EmbeddedStore(tmp_path if request.param == "durable" else None)
+    async with opening as opened:
         yield opened
 
 

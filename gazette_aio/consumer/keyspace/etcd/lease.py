@@ -1,0 +1,233 @@
+"""Lease that a thread keeps alive, so that the lease survives a blocked event loop.
+
+The thread judges by its own clock: the lease is lost when its time to live has passed since the
+last keep-alive that Etcd answered was *sent*. If the event loop stands still for too long, the
+thread ceases to renew: a process that is stuck must not hold its shards for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import grpc
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
+from gazette_aio.consumer.keyspace.etcd import failures, rpcs
+from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.message import Message
+
+    from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+    from gazette_aio.consumer.keyspace.etcd.rpcs import RPC
+
+Q = TypeVar("Q", bound="Message")
+R = TypeVar("R", bound="Message")
+
+_logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.5
+
+
+class EtcdLease:
+    """Lease of Etcd.
+
+    Attributes:
+        id: Identity of the lease.
+        ttl_seconds: Time after which Etcd ends the lease, unless it's kept alive.
+        lost: Set once the lease may have expired.
+    """
+
+    def __init__(self, lease_id: int, ttl_seconds: int) -> None:
+        self.id = lease_id
+        self.ttl_seconds = ttl_seconds
+        self.lost = asyncio.Event()
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else "alive"
+        return f"<EtcdLease {self.id:x} ttl={self.ttl_seconds} {state}>"
+
+
+class LeaseKeeper:
+    """Thread that keeps a lease alive. Use `start()` and `stop()`.
+
+    Args:
+        lease: The lease.
+        sent: Reading of the monotonic clock when the lease was asked for.
+        dial: Makes a channel to an endpoint, for the thread alone.
+        endpoints: Returns the endpoints to try, in order. The thread calls it.
+        options: Options of the client.
+    """
+
+    def __init__(
+        self,
+        lease: EtcdLease,
+        sent: float,
+        *,
+        dial: Callable[[str], grpc.Channel],
+        endpoints: Callable[[], tuple[str, ...]],
+        options: EtcdOptions,
+    ) -> None:
+        self._lease = lease
+        self._dial = dial
+        self._endpoints = endpoints
+        self._options = options
+        self._interval = lease.ttl_seconds / 3
+        self._deadline = sent + lease.ttl_seconds
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._beat = time.monotonic()
+        self._is_stalled = False
+        self._stopping = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"gazette lease {lease.id:x}", daemon=True
+        )
+        # Of the thread alone, but for the pending call, which `stop()` cancels.
+        self._channel: grpc.Channel | None = None
+        self._failed = 0
+        self._token = ""
+        self._pending: grpc.Future[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._beat_on()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop the thread, and wait for its end.
+
+        Cancellation: safe — raised after that.
+        """
+        self._stopping.set()
+        if (pending := self._pending) is not None:
+            pending.cancel()
+        await finish(self._ended.wait())
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+
+    def _beat_on(self) -> None:
+        """Note that the event loop runs."""
+        self._beat = time.monotonic()
+        self._heartbeat = self._loop.call_later(self._interval / 4, self._beat_on)
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        finally:
+            self._hang_up()
+            self._tell(self._ended.set)
+
+    def _keep(self) -> None:
+        pause = self._interval
+        while True:
+            left = self._deadline - time.monotonic()
+            if self._stopping.wait(max(0.0, min(pause, left))):
+                return
+            now = time.monotonic()
+            if now >= self._deadline:
+                _logger.error("lease %x wasn't renewed within its time to live", self._lease.id)
+                self._tell(self._lease.lost.set)
+                return
+            if self._stalls(now):
+                pause = self._interval
+                continue
+            try:
+                ttl = self._call(rpcs.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=self._lease.id))
+            except KeyValueStoreError as error:
+                # The next attempt is at another member, if there's one.
+                self._hang_up()
+                self._failed += 1
+                pause = _RETRY_SECONDS
+                if not self._stopping.is_set():
+                    _logger.warning(
+                        "lease %x isn't renewed (will retry): %s", self._lease.id, error
+                    )
+                continue
+            if ttl.TTL <= 0:
+                _logger.error("lease %x has expired", self._lease.id)
+                self._tell(self._lease.lost.set)
+                return
+            # Etcd counts from the arrival of the request, which isn't before it's sent.
+            self._deadline = now + ttl.TTL
+            pause = self._interval
+
+    def _stalls(self, now: float) -> bool:
+        """Return whether the event loop stands still, so that the lease must expire."""
+        silent = now - self._beat
+        stalls = silent > self._options.stalled_ttls * self._lease.ttl_seconds
+        if stalls and not self._is_stalled:
+            _logger.error(
+                "lease %x isn't renewed: the event loop stands still for %.0f s",
+                self._lease.id,
+                silent,
+            )
+        self._is_stalled = stalls
+        return stalls
+
+    def _call(self, rpc: RPC[Q, R], request: Q) -> R:
+        """Call an RPC, with a new token if the one at hand is outdated."""
+        if self._options.user and not self._token:
+            self._token = self._authenticate()
+        try:
+            return self._attempt(rpc, request)
+        except KeyValueStoreError as error:
+            if not (self._options.user and failures.is_stale_token(error)):
+                raise
+        self._token = self._authenticate()
+        return self._attempt(rpc, request)
+
+    def _authenticate(self) -> str:
+        request = pb.AuthenticateRequest(name=self._options.user, password=self._options.password)
+        self._token = ""
+        try:
+            return self._attempt(rpcs.AUTHENTICATE, request).token
+        except KeyValueStoreError as error:
+            if failures.is_auth_disabled(error):
+                return ""
+            raise
+
+    def _attempt(self, rpc: RPC[Q, R], request: Q) -> R:
+        if self._channel is None:
+            endpoints = self._endpoints()
+            self._channel = self._dial(endpoints[self._failed % len(endpoints)])
+        timeout = min(
+            max(self._interval, _RETRY_SECONDS),
+            max(self._deadline - time.monotonic(), 0.0),
+            self._options.timeout_seconds,
+        )
+        method = cast("Any", self._channel.unary_unary(rpc.path))
+        pending: grpc.Future[bytes] = method.future(
+            request.SerializeToString(), timeout=timeout, metadata=rpcs.metadata(self._token)
+        )
+        self._pending = pending
+        # Race: `stop()` sets the event before it looks for a pending call.
+        if self._stopping.is_set():
+            pending.cancel()
+        try:
+            return rpc.decode(pending.result())
+        except grpc.FutureCancelledError:
+            raise KeyValueStoreError("the lease is given up") from None
+        except grpc.RpcError as error:
+            code = error.code().name
+            raise failures.failure(code, error.details() or "", writes=False) from None
+        finally:
+            self._pending = None
+
+    def _hang_up(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _tell(self, function: Callable[[], None]) -> None:
+        """Call a function in the event loop, unless the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)

@@ -1,0 +1,188 @@
+"""Etcd as a key-value store of consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Self
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import OwnedTask
+from gazette_aio.client.options import TLSOptions
+from gazette_aio.client.rpc.dial import Dialler
+from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
+from gazette_aio.consumer.keyspace.etcd import failures, messages, rpcs
+from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+from gazette_aio.consumer.keyspace.etcd.calls import Calls
+from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
+from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+from gazette_aio.consumer.keyspace.etcd.peers import Peers
+from gazette_aio.consumer.keyspace.etcd.watching import Watches
+from gazette_aio.protocol.endpoint import parse_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from gazette_aio.consumer.keyspace.operations import Compare, Operation
+    from gazette_aio.consumer.keyspace.store import RangeResult, TransactionResult, WatchResponse
+
+_logger = logging.getLogger(__name__)
+
+_REVOKE_SECONDS: Final = 5.0
+
+
+class EtcdStore(Owner):
+    """Client of Etcd 3.4 or newer. Use it as an async context manager, which connects.
+
+    Connecting waits until a member answers, and logs warnings meanwhile.
+
+    Args:
+        options: Options of the client; by default, Etcd is at port 2379 of this machine.
+
+    Raises:
+        ConfigurationError: From `async with`, if a file of TLS can't be read.
+        KeyValueStoreError: From `async with`, if the user or the password is wrong, or Etcd is too
+            old.
+    """
+
+    def __init__(self, options: EtcdOptions | None = None) -> None:
+        self._options = options = options or EtcdOptions()
+        self._dial = Dialler(options.tls or TLSOptions(), rpcs.CHANNEL_OPTIONS)
+        self._peers = Peers(options.endpoints, self._dial)
+        self._calls = Calls(self._peers, options)
+        self._watches = Watches(self._peers, self._calls, options)
+        self._sync = OwnedTask()
+
+    def __repr__(self) -> str:
+        return f"<EtcdStore {', '.join(self._peers.endpoints)}>"
+
+    def __del__(self) -> None:
+        if (sync := getattr(self, "_sync", None)) is not None and sync.running:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+
+    async def __aenter__(self) -> Self:
+        try:
+            peer = await self._calls.peer()
+            await self._calls.token(peer)
+        except BaseException:
+            await self.aclose()
+            raise
+        if self._options.sync_seconds > 0:
+            self._sync.start(self._follow_members(), "gazette members of Etcd")
+        return self
+
+    async def aclose(self) -> None:
+        """Close all connections, which ends their calls and watches. Idempotent.
+
+        Cancellation: safe — raised after they are closed.
+        """
+        await finish(self._close())
+
+    async def _close(self) -> None:
+        await self._sync.aclose()
+        await self._peers.aclose()
+
+    async def range(
+        self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
+    ) -> RangeResult:
+        """Read the keys that begin with `prefix`. See `KeyValueStore.range`."""
+        request = messages.range_request(prefix, revision=revision, after=after, limit=limit)
+        return messages.range_result(await self._calls.call(rpcs.RANGE, request))
+
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
+        """Run `operations` if all of `compares` hold. See `KeyValueStore.transact`.
+
+        Etcd bounds comparisons and operations (128 of each), and the size (1.5 MiB), by default.
+
+        Cancellation: aborts — whether the transaction took effect is unknown then.
+        """
+        request = messages.transaction_request(compares, operations, otherwise)
+        try:
+            response = await self._calls.call(rpcs.TXN, request)
+        except StoreRefusedError as error:
+            raise failures.explained(
+                error,
+                request_bytes=request.ByteSize(),
+                operations=max(len(compares), len(operations), len(otherwise)),
+            ) from error.__cause__
+        return messages.transaction_result(response, operations, otherwise)
+
+    def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchResponse, None]:
+        """Iterate changes from `start_revision` on. See `KeyValueStore.watch`.
+
+        A broken watch resumes, at another member if there's one, and misses nothing.
+        """
+        return self._watches.watch(prefix, start_revision)
+
+    @asynccontextmanager
+    async def lease(self, ttl_seconds: int) -> AsyncGenerator[EtcdLease, None]:
+        """Grant a lease, and keep it alive for the time of the block, from a thread.
+
+        Etcd grants no less than about twice its election time-out, which is 2 s by default.
+
+        Raises:
+            KeyValueStoreError: Etcd doesn't grant the lease.
+
+        Cancellation: aborts — the lease is revoked, or expires if its grant was under way.
+        """
+        request = pb.LeaseGrantRequest(TTL=ttl_seconds)
+        granted, sent = await self._calls.timed_call(rpcs.LEASE_GRANT, request)
+        if granted.error or not granted.ID:
+            raise KeyValueStoreError(f"Etcd grants no lease: {granted.error}")
+        lease = EtcdLease(granted.ID, granted.TTL)
+        keeper = LeaseKeeper(
+            lease,
+            sent,
+            dial=self._dial.blocking,
+            endpoints=lambda: self._peers.endpoints,
+            options=self._options,
+        )
+        keeper.start()
+        try:
+            yield lease
+        finally:
+            await finish(self._end(lease, keeper))
+
+    async def _end(self, lease: EtcdLease, keeper: LeaseKeeper) -> None:
+        await keeper.stop()
+        try:
+            async with asyncio.timeout(_REVOKE_SECONDS):
+                await self._calls.call(rpcs.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease.id))
+        except (KeyValueStoreError, TimeoutError) as error:
+            if isinstance(error, StoreRefusedError) and error.code == "NOT_FOUND":
+                return  # It has expired.
+            _logger.warning(
+                "lease %x isn't revoked, and expires within %d s: %s",
+                lease.id,
+                lease.ttl_seconds,
+                error or "no answer",
+            )
+
+    async def _follow_members(self) -> None:
+        """Take over the members that Etcd names, again and again."""
+        while True:
+            await asyncio.sleep(self._options.sync_seconds)
+            try:
+                listed = await self._calls.call(
+                    rpcs.MEMBER_LIST, pb.MemberListRequest(linearizable=True)
+                )
+            except KeyValueStoreError as error:
+                _logger.info("the members of Etcd aren't known: %s", error)
+                continue
+            self._peers.update(
+                url for member in listed.members for url in member.clientURLs if self._trusts(url)
+            )
+
+    def _trusts(self, url: str) -> bool:
+        """Return whether a member's URL is as safe as those which are configured."""
+        schemes = {parse_endpoint(each).scheme for each in self._options.endpoints}
+        scheme = url.partition(":")[0]
+        return scheme == "https" or (scheme == "http" and "https" not in schemes)
