@@ -1,0 +1,281 @@
+"""Sessions of members: they join a group, hand over what they hold, and notice what they lose."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gazette_aio.consumer.allocator.allocate import MemberLostError
+from gazette_aio.consumer.allocator.session import MemberSession
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.errors import (
+    LeaseLostError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2
+from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.testing.leaks import no_leaks
+from tests.cancellation import cancel_at_every_await
+from tests.waiting import eventually, turns
+
+KEYS = GroupKeys("/root")
+
+
+def consumer(suffix, **fields):
+    spec = ConsumerSpec(**{"shard_limit": 10, **fields})
+    spec.process_spec.id.zone, spec.process_spec.id.suffix = "zone", suffix
+    spec.process_spec.endpoint = "http://host:1"
+    return spec
+
+
+def shard(shard_id):
+    spec = ShardSpec(id=shard_id)
+    spec.sources.add(journal="a/journal")
+    spec.max_txn_duration.seconds = 1
+    return spec
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+async def store(request):
+    if request.param == "etcd":
+        server = request.getfixturevalue("etcd")
+        opening = EtcdStore(EtcdOptions(endpoints=(server.endpoint,)))
+
+        async def expire(lease_id):
+            await asyncio.to_thread(
+                server.call, "Lease/LeaseRevoke", etcd_pb2.LeaseRevokeRequest(ID=lease_id)
+            )
+    else:
+        opening = EmbeddedStore()
+        expire = opening.expire
+    async with opening as opened:
+        opened.end_lease = expire
+        yield opened
+
+
+def member(store, suffix, *, limit=10, **options):
+    options = {"apply_delay_seconds": 0, "announce_retry_seconds": 0.05, **options}
+    return MemberSession(store, KEYS, consumer(suffix, shard_limit=limit), **options)
+
+
+async def add_shards(store, count):
+    for n in range(count):
+        name = f"shard-{n:02}"
+        await store.transact((), [Put(KEYS.item(name), shard(name).SerializeToString())])
+
+
+async def held(store):
+    found = [
+        (KEYS.parse(entry.key), entry) for entry in (await store.range("/root/assign/")).entries
+    ]
+    return sorted((key.suffix, key.item, entry) for key, entry in found)
+
+
+def holders(store, expected):
+    async def check():
+        return [suffix for suffix, _, _ in await held(store)] == expected
+
+    return eventually(check)
+
+
+async def report_ready(store, suffix):
+    """Report all replicas of a member as primaries, as its shards would."""
+    ready = ReplicaStatus(code=ReplicaStatus.PRIMARY).SerializeToString()
+    for holder, _, entry in await held(store):
+        if holder == suffix and not entry.value:
+            await store.transact((), [Put(entry.key, ready, ignore_lease=True)])
+
+
+async def test_a_member_joins_and_leaves(store):
+    await add_shards(store, 2)
+    async with no_leaks(), member(store, "aaaa") as session:
+        assert session.group.local_member.limit == 10
+        assert len(session.group.items) == 2
+        await holders(store, ["aaaa", "aaaa"])
+        assert not session.is_exiting
+    # The member and its assignments have gone together.
+    assert [entry.key for entry in (await store.range("/root/")).entries] == [
+        "/root/items/shard-00",
+        "/root/items/shard-01",
+    ]
+    assert await session.wait() is False
+
+
+async def test_a_member_exits_once_others_hold_its_shards(store):
+    await add_shards(store, 2)
+    async with member(store, "aaaa") as old:
+        await holders(store, ["aaaa", "aaaa"])
+        await report_ready(store, "aaaa")
+        async with member(store, "bbbb") as new:
+            old.exit_gracefully()
+            assert old.is_exiting
+
+            async def handed_over():
+                await report_ready(store, "bbbb")
+                return await held(store) and {each[0] for each in await held(store)} == {"bbbb"}
+
+            await eventually(handed_over)
+            assert await old.wait() is True
+            [exiting] = (await store.range(KEYS.member("zone", "aaaa"))).entries
+            spec = ConsumerSpec.FromString(exiting.value)
+            assert (spec.exiting, spec.shard_limit) == (True, 10)
+            assert not new.is_exiting
+
+
+async def test_an_exit_may_set_the_limit_to_zero(store):
+    async with member(store, "aaaa", zero_limit_on_exit=True) as session:
+        session.exit_gracefully()
+        assert await session.wait() is True
+        [exiting] = (await store.range(KEYS.member("zone", "aaaa"))).entries
+        spec = ConsumerSpec.FromString(exiting.value)
+        assert (spec.exiting, spec.shard_limit) == (True, 0)
+
+
+async def test_the_only_member_exits_at_the_second_signal(store):
+    await add_shards(store, 1)
+    async with member(store, "aaaa") as session:
+        await holders(store, ["aaaa"])
+        session.exit_gracefully()
+        waiting = asyncio.create_task(session.wait())
+        await eventually(lambda: session.group.local_member.exiting)
+        await turns()
+        assert not waiting.done()
+        session.exit_gracefully()
+        assert await waiting is False
+
+
+async def test_the_only_member_exits_at_its_deadline(store):
+    await add_shards(store, 1)
+    async with member(store, "aaaa") as session:
+        await holders(store, ["aaaa"])
+        session.exit_gracefully(deadline_seconds=0.05)
+        assert await session.wait() is False
+
+
+async def test_a_lost_lease_ends_the_session(store):
+    async with member(store, "aaaa", ttl_seconds=2) as session:
+        await store.end_lease(session.group.local_member.lease)
+        with pytest.raises((LeaseLostError, MemberLostError)):
+            await session.wait()
+        # Whoever asks again is told again.
+        with pytest.raises((LeaseLostError, MemberLostError)):
+            await session.wait()
+
+
+async def test_a_deleted_member_ends_the_session(store):
+    async with member(store, "aaaa") as session:
+        await store.transact((), [Delete(KEYS.member("zone", "aaaa"))])
+        with pytest.raises(MemberLostError, match="member key not found in Etcd"):
+            await session.wait()
+
+
+async def test_a_member_that_was_changed_by_others_cannot_exit(store):
+    async with member(store, "aaaa") as session:
+        foreign = consumer("aaaa", shard_limit=1).SerializeToString()
+        await store.transact((), [Put(KEYS.member("zone", "aaaa"), foreign, ignore_lease=True)])
+        session.exit_gracefully()
+        with pytest.raises(StoreRefusedError, match="key modified or deleted externally"):
+            await session.wait()
+
+
+async def test_a_name_in_use_is_waited_for(store, caplog):
+    async with member(store, "aaaa"):
+        joining = asyncio.create_task(member(store, "aaaa").__aenter__())
+        await eventually(lambda: "key exists with different lease" in caplog.text)
+        assert not joining.done()
+    session = await joining
+    assert session.group.local_member is not None
+    await session.aclose()
+    await session.aclose()
+
+
+async def test_an_invalid_specification_is_refused_before_anything_else(store):
+    session = MemberSession(store, KEYS, consumer("not valid"))
+    with pytest.raises(ValidationError, match=r"spec\.Validate: .*Suffix: not a valid token"):
+        await session.__aenter__()
+    assert (await store.range("/")).entries == ()
+
+
+class Failing(EmbeddedStore):
+    """A store which fails where a test says so."""
+
+    fails = ""
+    failures = 1
+    newest_lease = 0
+
+    async def range(self, prefix, **options):
+        if self.fails == "range":
+            raise StoreUnavailableError("no leader")
+        return await super().range(prefix, **options)
+
+    async def transact(self, *args):
+        if self.fails == "transact" and self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("no leader", outcome_unknown=True)
+        return await super().transact(*args)
+
+    @asynccontextmanager
+    async def lease(self, ttl_seconds):
+        if self.fails == "lease":
+            raise StoreUnavailableError("no leader")
+        async with super().lease(ttl_seconds) as lease:
+            self.newest_lease = lease.id
+            yield lease
+
+
+@pytest.mark.parametrize(
+    ("fails", "text"),
+    [("lease", "establishing Etcd lease: no leader"), ("range", "loading KeySpace: no leader")],
+)
+async def test_errors_name_the_step_that_failed(fails, text):
+    async with Failing() as store:
+        store.fails = fails
+        with pytest.raises(StoreUnavailableError, match=text):
+            await member(store, "aaaa").__aenter__()
+        store.fails = ""
+        assert (await store.range("/")).entries == ()
+
+
+async def test_a_lease_that_is_lost_while_the_name_is_in_use():
+    async with Failing() as store, member(store, "aaaa"):
+        first = store.newest_lease
+        joining = asyncio.create_task(member(store, "aaaa").__aenter__())
+        await eventually(lambda: store.newest_lease != first)
+        await store.expire(store.newest_lease)
+        with pytest.raises(LeaseLostError, match="unable to keep member lease alive"):
+            await joining
+
+
+async def test_the_exit_is_marked_again_after_a_failure():
+    async with Failing() as store, member(store, "aaaa") as session:
+        store.fails = "transact"
+        session.exit_gracefully()
+        assert await session.wait() is True
+        assert store.failures == 0
+
+
+async def test_a_session_may_be_cancelled_at_every_await():
+    async with EmbeddedStore() as store:
+        await add_shards(store, 1)
+
+        async def live():
+            async with member(store, "aaaa") as session:
+                await turns(3)
+                session.exit_gracefully()
+                await session.wait()
+
+        async def check():
+            assert (await store.range("/root/members/")).entries == ()
+            assert (await store.range("/root/assign/")).entries == ()
+            await store.transact((), [Delete(KEYS.item("shard-00"))])
+
+        async with no_leaks():
+            assert await cancel_at_every_await(live, check) > 5
