@@ -27,6 +27,7 @@
     │   └── ReplayError
     ├── MixedTransactionError
     ├── DependencyError
+    ├── TransactionError
     ├── RecoveryError
     ├── FencedError
     ├── StoreError
@@ -308,6 +309,11 @@ class MixedTransactionError(GazetteError):
 
 class DependencyError(GazetteError):
     """An operation didn't start because a dependency failed."""
+
+
+class TransactionError(GazetteError):
+    """A transaction of a shard failed. The text says at which step; the cause is the first error.
+    """
 
 
 class RecoveryError(GazetteError):

@@ -62,6 +62,7 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.ReplayError("text"),
     pb.MixedTransactionError("text"),
     pb.DependencyError("text"),
+    pb.TransactionError("text"),
     pb.RecoveryError("text"),
     pb.FencedError("text"),
     pb.StoreError("text"),

@@ -1,0 +1,181 @@
+"""Hooks of an application, inspected once and called for one shard."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, cast
+
+from gazette_aio.consumer.application.application import (
+    Application,
+    BatchConsumer,
+    BeginFinisher,
+    MessageProducer,
+)
+from gazette_aio.consumer.application.hook_thread import HookThread
+from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application.application import MessageSink
+    from gazette_aio.consumer.application.shard import Shard
+    from gazette_aio.consumer.application.store import Store
+    from gazette_aio.message import Adapter, Envelope, Publisher
+    from gazette_aio.protocol import JournalSpec
+    from gazette_aio.protocol.consumer import Checkpoint
+
+
+class Hooks:
+    """Hooks of an application, for one shard.
+
+    Plain and async hooks are called alike. If the application sets `run_in_thread`, plain hooks
+    run in the shard's own thread, which starts with the first call; async hooks run in the event
+    loop in any case.
+
+    Args:
+        application: The application.
+        name: Name of the thread, such as the ID of the shard.
+
+    Raises:
+        ConfigurationError: The application has neither `consume_message()` nor `consume_batch()`,
+            lacks `adapter()` or `new_store()`, or has an async consuming hook and `run_in_thread`.
+    """
+
+    def __init__(self, application: Application[Any, Any], name: str = "shard") -> None:
+        self.application = application
+        """The application."""
+        kind = type(application).__name__
+        for hook in ("adapter", "new_store"):
+            if not _has(application, hook):
+                raise ConfigurationError(f"{kind} has no {hook}()")
+        self.consume_batch: Callable[..., Any] | None = None
+        """`consume_batch()`, if the application has it; `consume_message` isn't called then."""
+        self.consume_message: Callable[..., Any] | None = None
+        """`consume_message()`, unless the application consumes batches."""
+        if isinstance(application, BatchConsumer):
+            self.consume_batch = cast("BatchConsumer[Any, Any]", application).consume_batch
+        elif _has(application, "consume_message"):
+            self.consume_message = application.consume_message
+        else:
+            raise ConfigurationError(f"{kind} has neither consume_message() nor consume_batch()")
+        self.thread: HookThread | None = None
+        """Thread of the shard's plain hooks, if the application asks for one."""
+        if getattr(application, "run_in_thread", False):
+            consume = self.consume_batch or self.consume_message
+            if inspect.iscoroutinefunction(consume):
+                raise ConfigurationError(f"{kind} runs in a thread: its consuming hook is async")
+            self.thread = HookThread(name)
+        self._begin_finisher: BeginFinisher[Any] | None = None
+        if isinstance(application, BeginFinisher):
+            self._begin_finisher = cast("BeginFinisher[Any]", application)
+        self._producer: MessageProducer[Any, Any] | None = None
+        if isinstance(application, MessageProducer):
+            self._producer = cast("MessageProducer[Any, Any]", application)
+
+    @property
+    def is_producer(self) -> bool:
+        """Whether the application reads messages of its own."""
+        return self._producer is not None
+
+    def adapter(self, spec: JournalSpec) -> Adapter[Any]:
+        """Return what decodes the messages of a source. It's called in the event loop."""
+        return self.application.adapter(spec)
+
+    def output_adapter(self, shard: Shard) -> Adapter[Any] | None:
+        """Return what encodes the messages of the shard's publisher, or None for the default."""
+        if not _has(self.application, "output_adapter"):
+            return None
+        return self.application.output_adapter(shard)
+
+    async def new_store(self, shard: Shard, recorder: Any) -> Store:
+        """Return the store of a shard.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        store = await self._call(self.application.new_store, shard, recorder)
+        return cast("Store", store)
+
+    async def begin_txn(self, shard: Shard, store: Store) -> None:
+        """Begin a transaction, if the application wants to know.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        if self._begin_finisher is not None:
+            await self._call(self._begin_finisher.begin_txn, shard, store)
+
+    async def finished_txn(self, shard: Shard, store: Store, commit: OpFuture[None]) -> None:
+        """End a transaction, if the application wants to know.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        if self._begin_finisher is not None:
+            await self._call(self._begin_finisher.finished_txn, shard, store, commit)
+
+    async def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher[Any]) -> None:
+        """Finish a transaction before it starts to commit, if the application wants to.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        if not _has(self.application, "finalize_txn"):
+            return
+        hook = self.application.finalize_txn
+        if self._runs_in_thread(hook):
+            in_thread = ThreadPublisher(publisher)
+            await self._call(hook, shard, store, in_thread)
+            await in_thread.handed_over()
+        else:
+            await self._call(hook, shard, store, publisher)
+
+    async def read_messages(
+        self, shard: Shard, store: Store, checkpoint: Checkpoint, sink: MessageSink[Any]
+    ) -> None:
+        """Read messages of a MessageProducer.
+
+        Cancellation: aborts.
+        """
+        assert self._producer is not None, "only a MessageProducer reads"
+        await self._producer.read_messages(shard, store, checkpoint, sink)
+
+    def replay_range(
+        self, shard: Shard, store: Store, journal: str, begin: int, end: int
+    ) -> AsyncIterator[Envelope[Any]]:
+        """Return messages of a MessageProducer again."""
+        assert self._producer is not None, "only a MessageProducer replays"
+        return self._producer.replay_range(shard, store, journal, begin, end)
+
+    async def read_through(
+        self, shard: Shard, store: Store, offsets: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return the offsets that a caller of a MessageProducer's shard has to wait for.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        assert self._producer is not None, "only a MessageProducer has offsets of its own"
+        through = await self._call(self._producer.read_through, shard, store, offsets)
+        return cast("Mapping[str, int]", through)
+
+    async def aclose(self) -> None:
+        """End the thread, after the hook that is running. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        if self.thread is not None:
+            await self.thread.aclose()
+
+    def _runs_in_thread(self, hook: Callable[..., Any]) -> bool:
+        return self.thread is not None and not inspect.iscoroutinefunction(hook)
+
+    async def _call(self, hook: Callable[..., Any], *args: Any) -> Any:
+        if self.thread is not None and self._runs_in_thread(hook):
+            result = await self.thread.call(hook, *args)
+        else:
+            result = hook(*args)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _has(application: object, hook: str) -> bool:
+    """Return whether an application defines a hook, rather than inherits it of the protocol."""
+    defined = getattr(application, hook, None)
+    return callable(defined) and getattr(defined, "__func__", None) is not vars(Application)[hook]

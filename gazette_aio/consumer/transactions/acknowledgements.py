@@ -1,0 +1,118 @@
+"""Acknowledgements of transactions: appended after a commit, and again after a recovery."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.protocol.status_errors import JournalNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.message import AckIntent
+    from gazette_aio.message.uuid import ProducerID
+
+_logger = logging.getLogger(__name__)
+
+
+class Acknowledgements:
+    """Acknowledgements of the transaction that commits.
+
+    Args:
+        appends: Appends of the shard.
+    """
+
+    def __init__(self, appends: AsyncJournalClient) -> None:
+        self._appends = appends
+        self._pending: dict[str, AsyncAppend] = {}
+        self._is_recovered = False
+        self._producers: set[ProducerID] = set()
+
+    @property
+    def pending(self) -> Iterable[AsyncAppend]:
+        """The appends."""
+        return tuple(self._pending.values())
+
+    async def append(
+        self, intents: Iterable[AckIntent], commit: OpFuture[None], producer: ProducerID
+    ) -> None:
+        """Begin to append acknowledgements, each after the commit.
+
+        Cancellation: aborts — some are appended.
+        """
+        self._pending, self._is_recovered = {}, False
+        self._producers.add(producer)
+        for journal, intent in intents:
+            with step("writing ACK"):
+                self._pending[journal] = await self._append(journal, intent, (commit,))
+
+    async def append_recovered(self, intents: Mapping[str, bytes]) -> None:
+        """Begin to append the acknowledgements of a restored checkpoint.
+
+        Acknowledgements by producers of this assignment were appended already.
+
+        Cancellation: aborts — some are appended.
+        """
+        self._pending, self._is_recovered = {}, True
+        for journal, intent in intents.items():
+            if not self._is_own(intent):
+                with step(f"writing recovered ACK intent for journal {journal}"):
+                    self._pending[journal] = await self._append(journal, intent)
+
+    def _is_own(self, intent: bytes) -> bool:
+        """Return whether an acknowledgement is known to be by a producer of this assignment."""
+        # An unknown encoding of UUIDs isn't recognized. The acknowledgement is appended again
+        # then, which is harmless before the next transaction begins.
+        own = self._producers
+        return any(bytes(each) in intent or each.hex().encode() in intent for each in own)
+
+    async def _append(
+        self, journal: str, intent: bytes, dependencies: Iterable[OpFuture[None]] = ()
+    ) -> AsyncAppend:
+        append = await self._appends.start_append(journal, dependencies)
+        append.write(intent)
+        append.release()
+        return append
+
+    def are_appended(self) -> bool:
+        """Return whether all are appended.
+
+        Raises:
+            TransactionError: One can't be appended.
+        """
+        for journal, append in self._pending.items():
+            if not append.done():
+                return False
+            error = append.exception()
+            if error is None:
+                continue
+            if not self._is_recovered:
+                raise explained("prev.ack", error)
+            if not isinstance(error, JournalNotFoundError):
+                raise explained(f"writing recovered ACK intent for journal {journal}", error)
+        if self._is_recovered:
+            self._forgive()
+        return True
+
+    def _forgive(self) -> None:
+        """Allow appends of journals that were deleted, and perhaps are created anew."""
+        for journal, append in self._pending.items():
+            if append.exception() is not None:
+                _logger.warning(
+                    "discarding recovered ACK-intent of non-existent journal",
+                    extra={"journal": journal},
+                )
+                self._appends.clear_error(journal)
+
+    def ends(self) -> dict[str, int]:
+        """Return the end of each acknowledgement, by journal, once all are appended.
+
+        Recovered ones aren't part of it.
+        """
+        if self._is_recovered:
+            return {}
+        return {journal: each.response.commit.end for journal, each in self._pending.items()}

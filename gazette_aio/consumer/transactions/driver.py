@@ -1,0 +1,108 @@
+"""Loop of a shard's primary: runs of transactions, and restarts between them."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
+from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.observer import NoObserver
+from gazette_aio.consumer.transactions.run import Assignment, TransactionRun
+from gazette_aio.message.reading.formats import JournalFormats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.consumer.application.hooks import Hooks
+    from gazette_aio.consumer.application.shard import Shard
+    from gazette_aio.consumer.application.store import Store
+    from gazette_aio.consumer.transactions.observer import TransactionObserver
+    from gazette_aio.consumer.transactions.progress import ProgressCell
+    from gazette_aio.protocol.consumer import Checkpoint
+
+
+class PrimaryLoop:
+    """The loop of a shard's primary, which reads messages and runs transactions.
+
+    It has a task for each source. Only one `run()` is made.
+
+    Args:
+        shard: The shard. Its publisher must have a clock of its own.
+        hooks: Hooks of the application.
+        store: Store of the shard, whose checkpoint was restored.
+        progress: Told of the progress of acknowledged transactions.
+        observer: Told of acknowledged transactions; None for nobody.
+        publish_clock_delta: Returns what to add to the time of published messages.
+        recovery_log: Journal of the shard's recovery log, or empty.
+        clock_ns: Returns the time of published messages, in nanoseconds of Unix.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        hooks: Hooks,
+        store: Store,
+        *,
+        progress: ProgressCell,
+        observer: TransactionObserver | None = None,
+        publish_clock_delta: Callable[[], timedelta] = timedelta,
+        recovery_log: str = "",
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._assignment = Assignment(
+            shard,
+            hooks,
+            store,
+            progress,
+            observer or NoObserver(),
+            lambda: clock_ns() + _nanoseconds(publish_clock_delta()),
+            recovery_log,
+            JournalFormats(hooks.adapter),
+            Acknowledgements(shard.appends),
+        )
+        self._sources: frozenset[str] = frozenset()
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Journals that the framework reads now, which may not be those of the present spec.
+
+        It's empty if the application is a MessageProducer.
+        """
+        return self._sources
+
+    async def run(self, checkpoint: Checkpoint) -> None:
+        """Run transactions until cancelled, or until one fails.
+
+        After a MessageProducer ended its reading, and all is committed and acknowledged, the
+        store's checkpoint is restored, and reading begins again.
+
+        Args:
+            checkpoint: Checkpoint that was restored from the store.
+
+        Raises:
+            TransactionError: A transaction failed, or the checkpoint can't be restored.
+
+        Cancellation: aborts — the transaction isn't committed, unless it has started to commit.
+        """
+        assignment = self._assignment
+        while True:
+            with step("runTransactions"):
+                await self._run(checkpoint)
+            with step("restart store.RestoreCheckpoint"):
+                checkpoint = await assignment.store.restore_checkpoint(assignment.shard)
+
+    async def _run(self, checkpoint: Checkpoint) -> None:
+        """Run transactions until reading has ended, and all is acknowledged."""
+        run = TransactionRun(self._assignment, checkpoint)
+        self._sources = run.sources
+        try:
+            await run.run()
+        finally:
+            await finish(run.aclose())
+
+
+def _nanoseconds(delta: timedelta) -> int:
+    return delta // timedelta(microseconds=1) * 1000

@@ -1,0 +1,73 @@
+"""What an observer learns of transactions: their sizes, and the times of their phases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gazette_aio.consumer.transactions.machine import TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionReport:
+    """A transaction that is fully acknowledged. Times are in seconds."""
+
+    messages: int
+    """Number of consumed messages."""
+    size_bytes: int
+    """Bytes of consumed messages in their journals."""
+    read_through: Mapping[str, int]
+    """Offset that each source was read through."""
+    not_running: float
+    """From the end of the preparation before to the first message."""
+    consuming: float
+    """From the first message to the stall, or to the preparation."""
+    stalled: float
+    """From the maximum duration, elapsed while the transaction before wasn't acknowledged, to the
+    preparation."""
+    preparing: float
+    """From the finalization to the start of the commit."""
+    committing: float
+    """From the start of the commit to its end."""
+    acknowledging: float
+    """From the commit to the last acknowledgement."""
+
+
+class TransactionObserver(Protocol):
+    """Observes transactions of a shard, such as for metrics. It must not raise or block."""
+
+    def acknowledged(self, report: TransactionReport, /) -> None:
+        """A transaction is fully acknowledged."""
+        ...
+
+
+class NoObserver:
+    """An observer that ignores what it learns."""
+
+    def acknowledged(self, report: TransactionReport, /) -> None:
+        """Ignore it."""
+
+
+def report_of(transaction: TransactionState) -> TransactionReport:
+    """Return the report of a transaction that is acknowledged."""
+    times = (
+        transaction.since,
+        transaction.began,
+        transaction.stalled,
+        transaction.prepare_began,
+        transaction.prepare_done,
+        transaction.committed,
+        transaction.acknowledged,
+    )
+    reached = [at for at in times if at is not None]
+    assert len(reached) == len(times), "the transaction isn't acknowledged"
+    return TransactionReport(
+        transaction.messages,
+        transaction.size_bytes,
+        transaction.offsets,
+        *(end - begin for begin, end in pairwise(reached)),
+    )

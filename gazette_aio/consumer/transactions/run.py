@@ -1,0 +1,327 @@
+"""Transactions of a shard from one checkpoint on, until reading ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.consumer.transactions.channel import End, MessageChannel
+from gazette_aio.consumer.transactions.consuming import DecodingConsumer, consumer_of
+from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.consumer.transactions.machine import (
+    Begin,
+    BeginReplay,
+    Commit,
+    Consume,
+    Drained,
+    Durations,
+    Phase,
+    Publish,
+    ReadReplay,
+    Receive,
+    TransactionMachine,
+    Wait,
+)
+from gazette_aio.consumer.transactions.observer import report_of
+from gazette_aio.consumer.transactions.readers import (
+    ProducedSources,
+    ProducerReader,
+    SourceReaders,
+    offsets_to_read,
+)
+from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
+from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER, Sequencer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application.hooks import Hooks
+    from gazette_aio.consumer.application.shard import Shard
+    from gazette_aio.consumer.application.store import Store
+    from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
+    from gazette_aio.consumer.transactions.observer import TransactionObserver
+    from gazette_aio.consumer.transactions.progress import ProgressCell
+    from gazette_aio.consumer.transactions.readers import Readers
+    from gazette_aio.consumer.transactions.replays import Replay
+    from gazette_aio.message import ReplayRange
+    from gazette_aio.message.envelopes.origin import Origin
+    from gazette_aio.message.reading.decoding import EnvelopeDecoder
+    from gazette_aio.message.reading.formats import JournalFormats
+    from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
+
+_logger = logging.getLogger(__name__)
+
+SLICE_SECONDS: Final = 0.005
+"""Time for which messages are consumed before the event loop has a turn."""
+
+RING_BYTES: Final = 64 << 20
+"""Limit of the bytes of pending messages that a shard retains."""
+
+FINISHED_SECONDS: Final = 30.0
+"""Time that `finished_txn()` has after a failure."""
+
+
+def durations_of(spec: ShardSpec) -> Durations:
+    """Return the durations of the transactions of a shard."""
+    return Durations(
+        spec.min_txn_duration.ToNanoseconds() / 1e9,
+        spec.max_txn_duration.ToNanoseconds() / 1e9,
+        waits_for_acks=not spec.disable_wait_for_ack,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What lasts over all runs of an assignment."""
+
+    shard: Shard
+    hooks: Hooks
+    store: Store
+    progress: ProgressCell
+    observer: TransactionObserver
+    publish_clock: Callable[[], int]
+    """Returns the time of published messages, in nanoseconds of Unix."""
+    recovery_log: str
+    """Journal of the recovery log, whose appends no commit waits for; or empty."""
+    formats: JournalFormats[Any]
+    acknowledgements: Acknowledgements
+
+
+class TransactionRun:
+    """Transactions from one checkpoint on, until reading ends."""
+
+    def __init__(self, assignment: Assignment, checkpoint: Checkpoint) -> None:
+        self.sources: frozenset[str] = frozenset()
+        """Journals that the framework reads."""
+        self._assignment = assignment
+        self._shard = shard = assignment.shard
+        self._hooks = hooks = assignment.hooks
+        self._store = store = assignment.store
+        self._publisher = shard.publisher
+        self._acks = assignment.acknowledgements
+        self._intents = dict(checkpoint.ack_intents)
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        spec = shard.spec
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._channel = MessageChannel(self._wake.set, messages=spec.read_channel_size)
+        sequencer = Sequencer.from_checkpoint(
+            SequencerCheckpoint.from_proto(checkpoint),
+            buffer=spec.ring_buffer_size or DEFAULT_BUFFER,
+            buffer_bytes=RING_BYTES,
+        )
+        self._machine = TransactionMachine(sequencer, durations_of(spec), self._clock())
+        decoders: dict[Origin, EnvelopeDecoder[Any]] = {}
+        consumer = consumer_of(hooks, shard, store, self._publisher, self._clock)
+        self._consumer = DecodingConsumer(consumer, decoders)
+        self._readers: Readers
+        if hooks.is_producer:
+            self._readers = ProducerReader(
+                ProducedSources(hooks, shard, store, checkpoint), self._channel, self._clock
+            )
+        else:
+            offsets = offsets_to_read(spec, checkpoint)
+            self.sources = frozenset(offsets)
+            self._readers = SourceReaders(
+                shard.client, offsets, assignment.formats, decoders, self._channel
+            )
+        self._replay: Replay | None = None
+        self._commit: OpFuture[None] = finished_operation()
+        self._watched: list[OpFuture[Any]] = []
+        self._failed: Exception | None = None  # Failure of the prior transaction.
+        self._is_begun = False  # Whether `finished_txn()` is due.
+
+    async def run(self) -> None:
+        """Run transactions until reading has ended, and all is acknowledged."""
+        # Invariant: recovered acknowledgements are first in line in their journals.
+        await self._acks.append_recovered(self._intents)
+        self._watch(self._acks.pending)
+        self._readers.start()
+        try:
+            await self._run()
+        except BaseException as error:
+            if self._is_begun:
+                await finish(self._abandon(error))
+            raise
+
+    async def aclose(self) -> None:
+        """End reading, and forget the prior transaction, which may still commit."""
+        for future in self._watched:
+            future.remove_done_callback(self._observe)
+        self._watched = []
+        self._set_timer(None)
+        try:
+            await self._readers.aclose()
+        finally:
+            if self._replay is not None:
+                await self._replay.aclose()
+
+    async def _run(self) -> None:
+        machine, channel, clock = self._machine, self._channel, self._clock
+        slice_end = clock() + SLICE_SECONDS
+        while True:
+            now = clock()
+            if now >= slice_end:
+                await asyncio.sleep(0)
+                slice_end = (now := clock()) + SLICE_SECONDS
+            # Race: from here on to `_wait()` nothing is awaited, so that no event is missed.
+            self._wake.clear()
+            if self._failed is not None:
+                raise self._failed
+            match machine.next(now, is_ready=channel.is_ready):
+                case Consume(rows, begin):
+                    deadline = machine.deadline
+                    end = slice_end if deadline is None else min(slice_end, deadline)
+                    consumed = await self._consumer.consume(rows, begin, end)
+                    machine.consumed(consumed.messages)
+                    if consumed.is_deferred:
+                        machine.deferred()
+                case Receive():
+                    self._receive()
+                case Wait():
+                    await self._wait()
+                    slice_end = clock() + SLICE_SECONDS
+                case Begin():
+                    await self._begin()
+                case Commit():
+                    await self._start_commit()
+                case Publish(offsets):
+                    self._assignment.progress.update(offsets)
+                case BeginReplay(span):
+                    self._begin_replay(span)
+                case ReadReplay():
+                    await self._read_replay()
+                case Drained():
+                    return
+
+    def _receive(self) -> None:
+        element = self._channel.take()
+        if not isinstance(element, End):
+            self._machine.received(element)
+        elif element.error is None:
+            self._machine.ended()
+        else:
+            raise explained("readMessage", element.error)
+
+    async def _wait(self) -> None:
+        self._set_timer(self._machine.deadline)
+        await self._wake.wait()
+
+    def _set_timer(self, at: float | None) -> None:
+        """Have `at` end the next wait."""
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None if at is None else self._loop.call_at(at, self._wake.set)
+
+    # Begin and end of transactions.
+
+    async def _begin(self) -> None:
+        with step("app.BeginTxn"):
+            await self._hooks.begin_txn(self._shard, self._store)
+        self._is_begun = True
+        self._publisher.clock.update(self._assignment.publish_clock())
+        self._machine.begun(self._clock())
+
+    async def _start_commit(self) -> None:
+        self._machine.preparing(self._clock())
+        with step("txnStartCommit"):
+            intents, commit = await self._prepare()
+        now = self._clock()
+        with step("txnAcknowledge"):
+            await self._acks.append(intents, commit, self._publisher.producer_id)
+        self._commit = commit
+        self._machine.prepared(durations_of(self._shard.spec), now)
+        self._set_timer(None)
+        self._is_begun = False
+        self._watch((commit, *self._acks.pending))
+        with step("app.FinishedTxn"):
+            await self._hooks.finished_txn(self._shard, self._store, commit)
+
+    async def _prepare(self) -> tuple[list[Any], OpFuture[None]]:
+        shard, publisher = self._shard, self._publisher
+        with step("app.FinalizeTxn"):
+            await self._hooks.finalize_txn(shard, self._store, publisher)
+        checkpoint = self._machine.checkpoint()
+        with step("publisher.BuildAckIntents"):
+            await publisher.drain()
+            intents = publisher.build_ack_intents()
+        proto = checkpoint.to_proto(dict(intents))
+        # Invariant: the commit waits for all appends that messages of the transaction caused, so
+        # that no offset passes a message whose effects may be lost.
+        wait_for = shard.appends.pending_except(self._assignment.recovery_log)
+        with step("store.StartCommit"):
+            commit = self._store.start_commit(shard, proto, wait_for)
+            if commit.done() and (error := commit.exception()) is not None:
+                raise error
+        return intents, commit
+
+    async def _abandon(self, error: BaseException) -> None:
+        """Tell the application that the transaction which it began has failed."""
+        self._is_begun = False
+        failed = finished_operation(error)
+        try:
+            async with asyncio.timeout(FINISHED_SECONDS):
+                await self._hooks.finished_txn(self._shard, self._store, failed)
+        except Exception as failure:  # noqa: BLE001 - the transaction failed before.
+            _logger.warning(
+                "finished_txn() failed after its transaction: %r",
+                failure,
+                extra={"shard": self._shard.id},
+            )
+
+    # The prior transaction.
+
+    def _watch(self, futures: Iterable[OpFuture[Any]]) -> None:
+        self._watched = [future for future in futures if not future.done()]
+        for future in self._watched:
+            future.add_done_callback(self._observe)
+        self._observe()
+
+    def _observe(self, _: object = None) -> None:
+        """Look at the prior transaction, even while a hook is running."""
+        machine, prior = self._machine, self._machine.prior
+        try:
+            if prior.phase is Phase.COMMITTING:
+                if not self._commit.done():
+                    return
+                if (error := self._commit.exception()) is not None:
+                    raise explained("store.StartCommit", error)
+                machine.committed(self._clock())
+            if prior.phase is Phase.ACKNOWLEDGING and self._acks.are_appended():
+                acknowledged = machine.acknowledged(self._clock())
+                self._assignment.progress.update(acknowledged.offsets, self._acks.ends())
+                if not acknowledged.is_restored:
+                    self._assignment.observer.acknowledged(report_of(acknowledged))
+        except Exception as error:  # noqa: BLE001 - raised by the loop.
+            self._failed = error
+        self._wake.set()
+
+    # Replays.
+
+    def _begin_replay(self, span: ReplayRange) -> None:
+        with step("initial sequencer.Step"):
+            self._replay = self._readers.replay(span)
+        self._machine.replay_begun()
+
+    async def _read_replay(self) -> None:
+        replay, machine = self._replay, self._machine
+        assert replay is not None, "a replay was begun"
+        name = "sequencer.Step" if machine.has_replayed else "initial sequencer.Step"
+        with step(name):
+            run = await replay.next()
+            if run is not None:
+                machine.replayed(run)
+                return
+        self._replay = None
+        await replay.aclose()
+        machine.replay_ended()
