@@ -54,3 +54,7 @@ PROTOBUF_FIELDS: dict[str, dict[str, str]] = {
 REFUSED_TOKENS: dict[str, str] = {
     'payload {"cap":8,"exp":"EXP"}': "times of tokens are numbers, as RFC 7519 demands"
 }
+
+RECORDED_RENAMES = 1
+"""Recorded renames of a file onto another of its paths. POSIX keeps both paths, so nothing is
+recorded; the real recorder drops the former path, which the file still has."""

@@ -17,6 +17,7 @@ from gazette_aio.consumer.recoverylog.decoder import (
     LogDecoder,
     Operation,
 )
+from gazette_aio.consumer.recoverylog.encoder import LogEncoder
 from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, LiveNode, Outcome
 from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
 from gazette_aio.consumer.recoverylog.operations import (
@@ -24,19 +25,27 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
+from gazette_aio.consumer.recoverylog.recorder import Recorder
+from gazette_aio.consumer.recoverylog.recorder_appends import Barrier
+from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
 from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, SegmentSet
 
 __all__ = [
     "FSM",
     "MAX_AUTHOR",
     "Author",
+    "Barrier",
     "Content",
     "FSMError",
     "Junk",
     "LiveNode",
     "LogDecoder",
+    "LogEncoder",
     "Operation",
     "Outcome",
+    "Recorder",
+    "RecorderError",
+    "RecorderFencedError",
     "Segment",
     "SegmentError",
     "SegmentSet",

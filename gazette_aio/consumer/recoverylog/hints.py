@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from gazette_aio.consumer.recoverylog.segments import Segment, SegmentSet
+from gazette_aio.consumer.recoverylog.segments import Segment, SegmentSet, gap_between, join
 from gazette_aio.protocol.errors import RecoveryError, ValidationError
 from gazette_aio.protocol.recoverylog import FSMHints
 
@@ -69,6 +69,50 @@ def live_log_segments(hints: FSMHints) -> tuple[list[int], SegmentSet]:
             f"expected hints.Log {hints.log} to equal the last Segment Log {logs[-1]}"
         )
     return fnodes, segments
+
+
+def shrink_hints(hints: FSMHints, budget_bytes: int) -> int:
+    """Join segments of hints across their smallest gaps, until Etcd's form is short enough.
+
+    Playback then reads these gaps, too.
+
+    Args:
+        hints: Hints to modify.
+        budget_bytes: Greatest length of the encoded hints.
+
+    Returns:
+        Length of the encoded hints, which exceeds the budget if there are too many files.
+    """
+    while (size := len(encode_hints(hints))) > budget_bytes:
+        nodes = [
+            [Segment.from_proto(segment, hints.log) for segment in node.segments]
+            for node in hints.live_nodes
+        ]
+        gaps = sorted(
+            (gap, index, second)
+            for index, segments in enumerate(nodes)
+            for second in range(1, len(segments))
+            if (gap := gap_between(segments[second - 1], segments[second])) is not None
+        )
+        if not gaps:
+            break
+        excess = size - budget_bytes
+        closed: set[tuple[int, int]] = set()
+        for _, index, second in gaps:
+            if excess <= 0:
+                break
+            closed.add((index, second))
+            excess -= len(json.dumps(_to_json(hints.live_nodes[index].segments[second])))
+        for index in {index for index, _ in closed}:
+            kept: list[Segment] = []
+            for number, segment in enumerate(nodes[index]):
+                if (index, number) in closed:
+                    kept[-1] = join(kept[-1], segment)
+                else:
+                    kept.append(segment)
+            del hints.live_nodes[index].segments[:]
+            hints.live_nodes[index].segments.extend(item.to_proto(hints.log) for item in kept)
+    return size
 
 
 def _to_json(message: Message) -> dict[str, Any]:

@@ -1,0 +1,509 @@
+"""Recorder of the files of a directory in a recovery log."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import math
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client import AppendService
+from gazette_aio.consumer.recoverylog.encoder import PROPERTY_PATHS, LogEncoder
+from gazette_aio.consumer.recoverylog.recorder_appends import Barrier, Piece, RecorderAppends
+from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
+from gazette_aio.consumer.recoverylog.recorder_hints import CommittedOffsets, check_hints
+from gazette_aio.consumer.recoverylog.recorder_opening import begin_recording, recorder_policy
+from gazette_aio.consumer.recoverylog.recorder_paths import clean_directory, path_within
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection, Generator
+
+    from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.consumer.recoverylog.author import Author
+    from gazette_aio.consumer.recoverylog.fsm import FSM
+    from gazette_aio.protocol.recoverylog import FSMHints
+
+HAND_OVER_BYTES: Final = 1 << 20
+"""Recorded bytes from which they're appended without a barrier."""
+
+HINTS_BYTES: Final = 256 << 10
+"""Length of encoded hints beyond which playback reads gaps rather than hints grow."""
+
+DRAIN_SECONDS: Final = 30.0
+"""Seconds to wait for pending appends when closing."""
+
+
+class Recorder(Owner):
+    """Recorder of the files of a directory in a recovery log.
+
+    Call a `record_*` method after each change of a file below `directory`, in the order of the
+    changes. These methods may be called from any thread, and never wait for brokers: operations are
+    kept until a barrier, or until there's 1 MiB of them. All operations of one call, and of one
+    `atomic()` block, are in the same append, so that playback has all of them or none.
+
+    The log is fenced by a register, which each append checks. If another process has taken over,
+    pending and later barriers fail with RecorderFencedError, and further calls raise it. Likewise,
+    calls raise RecorderError after an append that failed permanently, or after a call that the
+    history contradicts. After `cancel()`, calls record nothing and don't raise.
+
+    Use `open()` to make one. Closing appends what is recorded, and waits for it within a bound.
+    """
+
+    def __init__(
+        self,
+        encoder: LogEncoder,
+        log: str,
+        author: Author,
+        directory: str,
+        service: AppendService,
+        *,
+        check_registers: bool,
+        drain_timeout: float,
+    ) -> None:
+        self.log = log
+        """Recovery log."""
+        self.author = author
+        """Author of the operations."""
+        self.directory = directory
+        """Directory of the files, an absolute path."""
+        self._encoder = encoder
+        self._lock = threading.Lock()
+        self._handed_over = self._begin = self._head = encoder.offset
+        self._offsets = CommittedOffsets(encoder.offset, author, encoder.fsm.next_seq_no)
+        self._atomic_blocks = 0
+        self._deferred: list[Barrier] = []
+        self._has_open_append = False
+        self._error: Exception | None = None
+        request = pb.AppendRequest(journal=log)
+        if check_registers:
+            request.check_registers.include.CopyFrom(author.fence())
+        self._appends = RecorderAppends(
+            service, request, self._committed, self._failed, drain_timeout
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        client: JournalClient,
+        log: str,
+        fsm: FSM,
+        author: Author,
+        directory: str | os.PathLike[str],
+        *,
+        fence: bool | None = None,
+        allow_branch: bool = False,
+        check_registers: bool = True,
+        on_fenced: Literal["raise", "wait"] = "raise",
+        retry_policy: RetryPolicy | None = None,
+        drain_timeout: float = DRAIN_SECONDS,
+    ) -> Recorder:
+        """Return a recorder that continues a history.
+
+        Args:
+            client: Client of brokers.
+            log: Recovery log. If it isn't the one that was played, it's a fork of that.
+            fsm: History up to the head of the log, which the recorder owns from now on.
+            author: Author of the operations: the one that playback has handed over to, if any.
+            directory: Absolute path of the directory whose files are recorded.
+            fence: Whether to fence the log off from earlier authors. By default, it's done unless
+                playback of the same log has done it.
+            allow_branch: Whether a fresh history may begin on a log that has content, though
+                playback without hints follows the earlier one.
+            check_registers: Whether appends check the fence. False is for tests of branches.
+            on_fenced: `wait` to retry appends until `cancel()` if another process has taken over,
+                as other implementations do.
+            retry_policy: Failures to retry, without its bounds; None for the policy of the client.
+                Unhealthy fragment stores are always waited for.
+            drain_timeout: Seconds for which `aclose()` waits for pending appends; 30 by default.
+
+        Raises:
+            ConfigurationError: `directory` isn't absolute and clean.
+            RecoveryError: The history has remaining hints, or is fresh and the log isn't.
+            GazetteError: The log can't be appended to.
+
+        Cancellation: aborts — the log may be fenced.
+        """
+        path = clean_directory(directory)
+        if fsm.has_remaining_hints:
+            raise pb.RecoveryError(f"history of {log} has remaining hints: {fsm!r}")
+        service = AppendService(
+            client,
+            retry_policy=recorder_policy(
+                retry_policy or client.retry_policy, is_fence_retried=on_fenced == "wait"
+            ),
+            timeout=math.inf,
+            drain_timeout=drain_timeout,
+        )
+        try:
+            encoder = await begin_recording(
+                service, log, fsm, author, fence=fence, allow_branch=allow_branch
+            )
+        except BaseException:
+            service.cancel()
+            await finish(service.aclose())
+            raise
+        return cls(
+            encoder,
+            log,
+            author,
+            path,
+            service,
+            check_registers=check_registers,
+            drain_timeout=drain_timeout,
+        )
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Length of all operations and contents recorded so far."""
+        return self._encoder.offset - self._begin
+
+    @property
+    def error(self) -> Exception | None:
+        """Error because of which nothing is recorded any longer, or None."""
+        return self._error
+
+    def links(self) -> dict[str, int]:
+        """Return the fnodes of all files by their paths in the log, such as `/state.json`."""
+        with self._lock:
+            return dict(self._encoder.fsm.links)
+
+    def properties(self) -> dict[str, str]:
+        """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""
+        with self._lock:
+            return dict(self._encoder.fsm.properties)
+
+    def is_live(self, fnode: int) -> bool:
+        """Return whether a file has a path."""
+        return fnode in self._encoder.fsm.live_nodes
+
+    def path_of(self, path: str | os.PathLike[str]) -> str:
+        """Return the path in the log of a path below the directory.
+
+        Raises:
+            ValueError: It's elsewhere, or isn't UTF-8.
+        """
+        return path_within(self.directory, path)
+
+    def record_create(self, path: str | os.PathLike[str]) -> int:
+        """Record a file that was created, or made empty, and return its fnode.
+
+        Raises:
+            ValueError: The path isn't below the directory.
+            RecorderError: It's the path of a property, or recording has failed before.
+        """
+        return self.record_open(path, create=True, truncate=True)
+
+    def record_open(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        truncate: bool = False,
+    ) -> int:
+        """Record the opening of a file for writing, and return its fnode.
+
+        Args:
+            path: Path of the file.
+            create: Whether the file may have been created.
+            exclusive: Whether it must have been created.
+            truncate: Whether it was made empty, which gives it another fnode.
+
+        Raises:
+            ValueError: The path isn't below the directory.
+            RecorderError: It's the path of a property, `create` isn't set and the file isn't known,
+                `exclusive` is set and the file is known, or recording has failed before.
+        """
+        recorded = self.path_of(path)
+        with self._recording() as encoder:
+            return encoder.open(recorded, create=create, exclusive=exclusive, truncate=truncate)
+
+    def record_write_at(
+        self, fnode: int, data: bytes | bytearray | memoryview, offset: int
+    ) -> None:
+        """Record a write.
+
+        Args:
+            fnode: The file.
+            data: What was written.
+            offset: Offset of the file at which it was written.
+
+        Raises:
+            ValueError: The offset is negative.
+            RecorderError: The file has no path, or recording has failed before.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        content = data if type(data) is bytes else bytes(data)
+        # Hot: this is `_recording()`.
+        with self._lock:
+            if self._error is not None:
+                self._check()
+            encoder = self._encoder
+            try:
+                encoder.write(fnode, content, offset)
+            except RecorderError as error:
+                self._error = error
+                raise
+            if encoder.pending_bytes >= HAND_OVER_BYTES:
+                self._hand_over()
+
+    def record_remove(self, path: str | os.PathLike[str]) -> None:
+        """Record the removal of a path. The file dies with its last path.
+
+        Raises:
+            ValueError: The path isn't below the directory.
+            RecorderError: It's the path of a property, or isn't known, or recording has failed.
+        """
+        recorded = self.path_of(path)
+        with self._recording() as encoder:
+            encoder.remove(recorded)
+
+    def record_link(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Record a further path of a file.
+
+        Args:
+            source: Path of the file.
+            target: Its further path.
+
+        Raises:
+            ValueError: A path isn't below the directory.
+            RecorderError: `target` is the path of a property or is known, `source` isn't known, or
+                recording has failed.
+        """
+        recorded_source, recorded_target = self.path_of(source), self.path_of(target)
+        with self._recording() as encoder:
+            encoder.link(recorded_source, recorded_target)
+
+    def record_rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Record that a file was renamed, and has replaced a file at its new path, if any.
+
+        A file that is renamed to the path of a property, `IDENTITY` at the root of the directory,
+        becomes a property. Nothing is recorded if both are paths of the same file.
+
+        Args:
+            source: Former path of the file.
+            target: Its new path.
+
+        Raises:
+            ValueError: A path isn't below the directory, or a property isn't UTF-8.
+            OSError: A property can't be read.
+            RecorderError: `source` isn't known, or recording has failed.
+        """
+        recorded_source, recorded_target = self.path_of(source), self.path_of(target)
+        content = None
+        if recorded_target in PROPERTY_PATHS:
+            content = Path(target).read_bytes().decode()
+        with self._recording() as encoder:
+            encoder.rename(recorded_source, recorded_target, content)
+
+    @contextlib.contextmanager
+    def atomic(self) -> Generator[None]:
+        """Have everything that is recorded within the block in one append.
+
+        This includes what other threads record meanwhile. An error in the block drops nothing, as
+        the files were changed. Barriers that are made within the block complete after it.
+
+        Raises:
+            RecorderError: Recording has failed before.
+        """
+        with self._lock:
+            self._check()
+            self._atomic_blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._atomic_blocks -= 1
+                if not self._atomic_blocks and (self._deferred or self._has_open_append):
+                    barriers, self._deferred = tuple(self._deferred), []
+                    self._hand_over(barriers)
+                elif self._encoder.pending_bytes >= HAND_OVER_BYTES:
+                    self._hand_over()
+
+    def barrier(self, wait_for: Collection[asyncio.Future[Any]] = ()) -> Barrier:
+        """Return a future that completes when everything recorded so far is committed.
+
+        It's made by an append, even of no bytes, so that its success also means that nobody had
+        fenced off this recorder. It may be called from any thread, and awaited in the event loop.
+
+        Args:
+            wait_for: Futures of the event loop. Nothing that is recorded after this call is
+                committed before all of them succeed. If one fails, the barrier and all later ones
+                fail with DependencyError.
+
+        Raises:
+            TypeError: `wait_for` has something else than futures.
+            RuntimeError: `wait_for` isn't empty within an `atomic()` block.
+        """
+        wait_for = tuple(wait_for)
+        if not all(map(asyncio.isfuture, wait_for)):
+            raise TypeError("wait_for: expected futures")
+        barrier = Barrier()
+        with self._lock:
+            if self._error is not None:
+                barrier.fail(self._error_to_raise())
+            elif self._atomic_blocks:
+                if wait_for:
+                    raise RuntimeError("a barrier within atomic() can't wait for futures")
+                self._deferred.append(barrier)
+            else:
+                if wait_for and self._encoder.pending_bytes:
+                    # What is recorded already has nothing to wait for.
+                    self._hand_over()
+                self._hand_over((barrier,), wait_for)
+        return barrier
+
+    def wait_committed(self) -> None:
+        """Block this thread until everything recorded so far is committed.
+
+        Raises:
+            RecorderError: Recording has failed.
+            RuntimeError: This is the thread of the event loop.
+        """
+        loop = self._appends.loop
+        if _running_loop() is loop:
+            raise RuntimeError("the event loop's thread has to await a barrier instead")
+        barrier = self.barrier()
+        committed: concurrent.futures.Future[None] = concurrent.futures.Future()
+        if not barrier.done():
+            loop.call_soon_threadsafe(
+                barrier.operation.when_done, lambda: committed.set_result(None)
+            )
+            committed.result()
+        barrier.result()
+
+    async def build_hints(self, *, budget_bytes: int = HINTS_BYTES) -> FSMHints:
+        """Return hints by which playback finds the files as they are now.
+
+        All operations that the hints name are committed then.
+
+        Args:
+            budget_bytes: Length of the encoded hints to stay within, if possible; 256 KiB by
+                default.
+
+        Raises:
+            RecorderError: Recording has failed.
+            RecoveryError: Playback would refuse these hints, so they must not be stored. It's so
+                until something is recorded in a forked log.
+            GazetteError: The log can't be appended to.
+
+        Cancellation: safe.
+        """
+        with self._lock:
+            hints = self._encoder.fsm.build_hints(self.log)
+        # What is recorded in between is committed, too, and the hints don't name it.
+        await self.barrier()
+        self._offsets.resolve(hints)
+        await in_thread(check_hints, hints, budget_bytes)
+        return hints
+
+    def cancel(self) -> None:
+        """End all appends. Some of them may have been committed. Idempotent."""
+        self._appends.cancel()
+
+    async def aclose(self) -> None:
+        """Append what is recorded, and wait for it; cancel what's left after a time. Idempotent.
+
+        Cancellation: poisons — pending appends are cancelled at once.
+        """
+        with self._lock:
+            if self._error is None:
+                # Even an open atomic block ends here.
+                barriers, self._deferred = tuple(self._deferred), []
+                if self._encoder.pending_bytes or self._has_open_append or barriers:
+                    self._hand_over(barriers, is_last=True)
+                self._error = RecorderError("it was closed")
+        await self._appends.aclose()
+
+    @contextlib.contextmanager
+    def _recording(self) -> Generator[LogEncoder]:
+        with self._lock:
+            self._check()
+            try:
+                yield self._encoder
+            except RecorderError as error:
+                # The files were changed, and the history wasn't.
+                self._error = error
+                raise
+            if self._encoder.pending_bytes >= HAND_OVER_BYTES:
+                self._hand_over()
+
+    def _hand_over(
+        self,
+        barriers: tuple[Barrier, ...] = (),
+        wait_for: tuple[asyncio.Future[Any], ...] = (),
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """Have the event loop append what is recorded. The lock is held."""
+        self._has_open_append = self._atomic_blocks > 0 and not is_last
+        position, self._handed_over = self._handed_over, self._encoder.offset
+        content = self._encoder.take()
+        piece = Piece(position, content, barriers, wait_for, is_open=self._has_open_append)
+        self._appends.put(piece)
+
+    def _check(self) -> None:
+        """Raise the error because of which nothing is recorded, unless that's a cancellation."""
+        if self._error is not None and not isinstance(self._error, pb.TransportError):
+            raise self._error_to_raise()
+
+    def _error_to_raise(self) -> Exception:
+        error = self._error
+        assert error is not None
+        if isinstance(error, RecorderFencedError):
+            return RecorderFencedError(*error.args)
+        if isinstance(error, pb.TransportError):
+            return error
+        raised = RecorderError(f"the recorder of {self.log} records nothing further: {error}")
+        raised.__cause__ = error
+        return raised
+
+    def _committed(self, position: int, begin: int, end: int) -> None:
+        """Note a commit. Called in the event loop, in the order of commits.
+
+        Raises:
+            DataLossError: It begins before the end of an earlier one.
+        """
+        if begin < self._head:
+            raise pb.DataLossError(
+                f"commit of {self.log} at {begin} is before its head {self._head}",
+                journal=self.log,
+                offset=begin,
+            )
+        self._head = end
+        self._offsets.add(position, begin)
+
+    def _failed(self, error: Exception) -> Exception:
+        """Note the first error of an append, and return it as it's told."""
+        told = error
+        if isinstance(error, pb.RegisterMismatchError):
+            told = RecorderFencedError(
+                f"another process has taken over the recovery log {self.log} from author "
+                f"{self.author}"
+            )
+            told.__cause__ = error
+        # Race: the lock may be held, and another thread may note an error, too. Either will do.
+        if self._error is None:
+            self._error = told
+        return told
+
+    def __repr__(self) -> str:
+        state = f"failed: {self._error}" if self._error is not None else "live"
+        what = f"{self.recorded_bytes} bytes of {self.directory!r} in {self.log!r}"
+        return f"<Recorder of {what}, {state}>"
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,276 @@
+"""Appends of a recorder: what its threads hand over, the event loop appends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import OwnedTask
+from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gazette_aio.client import AppendService, AsyncAppend
+
+PIECE_BYTES: Final = 1 << 20
+"""Bytes that are written to an append before they're moved out of memory."""
+
+
+class Barrier(OpFuture["pb.AppendResponse"]):
+    """Completion of an append that commits everything which was recorded before.
+
+    Awaiting it returns the response of the broker, whose `commit.end` was the write head.
+
+    Cancellation: safe — recording goes on.
+    """
+
+    __slots__ = ("_operation", "_response")
+
+    def __init__(self) -> None:
+        self._operation = AsyncOperation()
+        self._response: pb.AppendResponse | None = None
+
+    @property
+    def operation(self) -> AsyncOperation:
+        """The operation that completes with the append."""
+        return self._operation
+
+    def done(self) -> bool:
+        """Whether the append was committed, or has failed."""
+        return self._operation.done()
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the append, or None if it was committed.
+
+        Raises:
+            asyncio.InvalidStateError: The append is pending.
+        """
+        return self._operation.exception()
+
+    def _value(self) -> pb.AppendResponse:
+        assert self._response is not None
+        return self._response
+
+    def complete(self, response: pb.AppendResponse) -> None:
+        """Note that the append was committed. Its recorder does this."""
+        self._response = response
+        self._operation.resolve()
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the append has failed. Its recorder does this."""
+        self._operation.resolve(error)
+
+    def __repr__(self) -> str:
+        return f"<Barrier {self._operation!r}>"
+
+
+class Piece(NamedTuple):
+    """Recorded operations and contents, to be appended at once."""
+
+    position: int
+    """Position at which they begin."""
+    content: list[bytes]
+    barriers: tuple[Barrier, ...] = ()
+    """Barriers that complete with the append."""
+    wait_for: tuple[asyncio.Future[Any], ...] = ()
+    """What has to succeed before the append."""
+    is_open: bool = False
+    """Whether the next piece belongs to the same append."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the content in chunks of about `PIECE_BYTES`."""
+        chunk: list[bytes] = []
+        size = 0
+        for part in self.content:
+            chunk.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                yield b"".join(chunk)
+                chunk.clear()
+                size = 0
+        if chunk:
+            yield b"".join(chunk)
+
+
+class RecorderAppends(Owner):
+    """Queue of pieces, and the task that appends them while there are any.
+
+    Args:
+        service: Service to append by, which is closed with this object.
+        request: Request of all appends.
+        on_commit: Called with the position of each committed append and the commit's begin and end.
+        on_failure: Called with the first error, and returns the one to tell. Nothing is appended
+            after it.
+        drain_timeout: Seconds for which `aclose()` waits for the queue.
+    """
+
+    def __init__(
+        self,
+        service: AppendService,
+        request: pb.AppendRequest,
+        on_commit: Callable[[int, int, int], None],
+        on_failure: Callable[[Exception], Exception],
+        drain_timeout: float,
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._drain_timeout = drain_timeout
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._pieces: deque[Piece] = deque()
+        self._is_scheduled = False
+        self._task = OwnedTask()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._held: tuple[AsyncAppend, int] | None = None
+        """The append that takes further pieces, and its position."""
+        self._error: Exception | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Event loop of the appends."""
+        return self._loop
+
+    def put(self, piece: Piece) -> None:
+        """Have a piece appended after all earlier ones. Called from any thread."""
+        with self._lock:
+            self._pieces.append(piece)
+            if self._is_scheduled:
+                return
+            self._is_scheduled = True
+        try:
+            self._loop.call_soon_threadsafe(self._start)
+        except RuntimeError:
+            self._abandon()  # The loop was closed.
+
+    def cancel(self) -> None:
+        """End all appends. Some of them may have been committed. Idempotent."""
+        self._service.cancel()
+        self._task.cancel()
+        self._abandon()
+
+    async def aclose(self) -> None:
+        """Wait for pending appends, and cancel those left after the time-out. Idempotent.
+
+        Cancellation: poisons — pending appends are cancelled at once.
+        """
+        try:
+            async with asyncio.timeout(self._drain_timeout):
+                while self._is_scheduled:
+                    await asyncio.sleep(0)  # Race: the task may be about to start.
+                    await self._idle.wait()
+        except TimeoutError:
+            self.cancel()
+        except asyncio.CancelledError:
+            self.cancel()
+            await finish(self._close())
+            raise
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._task.aclose()
+        await self._service.aclose()
+
+    def _start(self) -> None:
+        self._idle.clear()
+        self._task.start(self._work(), name="gazette recorder", on_end=self._ended)
+
+    def _next(self) -> Piece | None:
+        with self._lock:
+            if self._pieces:
+                return self._pieces.popleft()
+            # Race: a piece that is put from here on needs another task.
+            self._is_scheduled = False
+        self._idle.set()
+        return None
+
+    async def _work(self) -> None:
+        while (piece := self._next()) is not None:
+            error = self._error
+            if error is None:
+                try:
+                    await self._append(piece)
+                except (pb.GazetteError, RuntimeError, TypeError, ValueError) as failure:
+                    error = self._fail(failure)
+                except BaseException:
+                    self._pieces.appendleft(piece)
+                    raise
+            if error is not None:
+                _fail_all(piece, error)
+
+    def _ended(self) -> None:
+        if self._is_scheduled and not self._task.running:
+            # It was cancelled, maybe before it began.
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Fail all pieces that aren't appended, and all later ones."""
+        error = self._fail(pb.TransportError("CANCELLED", "the recorder was cancelled"))
+        with self._lock:
+            pieces = list(self._pieces)
+            self._pieces.clear()
+            if not self._task.running:
+                self._is_scheduled = False
+        if not self._task.running:
+            self._idle.set()
+        for piece in pieces:
+            _fail_all(piece, error)
+
+    async def _append(self, piece: Piece) -> None:
+        if self._held is None:
+            append = await self._service.start_append(self._request, piece.wait_for)
+            self._held = append, piece.position
+        append, position = self._held
+        chunks = piece.chunks()
+        chunk = next(chunks, b"")
+        for following in chunks:
+            append.write(chunk)
+            await append.drain()
+            chunk = following
+        append.write(chunk)
+        if piece.is_open:
+            await append.drain()
+            return
+        self._held = None
+        append.release()
+        append.operation.when_done(lambda: self._appended(append, position, piece.barriers))
+
+    def _appended(self, append: AsyncAppend, position: int, barriers: tuple[Barrier, ...]) -> None:
+        error = append.exception()
+        if error is None:
+            try:
+                self._on_commit(position, *append.commit_range)
+            except pb.GazetteError as failure:
+                error = failure
+        if error is None:
+            for barrier in barriers:
+                barrier.complete(append.response)
+            return
+        told = self._fail(error)
+        for barrier in barriers:
+            barrier.fail(told)
+
+    def _fail(self, error: BaseException) -> Exception:
+        """Note the first error, and return the one to tell."""
+        if self._held is not None:
+            append, _ = self._held
+            self._held = None
+            append.roll_back(error)
+        if self._error is None:
+            assert isinstance(error, Exception), "appends fail with exceptions"
+            self._error = self._on_failure(error)
+        return self._error
+
+
+def _fail_all(piece: Piece, error: Exception) -> None:
+    for barrier in piece.barriers:
+        if not barrier.done():
+            barrier.fail(error)

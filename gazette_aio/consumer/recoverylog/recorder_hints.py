@@ -1,0 +1,92 @@
+"""Hints of a recorder: offsets of its operations, and a check before anybody stores them."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.recoverylog.fsm import FSM
+from gazette_aio.consumer.recoverylog.hints import shrink_hints
+
+if TYPE_CHECKING:
+    from gazette_aio.protocol.recoverylog import FSMHints
+
+
+_logger = logging.getLogger(__name__)
+
+
+class CommittedOffsets:
+    """Offsets of committed operations by their positions.
+
+    A recorder counts positions from the head of the log at its opening. They differ from offsets if
+    others have appended to the log since, or an append was committed twice: its last commit counts,
+    and playback passes over the other one.
+
+    Args:
+        position: Position of the first operation.
+        author: Author of the operations.
+        first_seq_no: Sequence number of the first operation.
+    """
+
+    def __init__(self, position: int, author: int, first_seq_no: int) -> None:
+        self._author = author
+        self._first_seq_no = first_seq_no
+        self._positions = [position]
+        self._shifts = [0]
+        """What to add from the position of the same index on."""
+
+    def add(self, position: int, offset: int) -> None:
+        """Note that operations from `position` on were committed at `offset`.
+
+        Calls are made in the order of positions.
+        """
+        shift = offset - position
+        if shift == self._shifts[-1]:
+            return
+        if position == self._positions[-1]:
+            self._shifts[-1] = shift
+        else:
+            self._positions.append(position)
+            self._shifts.append(shift)
+
+    def resolve(self, hints: FSMHints) -> None:
+        """Replace positions in hints by offsets. All operations of the hints are committed."""
+        for node in hints.live_nodes:
+            for segment in node.segments:
+                # Without a log, a segment is of the log of the hints.
+                if segment.author != self._author or segment.log:
+                    continue
+                if segment.first_seq_no >= self._first_seq_no:
+                    segment.first_offset = self._offset_of(segment.first_offset)
+                if segment.last_seq_no >= self._first_seq_no:
+                    # The end of an operation belongs to it, rather than to the next one.
+                    segment.last_offset = self._offset_of(segment.last_offset - 1) + 1
+
+    def _offset_of(self, position: int) -> int:
+        return position + self._shifts[bisect_right(self._positions, position) - 1]
+
+    def __repr__(self) -> str:
+        return f"<CommittedOffsets of {len(self._shifts)} ranges>"
+
+
+def check_hints(hints: FSMHints, budget_bytes: int) -> None:
+    """Shorten hints, and check that playback takes them.
+
+    Raises:
+        RecoveryError: Playback refuses them.
+    """
+    size = shrink_hints(hints, budget_bytes)
+    if size > budget_bytes:
+        _logger.warning(
+            "hints of %s have %d bytes, as %d files are live",
+            hints.log,
+            size,
+            len(hints.live_nodes),
+            extra={"journal": hints.log},
+        )
+    try:
+        FSM(hints)
+    except pb.GazetteError as error:
+        raise pb.RecoveryError(f"hints of {hints.log} can't be played: {error}") from error

@@ -1,0 +1,79 @@
+"""First appends of a recorder, by which it finds the head of its log and fences the log off."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.recoverylog.encoder import LogEncoder
+
+if TYPE_CHECKING:
+    from gazette_aio.client import AppendService, RetryPolicy
+    from gazette_aio.client.retry import Failure
+    from gazette_aio.consumer.recoverylog.author import Author
+    from gazette_aio.consumer.recoverylog.fsm import FSM
+
+
+async def begin_recording(
+    service: AppendService,
+    log: str,
+    fsm: FSM,
+    author: Author,
+    *,
+    fence: bool | None,
+    allow_branch: bool,
+) -> LogEncoder:
+    """Fence off a log if that's due, and return an encoder at its head.
+
+    The arguments are those of `Recorder.open()`.
+
+    Raises:
+        RecoveryError: The history is fresh, and the log isn't.
+        GazetteError: The log can't be appended to.
+
+    Cancellation: aborts — the log may be fenced.
+    """
+    barrier = await service.start_append(log)
+    barrier.release()
+    head = (await barrier).commit.end
+    is_fresh, is_fork = fsm.is_fresh, fsm.last_log != log
+    if is_fresh and head and not allow_branch:
+        raise pb.RecoveryError(
+            f"{log} has content up to {head}, which has to be played before recording goes on"
+        )
+    if fence is None:
+        fence = is_fresh
+    if not fence and not is_fork:
+        return LogEncoder(fsm, author, log, head)
+    encoder = LogEncoder(fsm, author, log, head)
+    encoder.no_op()
+    # Wire: only an append with content may change registers.
+    request = pb.AppendRequest(journal=log, union_registers=author.fence())
+    append = await service.start_append(request)
+    append.write(b"".join(encoder.take()))
+    append.release()
+    commit = (await append).commit
+    if is_fresh and commit.begin != head and not allow_branch:
+        # Race: playback would follow the history of whoever was first.
+        raise pb.RecoveryError(f"another process has begun to write to {log}")
+    return LogEncoder(fsm, author, log, commit.end)
+
+
+def recorder_policy(base: RetryPolicy, *, is_fence_retried: bool) -> RetryPolicy:
+    """Return a policy that holds on to the log, but for what only a new recorder can help."""
+
+    def decide(failure: Failure) -> bool | None:
+        if isinstance(
+            failure.error, pb.FragmentStoreUnhealthyError | pb.IndexHasGreaterOffsetError
+        ):
+            return True
+        return base.on_error(failure) if base.on_error is not None else None
+
+    return dataclasses.replace(
+        base,
+        max_attempts=None,
+        max_elapsed=None,
+        on_error=decide,
+        retry_check_registers=is_fence_retried,
+    )

@@ -1,0 +1,36 @@
+"""Paths of recorded files: below one directory, and in the log."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from gazette_aio.protocol.errors import ConfigurationError
+
+
+def clean_directory(directory: str | os.PathLike[str]) -> str:
+    """Return the path of a directory to record.
+
+    Raises:
+        ConfigurationError: It isn't absolute and clean.
+    """
+    path = os.fspath(directory)
+    if not posixpath.isabs(path) or posixpath.normpath(path) != path:
+        raise ConfigurationError(f"recorder.Dir is not an absolute, clean path: {path!r}")
+    return path
+
+
+def path_within(directory: str, path: str | os.PathLike[str]) -> str:
+    """Return the path in the log of a path below a directory: absolute, as if that was the root.
+
+    Raises:
+        ValueError: The path isn't below the directory, or isn't UTF-8.
+    """
+    given: str = os.fspath(path)
+    clean = posixpath.normpath(given)
+    root = directory.rstrip("/")
+    if not clean.startswith(root + "/") or clean == "/":
+        raise ValueError(f"path {given!r} isn't below {directory!r}")
+    recorded = clean[len(root) :]
+    recorded.encode()  # Wire: paths are UTF-8.
+    return recorded

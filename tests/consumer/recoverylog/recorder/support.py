@@ -1,0 +1,111 @@
+"""Recorders of tests, and playback of what they recorded into memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from gazette_aio.client import JournalClient
+from gazette_aio.consumer.recoverylog import (
+    FSM,
+    Author,
+    Content,
+    LogDecoder,
+    Operation,
+    Outcome,
+    Recorder,
+    content_checksum,
+)
+from gazette_aio.protocol import OffsetNotYetAvailableError
+from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
+
+LOG = "examples/integration-tests/recovery-log"
+OTHER_LOG = "examples/integration-tests/other-recovery-log"
+STRIP = "/strip"
+FIRST, SECOND = Author(1234), Author(5678)
+
+
+async def open_recorder(client: JournalClient, **options: Any) -> Recorder:
+    """Return a recorder of a fresh history."""
+    log = options.pop("log", LOG)
+    fsm = options.pop("fsm", None) or FSM(FSMHints(log=log))
+    author = options.pop("author", FIRST)
+    directory = options.pop("directory", STRIP)
+    return await Recorder.open(client, log, fsm, author, directory, **options)
+
+
+async def read_log(client: JournalClient, log: str = LOG, offset: int = 0) -> bytes:
+    """Return the content of a log from an offset up to its head."""
+    content = bytearray()
+    async with client.read(log, offset=offset) as reader:
+        try:
+            while chunk := await reader.read():
+                content += chunk
+        except OffsetNotYetAvailableError:
+            pass
+    return bytes(content)
+
+
+class Played:
+    """A log, played into memory."""
+
+    def __init__(self, content: bytes, hints: FSMHints, *, offset: int = 0) -> None:
+        self.fsm = FSM(hints)
+        self.ops: list[RecordedOp] = []
+        """Operations of the log."""
+        self.applied: list[RecordedOp] = []
+        """Operations that concern live files, or none."""
+        self.contents: dict[int, bytearray] = {}
+        decoder = LogDecoder(hints.log, offset)
+        decoder.feed(content)
+        target: tuple[bytearray, RecordedOp] | None = None
+        while (event := decoder.next()) is not None:
+            if isinstance(event, Operation):
+                self.ops.append(event.op)
+                target = self._apply(event)
+            elif isinstance(event, Content) and target is not None:
+                file, op = target
+                begin = op.write.offset + event.position
+                file.extend(bytes(max(0, begin + len(event.data) - len(file))))
+                file[begin : begin + len(event.data)] = event.data
+                if event.position == 0 and len(event.data) == op.write.length:
+                    assert content_checksum(event.data) == op.content_checksum
+        decoder.end()
+
+    def _apply(self, event: Operation) -> tuple[bytearray, RecordedOp] | None:
+        op = event.op
+        if (hinted := self.fsm.hinted_segment) is not None and (
+            op.first_offset < hinted.first_offset
+        ):
+            return None
+        if self.fsm.apply(op, event.payload) is not Outcome.APPLIED:
+            return None
+        self.applied.append(op)
+        if op.HasField("create"):
+            self.contents[op.seq_no] = bytearray()
+        if op.HasField("write"):
+            return self.contents[op.write.fnode], op
+        return None
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Contents of live files and properties by path."""
+        assert not self.fsm.has_remaining_hints
+        files = {path: bytes(self.contents[fnode]) for path, fnode in self.fsm.links.items()}
+        return files | {path: text.encode() for path, text in self.fsm.properties.items()}
+
+
+async def play(client: JournalClient, hints: FSMHints | None = None, *, log: str = LOG) -> Played:
+    """Play a log from its beginning."""
+    return Played(await read_log(client, log), hints or FSMHints(log=log))
+
+
+def kinds(ops: list[RecordedOp]) -> list[str]:
+    """Return the kinds of operations."""
+    names = ("create", "link", "unlink", "write", "property")
+    return [next((name for name in names if op.HasField(name)), "no-op") for op in ops]
+
+
+async def close(*recorders: Recorder) -> None:
+    """Close recorders, whatever has become of them."""
+    await asyncio.gather(*(recorder.aclose() for recorder in recorders))
