@@ -25,6 +25,9 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
+from gazette_aio.consumer.recoverylog.recorded_dir import RecordedDir
+from gazette_aio.consumer.recoverylog.recorded_dir_async import AsyncRecordedDir, AsyncRecordedFile
+from gazette_aio.consumer.recoverylog.recorded_file import RecordedFile
 from gazette_aio.consumer.recoverylog.recorder import Recorder
 from gazette_aio.consumer.recoverylog.recorder_appends import Barrier
 from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
@@ -33,6 +36,8 @@ from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, Seg
 __all__ = [
     "FSM",
     "MAX_AUTHOR",
+    "AsyncRecordedDir",
+    "AsyncRecordedFile",
     "Author",
     "Barrier",
     "Content",
@@ -43,6 +48,8 @@ __all__ = [
     "LogEncoder",
     "Operation",
     "Outcome",
+    "RecordedDir",
+    "RecordedFile",
     "Recorder",
     "RecorderError",
     "RecorderFencedError",
