@@ -255,7 +255,7 @@ class JournalClient(Owner):
 
         It's cheap enough to be logged or served once a second.
         """
-        return self.context.status(self.appends.status())
+        return self.context.status()
 
     async def aclose(self) -> None:
         """Wait for pending appends within a bound, end all RPCs, and disconnect. Idempotent.

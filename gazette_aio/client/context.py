@@ -22,7 +22,7 @@ from gazette_aio.client.rpc.channel_pool import JournalMethods
 from gazette_aio.client.rpc.dispatch import Dispatcher
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.rpc.stub import JournalStub
-from gazette_aio.client.status import ClientStatus
+from gazette_aio.client.status import ClientStatus, total_appends
 
 if TYPE_CHECKING:
     import os
@@ -121,6 +121,8 @@ class ClientContext:
         """Readers that have begun."""
         self.watches: weakref.WeakSet[Reporting[WatchStatus]] = weakref.WeakSet()
         """Lists of journals that were entered."""
+        self.append_services: weakref.WeakSet[Reporting[AppendStatus]] = weakref.WeakSet()
+        """Services that append in the background."""
 
     def deadline(
         self, operation: str, timeout: float | None, *, journal: str = "", doubt: str = ""
@@ -139,8 +141,8 @@ class ClientContext:
         seconds = checked_timeout(timeout, self.timeout)
         return Deadline(self.dispatcher, operation, seconds, journal=journal, doubt=doubt)
 
-    def status(self, appends: AppendStatus) -> ClientStatus:
-        """Return the status of the client, whose pending appends are `appends`."""
+    def status(self) -> ClientStatus:
+        """Return the status of the client."""
         return ClientStatus(
             endpoint=self.dispatcher.endpoint,
             connection=self.dispatcher.state,
@@ -150,7 +152,9 @@ class ClientContext:
                 *(stream.status() for stream in self.rpc.streams if not stream.is_reported),
             ),
             watches=tuple(watch.status() for watch in self.watches if watch.is_live),
-            appends=appends,
+            appends=total_appends(
+                service.status() for service in self.append_services if service.is_live
+            ),
         )
 
     async def aclose(self) -> None:

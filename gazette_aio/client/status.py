@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 StatusT_co = TypeVar("StatusT_co", covariant=True)
 
@@ -75,7 +78,7 @@ class WatchStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendStatus:
-    """Pending appends of an AppendService."""
+    """Pending appends of an AppendService, or of several."""
 
     journals: int
     """Journals with pending appends."""
@@ -87,6 +90,12 @@ class AppendStatus:
     """Content of these batches, in bytes."""
     failed_journals: int
     """Journals whose appends fail until `clear_error()`."""
+
+
+def total_appends(parts: Iterable[AppendStatus]) -> AppendStatus:
+    """Return the sums of the numbers of several services."""
+    fields = [dataclasses.astuple(part) for part in parts]
+    return AppendStatus(*map(sum, zip((0, 0, 0, 0, 0), *fields, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +112,4 @@ class ClientStatus:
     watches: tuple[WatchStatus, ...]
     """Lists of journals that are kept up to date."""
     appends: AppendStatus
+    """Pending appends of all services of the client."""

@@ -143,6 +143,12 @@ class AppendService(Owner):
         self._errors = JournalErrors()
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
+        client.context.append_services.add(self)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there's anything to report."""
+        return bool(self._journals) or bool(len(self._errors))
 
     @property
     def pending_bytes(self) -> int:

@@ -81,11 +81,14 @@ class ObservedGroup:
     @property
     def local_items(self) -> list[LocalItem]:
         """Items that exist and of which this member holds a replica, by ID."""
-        return [
-            LocalItem(self._items[id_], self._local[id_], self._assignments[id_])
-            for id_ in sorted(self._local)
-            if id_ in self._items
-        ]
+        items = (self.local_item(id_) for id_ in sorted(self._local))
+        return [item for item in items if item is not None]
+
+    def local_item(self, item: str) -> LocalItem | None:
+        """Return an item that exists and of which this member holds a replica."""
+        if item not in self._items or item not in self._local:
+            return None
+        return LocalItem(self._items[item], self._local[item], self._assignments[item])
 
     @property
     def leads(self) -> bool:

@@ -6,8 +6,8 @@ alone would thus take content for operations.
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.consumer.recoverylog.operations import MAX_PAYLOAD_BYTES, decode_operation
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 _HEADER: Final = FIXED_FRAME_HEADER_LENGTH
 _WORD: Final = FIXED_FRAME_WORD
-_WORD_AND_SIZE: Final = struct.Struct(f"<{len(_WORD)}sI")
+_COMPACT_BYTES: Final = 1 << 16
 
 
-class Operation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Operation:
     """An operation of the log. If it is a write, its content follows."""
 
     op: RecordedOp
@@ -30,7 +31,8 @@ class Operation(NamedTuple):
     """The operation as it was encoded, without the header of its frame."""
 
 
-class Content(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Content:
     """A piece of the content of the latest write."""
 
     data: bytes
@@ -38,7 +40,8 @@ class Content(NamedTuple):
     """Bytes of the content before this piece."""
 
 
-class Junk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Junk:
     """Bytes that begin no frame, and are passed over."""
 
     begin: int
@@ -62,11 +65,7 @@ class LogDecoder:
         self._log = log
         self._base = offset
         self._max_payload_bytes = max_payload_bytes
-        # Invariant: `_more` follows `_buffer`, and isn't joined until the next frame is whole.
-        self._buffer = b""
-        self._more: list[bytes] = []
-        self._needed = 0
-        self._fed = offset
+        self._buffer = bytearray()
         self._position = 0
         self._content = 0
         self._content_done = 0
@@ -79,7 +78,7 @@ class LogDecoder:
     @property
     def fed_offset(self) -> int:
         """Offset at which the next chunk begins."""
-        return self._fed
+        return self._base + len(self._buffer)
 
     @property
     def is_at_boundary(self) -> bool:
@@ -97,19 +96,13 @@ class LogDecoder:
         if offset >= self.fed_offset:
             self._restart_at(offset)
         else:
-            self._needed = 0
-            self._join()
             self._position = offset - self._base
 
     def feed(self, chunk: bytes) -> None:
         """Add the next bytes of the log."""
-        self._fed += len(chunk)
-        if self._position < len(self._buffer) or self._more:
-            self._more.append(chunk)
-            return
-        # Hot: a chunk of whole operations isn't copied.
-        self._base += self._position
-        self._buffer, self._position = chunk, 0
+        if self._position > _COMPACT_BYTES:
+            self._compact()
+        self._buffer += chunk
 
     def jump(self, offset: int) -> None:
         """Go on at another offset, because of a hole in the log.
@@ -117,7 +110,7 @@ class LogDecoder:
         Raises:
             RecoveryError: The hole is within an operation or the content of a write.
         """
-        if self._content or self.offset < self._fed:
+        if self._content or self._position < len(self._buffer):
             raise RecoveryError(
                 f"offset jumps from {self.fed_offset} to {offset} within an operation of "
                 f"{self._log} that goes on at {self.offset}"
@@ -130,38 +123,31 @@ class LogDecoder:
         Raises:
             RecoveryError: A frame doesn't hold a sound operation.
         """
-        if self._more and not self._join():
-            return None
         if self._content:
             return self._next_content()
         buffer, begin = self._buffer, self._position
         available = len(buffer) - begin
-        if available < _HEADER:
-            if _WORD.startswith(buffer[begin : begin + len(_WORD)]):
-                return None
-            if not buffer.startswith(_WORD, begin):
-                return self._next_junk(begin)
+        if available < _HEADER and _WORD.startswith(buffer[begin : begin + len(_WORD)]):
             return None
-        word, size = _WORD_AND_SIZE.unpack_from(buffer, begin)
-        if word != _WORD:
+        if not buffer.startswith(_WORD, begin):
             return self._next_junk(begin)
+        if available < _HEADER:
+            return None
+        size = int.from_bytes(buffer[begin + len(_WORD) : begin + _HEADER], "little")
         if size > self._max_payload_bytes:
             return self._next_junk(begin + 1)
-        end = begin + _HEADER + size
         if available < _HEADER + size:
-            self._needed = _HEADER + size
             return None
-        payload = buffer[begin + _HEADER : end]
+        payload = bytes(buffer[begin + _HEADER : begin + _HEADER + size])
         try:
             op: Any = decode_operation(payload)
         except RecoveryError as error:
             raise RecoveryError(f"{error}, at {self.offset} of {self._log}") from error
         op.log = self._log
         op.first_offset = self.offset
-        self._position = end
-        # Hot: reading an absent message costs as much as asking for it.
+        self._position += _HEADER + size
         self._content, self._content_done = op.write.length, 0
-        op.last_offset = self._base + end + self._content
+        op.last_offset = self.offset + self._content
         return Operation(op, payload)
 
     def end(self, *, is_append_boundary: bool = False) -> Junk | None:
@@ -174,15 +160,15 @@ class LogDecoder:
         Raises:
             RecoveryError: The log ends within an operation or its content.
         """
-        if self._content or self.offset < self._fed:
-            self._needed = 0
-            self._join()
-            left = self._buffer[self._position :]
-            begins_none = len(left) < _HEADER or not left.startswith(_WORD)
-            if not self._content and is_append_boundary and begins_none:
+        left = len(self._buffer) - self._position
+        if self._content or left:
+            buffer = self._buffer[self._position :]
+            if not self._content and is_append_boundary and not buffer.startswith(_WORD):
                 return self._pass_over(len(self._buffer))
             what = "content of a write" if self._content else "an operation"
-            raise RecoveryError(f"{self._log} ends at {self._fed} within {what}")
+            raise RecoveryError(
+                f"{self._log} ends at {self._base + len(self._buffer)} within {what}"
+            )
         return None
 
     def _next_content(self) -> Content | None:
@@ -190,7 +176,7 @@ class LogDecoder:
         end = min(len(self._buffer), begin + self._content)
         if begin == end:
             return None
-        piece = Content(self._buffer[begin:end], self._content_done)
+        piece = Content(bytes(self._buffer[begin:end]), self._content_done)
         self._position = end
         self._content -= end - begin
         self._content_done += end - begin
@@ -210,19 +196,14 @@ class LogDecoder:
         return junk
 
     def _restart_at(self, offset: int) -> None:
-        self._buffer, self._more = b"", []
-        self._position = self._needed = 0
-        self._base = self._fed = offset
+        self._buffer.clear()
+        self._position = 0
+        self._base = offset
 
-    def _join(self) -> bool:
-        """Join what was fed, and return whether it may hold what comes next."""
-        if self._fed - self.offset < self._needed:
-            return False
+    def _compact(self) -> None:
+        del self._buffer[: self._position]
         self._base += self._position
-        self._buffer = b"".join((self._buffer[self._position :], *self._more))
-        self._more = []
-        self._position = self._needed = 0
-        return True
+        self._position = 0
 
     def __repr__(self) -> str:
         return f"<LogDecoder of {self._log!r} at {self.offset}>"

@@ -1,0 +1,22 @@
+"""Authorization of changes."""
+
+from __future__ import annotations
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.labels import with_id_label
+from gazette_aio.serving.rpc_error import RpcError
+
+
+def check_authorized(claims: pb.Claims, shard: str, labels: pb.LabelSet | None = None) -> None:
+    """Check that a caller may change a shard.
+
+    Args:
+        claims: Claims of the caller.
+        shard: ID of the shard.
+        labels: Labels of its spec; None if only the ID counts.
+
+    Raises:
+        RpcError: The caller may not.
+    """
+    if not pb.selector_matches(claims.selector, with_id_label(shard, labels or pb.LabelSet())):
+        raise RpcError(f"not authorized to {shard}", "UNAUTHENTICATED")

@@ -1,0 +1,43 @@
+"""GetHints: hints of a shard's recovery log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.shards.hints import fetch_stored_hints
+from gazette_aio.consumer.shards.replica import spec_of
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.handlers.serving import ShardServing
+
+
+async def shard_get_hints(
+    claims: pb.Claims, service: ShardServing, request: pc.GetHintsRequest
+) -> pc.GetHintsResponse:
+    """Return the hints of a shard. Those that can't be used are left unset, unless all are.
+
+    Args:
+        claims: Claims of the caller.
+        service: The service.
+        request: The request.
+
+    Raises:
+        ValidationError: The request is invalid.
+        HintsError: The store failed, or no hints can be used though there are some.
+
+    Cancellation: safe.
+    """
+    pb.validate(request)
+    response = pc.GetHintsResponse(status=pc.Status.OK, header=service.resolver.unrouted_header())
+    item = service.resolver.item(request.shard, claims)
+    if item is None:
+        response.status = pc.Status.SHARD_NOT_FOUND
+        return response
+    stored = await fetch_stored_hints(service.host.store, spec_of(item))
+    stored.check()
+    listed = [pc.GetHintsResponse.ResponseHints(hints=hints) for hints in stored.hints]
+    response.primary_hints.CopyFrom(listed[0])
+    response.backup_hints.extend(listed[1:])
+    return response

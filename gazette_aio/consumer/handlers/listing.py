@@ -1,0 +1,56 @@
+"""List: shards of the group, with their routes and statuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
+from gazette_aio.consumer.shards.replica import spec_of
+from gazette_aio.consumer.shards.status_writer import status_of
+from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.selector import compile_selector
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.handlers.serving import ShardServing
+
+
+async def shard_list(
+    claims: pb.Claims, service: ShardServing, request: pc.ListRequest
+) -> pc.ListResponse:
+    """Return the shards that match both the request and the claims, by ID.
+
+    Args:
+        claims: Claims of the caller.
+        service: The service.
+        request: The request.
+
+    Raises:
+        ValidationError: The request is invalid.
+
+    Cancellation: safe.
+    """
+    pb.validate(request)
+    group, resolver = service.host.group, service.resolver
+    response = pc.ListResponse(status=pc.Status.OK, header=resolver.unrouted_header())
+    wanted = compile_selector(request.selector)
+    permitted = compile_selector(claims.selector)
+    turns = Turns()
+    # Race: shards may come and go during the turns of other tasks; each is listed as it is then.
+    for id_ in sorted(group.items):
+        await turns.rest()
+        item = group.items.get(id_)
+        if item is None:
+            continue
+        spec = spec_of(item)
+        labels = pc.label_set_ext(spec)
+        if not wanted(labels) or not permitted(labels):
+            continue
+        response.shards.add(
+            spec=spec,
+            mod_revision=item.mod_revision,
+            create_revision=item.create_revision,
+            route=resolver.route(id_),
+            status=[status_of(assignment) for assignment in group.assignments(id_)],
+        )
+    return response

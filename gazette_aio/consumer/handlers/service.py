@@ -1,0 +1,88 @@
+"""The Shard service of a gRPC server: delegates, deadlines of tokens, and codes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.service import (
+    SHARD_APPLY,
+    SHARD_GET_HINTS,
+    SHARD_LIST,
+    SHARD_METHODS,
+    SHARD_SERVICE_NAME,
+    SHARD_STAT,
+    SHARD_UNASSIGN,
+)
+from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.serving.unary_service import UnaryService
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gazette_aio.consumer.handlers.delegates import ShardAPI
+    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.serving.calls import CallCounts
+    from gazette_aio.serving.drain import Drain
+
+
+def shard_service(
+    api: ShardAPI,
+    service: ShardServing,
+    *,
+    verifier: pb.Verifier,
+    drain: Drain,
+    counts: CallCounts,
+    clock: Callable[[], float] = time.time,
+) -> UnaryService:
+    """Return the Shard service, whose `handlers()` are to be added to a server.
+
+    Args:
+        api: Functions that answer. They're looked up at each call.
+        service: What they're called with.
+        verifier: Verifies the authorization of calls.
+        drain: Planned stop of the server.
+        counts: Counts of calls.
+        clock: Source of Unix seconds.
+    """
+
+    def serve(name: str) -> Callable[[pb.Claims, Any], Awaitable[Any]]:
+        async def call(claims: pb.Claims, request: Any) -> Any:
+            handler = getattr(api, name)
+            return await _answer(handler(claims, service, request), claims, clock())
+
+        return call
+
+    by_path = {
+        SHARD_STAT: "stat",
+        SHARD_LIST: "list",
+        SHARD_APPLY: "apply",
+        SHARD_GET_HINTS: "get_hints",
+        SHARD_UNASSIGN: "unassign",
+    }
+    return UnaryService(
+        SHARD_SERVICE_NAME,
+        SHARD_METHODS,
+        {path: serve(name) for path, name in by_path.items()},
+        verifier=verifier,
+        drain=drain,
+        counts=counts,
+        clock=clock,
+    )
+
+
+async def _answer(answer: Awaitable[Any], claims: pb.Claims, now: float) -> Any:
+    """Await an answer, at most until the caller's token expires.
+
+    Wire: other implementations answer with code UNKNOWN and the bare text, whatever failed.
+    """
+    remaining = None if claims.expires_at is None else max(claims.expires_at - now, 0)
+    try:
+        async with asyncio.timeout(remaining):
+            return await answer
+    except TimeoutError as error:
+        raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED") from error
+    except pb.GazetteError as error:
+        raise RpcError(str(error)) from error

@@ -1,0 +1,69 @@
+"""References to a replica, which its tear-down waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+_logger = logging.getLogger(__name__)
+
+_WARNING_SECONDS: Final = 10.0
+
+
+class Holds:
+    """Counts references.
+
+    Args:
+        name: What is referred to, for the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self) -> Hold:
+        """Return a new reference."""
+        self._count += 1
+        self._is_free.clear()
+        return Hold(self)
+
+    def give_back(self) -> None:
+        """Take a reference back. Use `Hold.release()`."""
+        self._count -= 1
+        if not self._count:
+            self._is_free.set()
+
+    async def released(self) -> None:
+        """Wait until there are no references, with a warning each 10 s.
+
+        Cancellation: safe.
+        """
+        while self._count:
+            try:
+                async with asyncio.timeout(_WARNING_SECONDS):
+                    await self._is_free.wait()
+            except TimeoutError:
+                _logger.warning(
+                    "shard %s waits for %d resolutions to be released", self._name, self._count
+                )
+
+
+class Hold:
+    """A reference to a replica: as long as it's held, the replica keeps its store."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self, holds: Holds) -> None:
+        self._holds: Holds | None = holds
+
+    def release(self) -> None:
+        """Release the reference. Idempotent."""
+        holds, self._holds = self._holds, None
+        if holds is not None:
+            holds.give_back()

@@ -1,0 +1,164 @@
+"""Replicas of a member: started, promoted and cancelled as its assignments change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Scope
+from gazette_aio.consumer.allocator.model import Assignment, Item
+from gazette_aio.consumer.application.hooks import Hooks
+from gazette_aio.consumer.shards.replica import Replica
+from gazette_aio.consumer.shards.status_writer import status_of
+from gazette_aio.consumer.shards.transitions import Transition, transition
+from gazette_aio.protocol.consumer import ReplicaStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from anyio.abc import TaskGroup
+
+    from gazette_aio.consumer.allocator.observed import GroupEntry, LocalItem
+    from gazette_aio.consumer.keyspace.entries import Change
+    from gazette_aio.consumer.shards.host import ShardHost
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalShards(Scope):
+    """Replicas of the shards that are assigned to this member.
+
+    Within its block as an async context manager, it follows the key space, whose first observer is
+    that of the group. The end of the block cancels the replicas, and waits until each has released
+    what it holds.
+
+    Args:
+        host: What the shards of the member share.
+
+    Raises:
+        ConfigurationError: The application lacks hooks.
+    """
+
+    def __init__(self, host: ShardHost) -> None:
+        Hooks(host.application)  # Raises what's wrong, rather than each shard.
+        self._host = host
+        self._replicas: dict[str, Replica] = {}
+        self._tasks: TaskGroup | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._is_open = asyncio.Event()
+        self._is_closing = asyncio.Event()
+        self.has_stopped = False
+        """Whether `stop()` was called."""
+
+    def __repr__(self) -> str:
+        state = ", stopped" if self.has_stopped else ""
+        return f"<LocalShards with {len(self._replicas)} replicas{state}>"
+
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """Replicas that aren't cancelled, by ID of the shard."""
+        return self._replicas
+
+    def status_codes(self) -> dict[str, str]:
+        """Return the name of each replica's status code, as the key space shows it."""
+        return {
+            shard: ReplicaStatus.Code.Name(status_of(replica.assignment).code)
+            for shard, replica in self._replicas.items()
+        }
+
+    async def __aenter__(self) -> Self:
+        # A task of its own, so that another task than this one may end the block.
+        self._supervisor = asyncio.create_task(self._supervise(), name="shards")
+        try:
+            await self._is_open.wait()
+        except BaseException:
+            await self._leave(None)
+            raise
+        self._host.key_space.observers.append(self.observe)
+        for item in self._host.group.local_items:
+            self._follow(item.item.id, item)
+        return self
+
+    async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
+        """End the block.
+
+        Cancellation: safe — raised after the replicas have released what they hold.
+        """
+        self.stop()
+        if self.observe in self._host.key_space.observers:
+            self._host.key_space.observers.remove(self.observe)
+        if self._supervisor is not None:
+            await finish(self._supervisor)
+
+    async def _supervise(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            self._is_open.set()
+            await self._is_closing.wait()
+
+    def stop(self) -> None:
+        """Cancel all replicas, and start no others. Idempotent.
+
+        The key space may still show assignments, which end with the lease of the member.
+        """
+        self.has_stopped = True
+        self._is_closing.set()
+        for replica in self._replicas.values():
+            replica.cancel()
+        self._replicas.clear()
+
+    def observe(self, changes: Sequence[Change[GroupEntry]]) -> None:
+        """Take changes of the key space, which the group has taken before."""
+        if self.has_stopped:
+            return
+        group = self._host.group
+        for shard in _affected(changes):
+            self._follow(shard, group.local_item(shard))
+            if shard not in group.items:
+                self._host.restarts.forget(shard)
+
+    def _follow(self, shard: str, item: LocalItem | None) -> None:
+        replica = self._replicas.get(shard)
+        wanted = item.assignment if item is not None else None
+        step = transition(replica.assignment if replica is not None else None, wanted)
+        if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
+            _logger.info("stopping local shard %s", shard)
+            del self._replicas[shard]
+            replica.cancel()
+        if item is None:
+            return
+        if step in {Transition.START, Transition.REPLACE}:
+            self._start(shard, item)
+        elif replica is not None:
+            replica.update(item)
+            if step is Transition.PROMOTE:
+                _logger.info("promoted local shard %s to primary", shard)
+                replica.promote()
+
+    def _start(self, shard: str, item: LocalItem) -> None:
+        assert self._tasks is not None, "entered before"
+        _logger.info("starting local shard %s, slot %d", shard, item.assignment.slot)
+        self._replicas[shard] = replica = Replica(item, self._host)
+        if item.assignment.slot == 0:
+            replica.promote()
+        self._tasks.start_soon(replica.run, name=f"shard {shard}")
+
+
+def _affected(changes: Sequence[Change[GroupEntry]]) -> dict[str, None]:
+    """Return the IDs of shards whose item or assignments changed, in order."""
+    shards: dict[str, None] = {}
+    for change in changes:
+        for entry in (change.before, change.after):
+            match entry.decoded if entry is not None else None:
+                case Item() as item:
+                    shards[item.id] = None
+                case Assignment() as assignment:
+                    shards[assignment.item] = None
+                case _:
+                    pass
+    return shards

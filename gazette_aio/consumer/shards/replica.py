@@ -1,0 +1,329 @@
+"""Replica of a shard: it recovers, is promoted, processes messages, and may fail.
+
+    started ──> standby ──────────> primary ──────> cancelled ──> torn down
+                   └──> failed <───────┘  └───────────^
+
+Two tasks do this. The standby recovers and follows the recovery log; the primary waits for the
+promotion, completes the recovery, and runs transactions. A failed replica keeps its store and its
+assignment until the assignment ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.client import AppendService
+from gazette_aio.client.appends.futures import AsyncOperation
+from gazette_aio.consumer.application.hooks import Hooks
+from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
+from gazette_aio.consumer.keyspace.operations import Compare, Delete
+from gazette_aio.consumer.recoverylog import Author
+from gazette_aio.consumer.shards.backoff import retry_seconds
+from gazette_aio.consumer.shards.errors import ShardFailedError, status_text
+from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recovered_hints
+from gazette_aio.consumer.shards.holds import Holds
+from gazette_aio.consumer.shards.status_writer import StatusWriter
+from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.progress import ProgressCell
+from gazette_aio.message import Publisher, json_adapter
+from gazette_aio.message.uuid import Clock
+from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
+
+if TYPE_CHECKING:
+    from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.allocator.model import Assignment, Item
+    from gazette_aio.consumer.allocator.observed import LocalItem
+    from gazette_aio.consumer.application import Progress, Store
+    from gazette_aio.consumer.shards.holds import Hold
+    from gazette_aio.consumer.shards.host import ShardHost, TransactionLoop
+    from gazette_aio.consumer.shards.recovery import Recorder
+    from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
+
+_logger = logging.getLogger(__name__)
+
+
+def spec_of(item: Item) -> ShardSpec:
+    """Return the spec of an item of a group of consumers."""
+    assert isinstance(item.decoded, ShardSpec), "items of consumers are shards"
+    return item.decoded
+
+
+class Replica:
+    """Replica of a shard, from its assignment to this member until that ends.
+
+    It's the `Shard` that applications and stores see. LocalShards runs it.
+
+    Args:
+        item: The shard, and its assignment to this member.
+        host: What the shards of the member share.
+    """
+
+    def __init__(self, item: LocalItem, host: ShardHost) -> None:
+        self._item = item
+        self._host = host
+        self.cancelled = asyncio.Event()
+        """Set when the assignment is lost; not when the shard fails."""
+        self.primary_loop = AsyncOperation()
+        """Ends when this replica ceases to be the primary, or by the error it failed with."""
+        self.appends = AppendService(host.client)
+        """Appends of this shard: a transaction commits only after those begun within it."""
+        self.status = StatusWriter(host.store, host.key_space, lambda: self.assignment)
+        """Writes the status of the replica."""
+        self.hooks = Hooks(host.application, self.id)
+        """Hooks of the application."""
+        self.progress_cell = ProgressCell(source.journal for source in self.spec.sources)
+        """Progress, and a signal that is also set whenever waiting for progress may end."""
+        self.store: Store | None = None
+        """Store of the primary, from when on it's made."""
+        self.is_ready = False
+        """Whether the store has its state, so that requests can be served."""
+        self._recovery = host.recovery(self)
+        self._recorder: Recorder | None = None
+        self._publisher: Publisher[Any] | None = None
+        self._loop: TransactionLoop | None = None
+        self._reads: frozenset[str] = frozenset()
+        self._is_promoted = asyncio.Event()
+        self._has_failed = asyncio.Event()
+        self._failure: ShardFailedError | None = None
+        self._scope = anyio.CancelScope()
+        self._primary_scope = anyio.CancelScope()
+        self._holds = Holds(self.id)
+        self.primary_loop.when_done(self.progress_cell.changed.set)
+
+    def __repr__(self) -> str:
+        state = ReplicaStatus.Code.Name(self.status.wanted.code)
+        return f"<Replica of shard {self.id}, slot {self.assignment.slot}, {state}>"
+
+    @property
+    def id(self) -> str:
+        """ID of the shard."""
+        return self._item.item.id
+
+    @property
+    def fqn(self) -> str:
+        """Key of the shard's spec in the store of the group."""
+        return self._item.item.key
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Current spec."""
+        return spec_of(self._item.item)
+
+    @property
+    def assignment(self) -> Assignment:
+        """Current assignment of this replica."""
+        return self._item.assignment
+
+    @property
+    def client(self) -> JournalClient:
+        """Client of brokers."""
+        return self._host.client
+
+    @property
+    def publisher(self) -> Publisher[Any]:
+        """Publisher of this assignment.
+
+        Raises:
+            RuntimeError: This replica isn't the primary.
+        """
+        if self._publisher is None:
+            raise RuntimeError(f"this replica of shard {self.id} isn't the primary")
+        return self._publisher
+
+    @property
+    def recovered_hints(self) -> GetHintsResponse | None:
+        """Hints that the recovery used; None without a recovery log."""
+        return self._recovery.hints
+
+    @property
+    def progress(self) -> Progress:
+        """Progress of fully acknowledged transactions."""
+        return self.progress_cell.progress
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Journals that are being read.
+
+        Sources that are added to the spec aren't read until the shard is assigned anew.
+        """
+        sources = self._loop.sources if self._loop is not None else None
+        return sources or self._reads
+
+    @property
+    def failure(self) -> ShardFailedError | None:
+        """Why the replica failed, if it did."""
+        return self._failure
+
+    def update(self, item: LocalItem) -> None:
+        """Take another spec, or another state of the assignment."""
+        self._item = item
+
+    def promote(self) -> None:
+        """Become the primary. Idempotent."""
+        self._is_promoted.set()
+
+    def hold(self) -> Hold:
+        """Return a reference that keeps the store from being destroyed."""
+        return self._holds.take()
+
+    def cancel(self) -> None:
+        """Stop, since the assignment was lost. Idempotent."""
+        if self.cancelled.is_set():
+            return
+        self.cancelled.set()
+        if not self.primary_loop.done():
+            self.primary_loop.resolve()
+        self._scope.cancel()
+        # Appends that wait for a broker would hold up the tear-down.
+        self.appends.cancel()
+
+    async def run(self) -> None:
+        """Serve until cancelled, then release everything. It's called once, and doesn't fail.
+
+        Cancellation: safe — raised after everything is released.
+        """
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self.status.run, name=f"status of shard {self.id}")
+                    tasks.start_soon(self._serve_standby, name=f"standby of shard {self.id}")
+                    tasks.start_soon(self._serve_primary, name=f"primary of shard {self.id}")
+                    await self._has_failed.wait()
+                    await self._restart()
+                    await anyio.sleep_forever()
+        finally:
+            self.cancel()
+            await finish(self._tear_down())
+
+    async def _serve_standby(self) -> None:
+        try:
+            if self._recovery.log:
+                self.status.want(ReplicaStatus.BACKFILL)
+            with step("beginRecovery"):
+                await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
+            self._fail(error)
+            # Nothing would complete the recovery.
+            self._primary_scope.cancel()
+
+    async def _serve_primary(self) -> None:
+        await self._is_promoted.wait()
+        if self._failure is not None:
+            return
+        with self._primary_scope:
+            try:
+                with step("completeRecovery"):
+                    store, checkpoint = await self._complete_recovery()
+                await self._run_transactions(store, checkpoint)
+            except Exception as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
+                self._fail(error)
+            except asyncio.CancelledError:
+                # A hook may raise this by itself, such as by awaiting a cancelled task.
+                if _is_being_cancelled():
+                    raise
+                self._fail(RuntimeError("a hook of the application was cancelled"))
+
+    async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
+        recovered = await self._recovery.complete(Author.random())
+        with step("app.NewStore"):
+            self.store = store = await self.hooks.new_store(self, recovered.recorder)
+        with step("store.RestoreCheckpoint"):
+            checkpoint = await store.restore_checkpoint(self)
+        # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
+        # of another log, which the shard began from, are no hints of its own.
+        if recovered.hints is not None and recovered.hints.log == self._recovery.log:
+            await store_recovered_hints(
+                self._host.store, self.spec, self.assignment, recovered.hints
+            )
+        self._recorder = recovered.recorder
+        self._reads = frozenset(source.journal for source in self.spec.sources)
+        self.is_ready = True
+        self.progress_cell.restore(checkpoint)
+        self.status.want(ReplicaStatus.PRIMARY)
+        await self.status.written()
+        return store, checkpoint
+
+    async def _run_transactions(self, store: Store, checkpoint: Checkpoint) -> None:
+        with step("app.OutputAdapter"):
+            adapter = self.hooks.output_adapter(self) or json_adapter()
+        self._publisher = Publisher(self.appends, adapter, clock=Clock())
+        self._loop = loop = self._host.primary_loop(
+            self, self.hooks, store, progress=self.progress_cell, recovery_log=self._recovery.log
+        )
+        if self._recorder is None:
+            await loop.run(checkpoint)
+            return
+        hints = asyncio.create_task(
+            self._record_hints(self._recorder), name=f"hints of shard {self.id}"
+        )
+        try:
+            await loop.run(checkpoint)
+        finally:
+            hints.cancel()
+            await finish(asyncio.wait((hints,)))
+
+    async def _record_hints(self, recorder: Recorder) -> None:
+        await asyncio.sleep(min(self._host.first_hints_seconds, self._host.hints_seconds))
+        while True:
+            try:
+                hints = await recorder.build_hints()
+                await store_recorded_hints(self._host.store, self.spec, self.assignment, hints)
+            except Exception:
+                # Earlier hints serve until the next ones.
+                _logger.exception("hints of shard %s couldn't be recorded", self.id)
+            await asyncio.sleep(self._host.hints_seconds)
+
+    def _fail(self, error: Exception) -> None:
+        failure = ShardFailedError(str(error))
+        failure.__cause__ = error
+        _logger.error("shard %s failed: %s", self.id, failure, exc_info=error)
+        self._failure = self._failure or failure
+        self.status.want(ReplicaStatus.FAILED, [status_text(failure)])
+        if not self.primary_loop.done():
+            self.primary_loop.resolve(failure)
+        self._has_failed.set()
+
+    async def _restart(self) -> None:
+        """Have the shard assigned anew, if the policy says so."""
+        now = asyncio.get_running_loop().time()
+        delay = self._host.restarts.delay_seconds(self.id, now)
+        if delay is None:
+            return
+        _logger.info("shard %s is restarted in %.1f s", self.id, delay)
+        await self.status.written()
+        await asyncio.sleep(delay)
+        attempt = 0
+        while True:
+            # The deletion cancels this, as soon as it's observed.
+            await asyncio.sleep(retry_seconds(attempt))
+            attempt += 1
+            assignment = self.assignment
+            compare = Compare.mod_revision(assignment.key, assignment.mod_revision)
+            try:
+                await self._host.store.transact([compare], [Delete(assignment.key)])
+            except KeyValueStoreError as error:
+                _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
+
+    async def _tear_down(self) -> None:
+        await self._holds.released()
+        await self.appends.aclose()
+        try:
+            if self.store is not None:
+                await self.store.destroy()
+        except Exception:
+            _logger.exception("the store of shard %s couldn't be destroyed", self.id)
+        try:
+            await self._recovery.aclose()
+        except Exception:
+            _logger.exception("the recovery of shard %s couldn't be closed", self.id)
+        await self.hooks.aclose()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

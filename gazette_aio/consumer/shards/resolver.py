@@ -1,0 +1,296 @@
+"""Resolver of shards: which member serves a shard, and, if it's this one, its replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.shards.errors import ResolverError, ResolverStoppedError
+from gazette_aio.consumer.shards.journal_index import JournalIndex
+from gazette_aio.consumer.shards.replica import spec_of
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from types import TracebackType
+
+    from gazette_aio.consumer.allocator.model import Assignment, Item
+    from gazette_aio.consumer.application import Store
+    from gazette_aio.consumer.shards.holds import Hold
+    from gazette_aio.consumer.shards.host import ShardHost
+    from gazette_aio.consumer.shards.local_shards import LocalShards
+    from gazette_aio.consumer.shards.replica import Replica
+
+_MISSING_MEMBER: Final = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="missing from Etcd")
+"""Identity of this member once its key is gone: a member that stops still proxies."""
+
+
+@dataclass(slots=True)
+class Resolution:
+    """Where a shard is served, and, if that's here, by what. Release it by `done()`."""
+
+    status: pc.Status.ValueType
+    """OK, or why the shard isn't served."""
+    header: pb.Header
+    """This group's revision, and the shard's route. `process_id` is that of the primary, or, if
+    the status isn't OK, that of this member."""
+    spec: pc.ShardSpec | None = None
+    """Spec of the shard, if it exists and the claims match it."""
+    shard: Replica | None = None
+    """The replica, if it's served here."""
+    store: Store | None = None
+    """The replica's store, if it's served here. It's destroyed only after `done()`."""
+    hold: Hold | None = field(default=None, repr=False)
+    """Reference to the replica, which `done()` releases."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the shard is served here."""
+        return self.shard is not None
+
+    def done(self) -> None:
+        """Release the replica. Idempotent."""
+        if self.hold is not None:
+            self.hold.release()
+
+
+class Resolving:
+    """A resolution to come: await it, or use it as an async context manager that releases it."""
+
+    def __init__(self, resolver: Resolver, request: _Request) -> None:
+        self._resolver = resolver
+        self._request = request
+        self._resolution: Resolution | None = None
+
+    def __await__(self) -> Generator[Any, Any, Resolution]:
+        return self._resolver.answer(self._request).__await__()
+
+    async def __aenter__(self) -> Resolution:
+        self._resolution = await self._resolver.answer(self._request)
+        return self._resolution
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._resolution is not None:
+            self._resolution.done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    shard: str
+    claims: pb.Claims | None
+    may_proxy: bool
+    proxy_header: pb.Header | None
+    read_through: Mapping[str, int]
+
+
+class Resolver:
+    """Resolves shards to the members that serve them. It follows the key space of `host`.
+
+    Args:
+        host: What the shards of the member share.
+        local_shards: Replicas of this member.
+    """
+
+    def __init__(self, host: ShardHost, local_shards: LocalShards) -> None:
+        self._host = host
+        self._group = host.group
+        self._local_shards = local_shards
+        self._index = JournalIndex(spec_of(item) for item in host.group.items.values())
+        host.key_space.observers.append(self._index.observe)
+
+    def __repr__(self) -> str:
+        return f"<Resolver of {self._local_shards!r}>"
+
+    def shards_with_source(self, journal: str) -> list[pc.ShardSpec]:
+        """Return the shards of the group that read a journal, by ID.
+
+        Args:
+            journal: Name of the journal, with the suffix that the shards give it, if any.
+        """
+        return self._index.shards_with_source(journal)
+
+    def stop_serving_local_shards(self) -> None:
+        """Cancel all replicas. Resolutions of shards of this member fail from now on. Idempotent.
+
+        Shards of other members are resolved as before.
+        """
+        self._local_shards.stop()
+
+    def resolve(
+        self,
+        shard: str,
+        *,
+        claims: pb.Claims | None = None,
+        may_proxy: bool = True,
+        proxy_header: pb.Header | None = None,
+        read_through: Mapping[str, int] | None = None,
+    ) -> Resolving:
+        """Resolve a shard, and wait until its replica can serve, if that's here.
+
+        Use `async with resolver.resolve(...) as resolution:`, or await it and call
+        `Resolution.done()`. A shard fails with SHARD_STOPPED if it fails or ends while it's waited
+        for. A failed shard whose store is ready still resolves, unless offsets are waited for.
+
+        Args:
+            shard: ID of the shard.
+            claims: Claims of the caller, which don't see other shards; None for all shards.
+            may_proxy: Whether a shard of another member is OK, rather than NOT_SHARD_PRIMARY.
+            proxy_header: Header of the member that proxied the request here, if one did. Its
+                revision is waited for.
+            read_through: Offsets by journal that the shard must have read, its transactions being
+                fully acknowledged. Journals that it isn't reading are passed over, such as sources
+                that were added since it was assigned.
+
+        Raises:
+            ResolverStoppedError: The shard is of this member, which is stopping.
+            ResolverError: `proxy_header` is of another group or for another member, or the
+                application's `read_through()` failed.
+
+        Cancellation: safe.
+        """
+        request = _Request(shard, claims, may_proxy, proxy_header, read_through or {})
+        return Resolving(self, request)
+
+    async def answer(self, request: _Request) -> Resolution:
+        """Resolve a request. Use `resolve()`."""
+        if request.proxy_header is not None:
+            await self._accept(request.proxy_header)
+        resolution, assignment = self._route(request)
+        if resolution.status != pc.Status.OK:
+            resolution.header.process_id.CopyFrom(self.process_id)
+        elif assignment is not None and assignment.member == self._group.local:
+            await self._serve(resolution, request)
+        return resolution
+
+    @property
+    def process_id(self) -> pb.ProcessSpec.ID:
+        """Identity of this member."""
+        if self._group.local_member is None:
+            return _MISSING_MEMBER
+        return pb.ProcessSpec.ID(zone=self._group.local.zone, suffix=self._group.local.suffix)
+
+    def unrouted_header(self) -> pb.Header:
+        """Return a header of this member and its revision, without a route."""
+        header = self._host.key_space.header
+        etcd = pb.Header.Etcd(
+            cluster_id=header.cluster_id,
+            member_id=header.member_id,
+            revision=header.revision,
+            raft_term=header.raft_term,
+        )
+        return pb.Header(process_id=self.process_id, route=pb.Route(primary=-1), etcd=etcd)
+
+    def route(self, shard: str) -> pb.Route:
+        """Return the members that a shard is assigned to, in the order of their keys.
+
+        A member that is gone has an empty endpoint.
+        """
+        route = pb.Route(primary=-1)
+        for index, assignment in enumerate(self._group.assignments(shard)):
+            if assignment.slot == 0:
+                route.primary = index
+            zone, suffix = assignment.member
+            route.members.add(zone=zone, suffix=suffix)
+            member = self._group.members.get(assignment.member)
+            spec = member.decoded if member is not None else None
+            endpoint = spec.process_spec.endpoint if isinstance(spec, pc.ConsumerSpec) else ""
+            route.endpoints.append(endpoint)
+        return route
+
+    def item(self, shard: str, claims: pb.Claims | None) -> Item | None:
+        """Return a shard of the group, if it exists and the claims match it."""
+        item = self._group.items.get(shard)
+        if item is None or claims is None:
+            return item
+        is_visible = pb.selector_matches(claims.selector, pc.label_set_ext(spec_of(item)))
+        return item if is_visible else None
+
+    async def _accept(self, header: pb.Header) -> None:
+        """Check that a proxied request is meant for this member, and catch up with the sender."""
+        cluster_id = self._host.key_space.header.cluster_id
+        if header.etcd.cluster_id != cluster_id:
+            raise ResolverError(
+                "request Etcd ClusterId doesn't match our own "
+                f"({header.etcd.cluster_id} vs {cluster_id})"
+            )
+        asked, own = header.process_id, self.process_id
+        if (asked.zone or asked.suffix) and asked != own:
+            raise ResolverError(
+                f"request ProcessId doesn't match our own ({_text(asked)} vs {_text(own)})"
+            )
+        await self._host.key_space.wait_for_revision(header.etcd.revision)
+
+    def _route(self, request: _Request) -> tuple[Resolution, Assignment | None]:
+        header = self.unrouted_header()
+        item = self.item(request.shard, request.claims)
+        if item is None:
+            # Assignments of a shard that the caller may not see, or that was deleted, aren't shown.
+            hidden = Resolution(pc.Status.SHARD_NOT_FOUND, header)
+            if request.shard not in self._group.items:
+                header.route.CopyFrom(self.route(request.shard))
+            return hidden, None
+        header.route.CopyFrom(self.route(request.shard))
+        resolution = Resolution(pc.Status.OK, header, spec_of(item))
+        if header.route.primary < 0:
+            resolution.status = pc.Status.NO_SHARD_PRIMARY
+            return resolution, None
+        primary = self._group.assignments(request.shard)[header.route.primary]
+        if primary.member != self._group.local and not request.may_proxy:
+            resolution.status = pc.Status.NOT_SHARD_PRIMARY
+        header.process_id.CopyFrom(header.route.members[header.route.primary])
+        return resolution, primary
+
+    async def _serve(self, resolution: Resolution, request: _Request) -> None:
+        """Wait until the local replica can serve, and attach it."""
+        replica = self._local_shards.replicas.get(request.shard)
+        if replica is None:
+            raise ResolverStoppedError
+        hold: Hold | None = replica.hold()
+        try:
+            if await _is_served(replica, request.read_through):
+                resolution.shard, resolution.store = replica, replica.store
+                resolution.hold, hold = hold, None
+            else:
+                resolution.status = pc.Status.SHARD_STOPPED
+        finally:
+            if hold is not None:
+                hold.release()
+
+
+async def _is_served(replica: Replica, read_through: Mapping[str, int]) -> bool:
+    """Wait for the store and for offsets, and return False if the replica ends before."""
+    progress = replica.progress_cell
+    while not replica.is_ready:
+        changed = progress.changed.next()
+        if replica.primary_loop.done():
+            return False
+        await changed.wait()
+    offsets = await _offsets(replica, read_through)
+    while not progress.covers(offsets):
+        changed = progress.changed.next()
+        if replica.primary_loop.done():
+            return False
+        await changed.wait()
+    return not replica.cancelled.is_set()
+
+
+async def _offsets(replica: Replica, read_through: Mapping[str, int]) -> Mapping[str, int]:
+    if not replica.hooks.is_producer:
+        return {
+            journal: offset for journal, offset in read_through.items() if journal in replica.reads
+        }
+    assert replica.store is not None, "ready replicas have stores"
+    try:
+        return await replica.hooks.read_through(replica, replica.store, read_through)
+    except Exception as error:
+        raise ResolverError(f"MessageProducer.ReadThrough: {error}") from error
+
+
+def _text(process: pb.ProcessSpec.ID) -> str:
+    return f'zone:"{process.zone}" suffix:"{process.suffix}" '

@@ -1,0 +1,444 @@
+"""The Shard service, called through its client."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from datetime import timedelta
+
+import grpc.aio
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.api import (
+    apply_shards,
+    fetch_hints,
+    list_shards,
+    stat_shard,
+    unassign_shards,
+)
+from gazette_aio.consumer.handlers import ShardAPI, shard_get_hints, shard_service
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.recoverylog import encode_hints
+from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.recoverylog import FSMHints
+from gazette_aio.protocol.service import SHARD_STAT
+from gazette_aio.protocol.status_errors import (
+    ShardEtcdTransactionFailedError,
+    ShardNotFoundError,
+    ShardStoppedError,
+)
+from gazette_aio.serving.calls import CallCounts
+from gazette_aio.serving.drain import Drain
+from gazette_aio.serving.server import GrpcServer
+from tests.consumer.handlers.served import KEYED, ServedGroup, claims
+from tests.consumer.shards.group import KEYS, LOCAL, REMOTE, A, shard_spec
+from tests.waiting import eventually
+
+READ, LIST, APPLY = pb.Capability.READ, pb.Capability.LIST, pb.Capability.APPLY
+FAILED = pc.ReplicaStatus(code=pc.ReplicaStatus.FAILED, errors=["an error"]).SerializeToString()
+PRIMARY = pc.ReplicaStatus(code=pc.ReplicaStatus.PRIMARY).SerializeToString()
+STANDBY = pc.ReplicaStatus(code=pc.ReplicaStatus.STANDBY).SerializeToString()
+
+
+def upsert(spec, revision=0, **fields):
+    return pc.ApplyRequest.Change(upsert=spec, expect_mod_revision=revision, **fields)
+
+
+def delete(shard, revision):
+    return pc.ApplyRequest.Change(delete=shard, expect_mod_revision=revision)
+
+
+def hints(number, shard=A, log=None):
+    segment = {
+        "author": number,
+        "first_seq_no": 1,
+        "first_offset": 0,
+        "first_checksum": 9,
+        "last_seq_no": 1,
+        "last_offset": 40,
+    }
+    return FSMHints(
+        log=log or f"recovery/logs/{shard}", live_nodes=[{"fnode": 1, "segments": [segment]}]
+    )
+
+
+def logged(shard=A, backups=2):
+    return shard_spec(
+        shard, recovery_log_prefix="recovery/logs", hint_prefix="/hints", hint_backups=backups
+    )
+
+
+async def test_stat_of_a_local_shard(member):
+    await member.create(shard_spec())
+    await member.assign()
+    await member.status("PRIMARY")
+    replica = member.shards.replicas[A]
+    request = pc.StatRequest(shard=A, read_through={"source/A": 0, "source/B": 12})
+    waiting = asyncio.ensure_future(stat_shard(member.client, request))
+    replica.progress_cell.update({"source/B": 12}, {"echo/out": 34})
+    response = await waiting
+    assert response.status == pc.Status.OK
+    assert dict(response.read_through) == {"source/A": 0, "source/B": 12}
+    assert dict(response.publish_at) == {"echo/out": 34}
+    assert response.header.process_id == pb.ProcessSpec.ID(zone="local", suffix="consumer")
+    assert list(response.header.route.endpoints) == [member.endpoint]
+
+
+async def test_stat_of_shards_that_the_caller_does_not_see(member):
+    with pytest.raises(ShardNotFoundError):
+        await stat_shard(member.client, "missing/shard")
+    await member.create(shard_spec())
+    await member.assign()
+    with pb.with_claims(claims(READ, "id=shard-B")):
+        response = await member.client.rpc.stat(pc.StatRequest(shard=A))
+    assert response.status == pc.Status.SHARD_NOT_FOUND
+    assert not response.header.route.endpoints
+
+
+async def test_invalid_requests_are_refused_by_text(member):
+    """By code UNKNOWN, as other implementations do. The client would refuse them itself."""
+    methods = member.client.dispatcher.default().methods
+    for call, request, text in (
+        (methods.stat, pc.StatRequest(shard="a bad id"), "Shard: not a valid token (a bad id)"),
+        (
+            methods.get_hints,
+            pc.GetHintsRequest(shard="a#bad#id"),
+            "Shard: not a valid token (a#bad#id)",
+        ),
+        (
+            methods.apply,
+            pc.ApplyRequest(changes=[delete("shard-A", 0)]),
+            "Changes[0]: invalid ExpectModRevision (0; expected > 0 or -1)",
+        ),
+        (
+            methods.unassign,
+            pc.UnassignRequest(shards=["/good/shard/id", ""]),
+            "Shards[1]: invalid length (0; expected 4 <= length <= 512)",
+        ),
+    ):
+        token = KEYED.sign(pb.Claims(pb.Capability.ALL), timedelta(minutes=1), 2e9)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request, metadata=[("authorization", f"Bearer {token}")])
+        # The token has expired: verification precedes validation.
+        assert caught.value.code().name == "UNAUTHENTICATED", text
+
+        token = KEYED.sign(pb.Claims(pb.Capability.ALL), timedelta(minutes=1), time.time())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request, metadata=[("authorization", f"Bearer {token}")])
+        assert (caught.value.code().name, caught.value.details()) == ("UNKNOWN", text)
+
+
+async def test_a_stat_is_forwarded_with_the_claims_of_its_caller(client):
+    async with ServedGroup(client) as primary:
+        async with ServedGroup(client, store=primary.store, local=REMOTE, remote=None) as other:
+            await primary.create(shard_spec())
+            await other.key_space.wait_for_revision(await primary.assign())
+            await primary.status("PRIMARY")
+            seen = []
+            answer = primary.api.stat
+
+            async def stat(caller, service, request):
+                seen.append((caller, request))
+                return await answer(caller, service, request)
+
+            primary.api.stat = stat
+            response = await stat_shard(other.client, A)
+            assert response.status == pc.Status.OK
+            assert response.header.process_id.zone == "local"
+            caller, request = seen[0]
+            assert request.header.process_id.zone == "local"
+            assert pb.format_label_selector(caller.selector) == "id=shard-A"
+            # It's proxied once: a member that isn't the primary says so.
+            header = other.resolver.unrouted_header()
+            response = await other.client.rpc.stat(pc.StatRequest(shard=A, header=header))
+            assert response.status == pc.Status.NOT_SHARD_PRIMARY
+            # The failure of the other member is that of the RPC.
+            header.etcd.cluster_id = 1337
+            with pytest.raises(pb.TransportError, match="ClusterId doesn't match") as caught:
+                await other.client.rpc.stat(pc.StatRequest(shard=A, header=header))
+            assert caught.value.code == "UNKNOWN"
+            primary.resolver.stop_serving_local_shards()
+            with pytest.raises(pb.TransportError) as caught:
+                await other.client.rpc.stat(pc.StatRequest(shard=A))
+            assert caught.value.code == "UNKNOWN"
+            assert caught.value.details == "resolver has stopped serving local shards"
+
+
+async def test_a_stat_ends_with_its_token(client):
+    now = [0.0]
+    auth = pb.KeyedAuth("c2VjcmV0", clock=lambda: now[0])
+    counts = CallCounts()
+    drain = Drain(counts.activity)
+
+    async def stat(caller, service, request):
+        await asyncio.Event().wait()
+
+    service = shard_service(
+        ShardAPI(stat=stat), None, verifier=auth, drain=drain, counts=counts, clock=lambda: 59.99
+    )
+    server = GrpcServer([service.handlers()], drain)
+    port = server.bind("127.0.0.1", 0)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        token = auth.sign(pb.Claims(READ), timedelta(minutes=1), 0.0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(SHARD_STAT)(
+                pc.StatRequest(shard=A).SerializeToString(),
+                metadata=[("authorization", f"Bearer {token}")],
+            )
+    await server.stop(0)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_list(member):
+    await member.create(
+        shard_spec("shard-C"),
+        shard_spec(A, labels=pb.label_set("foo", "bar")),
+        shard_spec("shard-B", labels=pb.label_set("foo", "baz")),
+    )
+    await member.assign("shard-B", slot=1, member=LOCAL)
+    await member.assign("shard-B", slot=0, member=REMOTE, value=PRIMARY)
+    await member.status("STANDBY", "shard-B", 1)
+
+    async def listed(selector, permitted=""):
+        with pb.with_claims(claims(LIST, permitted)):
+            response = await list_shards(member.client, selector)
+        return [shard.spec.id for shard in response.shards]
+
+    assert await listed("") == ["shard-A", "shard-B", "shard-C"]
+    assert await listed("!foo") == ["shard-C"]
+    assert await listed("id=shard-C") == ["shard-C"]
+    assert await listed("", "foo") == ["shard-A", "shard-B"]
+    assert await listed("foo=bing") == []
+    response = await list_shards(member.client)
+    assert response.header.route.primary == -1
+    assert response.header.process_id.zone == "local"
+    shard = response.shards[1]
+    assert [each.zone for each in shard.route.members] == ["local", "remote"]
+    assert list(shard.route.endpoints) == [member.endpoint, "http://remote/endpoint"]
+    assert shard.route.primary == 1
+    assert [each.code for each in shard.status] == [200, 300]
+    assert shard.mod_revision == shard.create_revision > 0
+
+
+async def test_apply(member):
+    spec = logged()
+    response = await apply_shards(
+        member.client, [upsert(spec, primary_hints=hints(111)), upsert(shard_spec("shard-B"))]
+    )
+    assert response.header.etcd.revision == member.key_space.header.revision
+    assert response.header.route.primary == -1
+    assert (await fetch_hints(member.client, A)).primary_hints.hints == hints(111)
+    revision = response.header.etcd.revision
+    spec.hint_backups = 3
+    response = await apply_shards(member.client, [upsert(spec, revision)])
+    assert member.group.items[A].mod_revision == response.header.etcd.revision
+    # What expects another revision has no effect, and the answer has the revision of the store.
+    for changes in (
+        [upsert(spec, revision)],
+        [delete(A, revision)],
+        [delete("shard-B", revision), upsert(spec, revision)],
+    ):
+        with pytest.raises(ShardEtcdTransactionFailedError) as caught:
+            await apply_shards(member.client, changes)
+        assert caught.value.header.etcd.revision == response.header.etcd.revision
+    await apply_shards(member.client, [delete("shard-B", revision), upsert(spec, -1)])
+    await apply_shards(member.client, [delete(A, -1)])
+    assert not member.group.items
+    # A deletion of nothing is no reason to wait for the next change of the group.
+    await asyncio.wait_for(apply_shards(member.client, [delete(A, -1)]), 30)
+    await member.store.transact([], [Put("/elsewhere", b"")])
+    await asyncio.wait_for(apply_shards(member.client, [delete(A, -1)]), 30)
+    await asyncio.wait_for(apply_shards(member.client, []), 30)
+
+
+async def test_one_shard_twice_in_an_apply(member):
+    changes = [upsert(shard_spec(), -1), upsert(shard_spec(), -1)]
+    with pytest.raises(pb.TransportError) as caught:
+        await apply_shards(member.client, changes)
+    assert caught.value.code == "UNKNOWN"
+    assert caught.value.details == "etcdserver: duplicate key given in txn request"
+
+
+async def test_changes_need_authorization(member):
+    staging = shard_spec(A, labels=pb.label_set("env", "staging"))
+    production = shard_spec(A, labels=pb.label_set("env", "production"))
+
+    async def apply(change, selector):
+        with pb.with_claims(claims(APPLY, selector)):
+            return await member.client.rpc.apply(pc.ApplyRequest(changes=[change]))
+
+    for change, selector in (
+        (upsert(staging), "id=shard-B"),
+        (upsert(production), "id=shard-A,env=staging"),
+        (delete(A, -1), "id=shard-B"),
+    ):
+        with pytest.raises(pb.TransportError, match="not authorized to shard-A") as caught:
+            await apply(change, selector)
+        assert caught.value.code == "UNAUTHENTICATED"
+    assert (await apply(upsert(staging), "id=shard-A,env=staging")).status == pc.Status.OK
+    assert (await apply(delete(A, -1), "id=shard-A")).status == pc.Status.OK
+    with pb.with_claims(claims(APPLY, "id=shard-B")):
+        with pytest.raises(pb.TransportError, match="not authorized to shard-A"):
+            await member.client.rpc.unassign(pc.UnassignRequest(shards=[A]))
+
+
+async def test_hints(member):
+    with pytest.raises(ShardNotFoundError):
+        await fetch_hints(member.client, A)
+    await member.create(logged())
+    response = await fetch_hints(member.client, A)
+    assert not response.primary_hints.HasField("hints")
+    assert [each.HasField("hints") for each in response.backup_hints] == [False, False]
+
+    for name, number in (("primary", 111), ("backup.0", 333), ("backup.1", 222)):
+        value = encode_hints(hints(number))
+        await member.write(Put(f"/hints/shard-A.{name}", value), wait=False)
+
+    async def found():
+        response = await fetch_hints(member.client, A)
+        return [
+            each.hints.live_nodes[0].segments[0].author if each.HasField("hints") else None
+            for each in (response.primary_hints, *response.backup_hints)
+        ]
+
+    assert await found() == [111, 333, 222]
+    await member.write(Delete("/hints/shard-A.primary"), wait=False)
+    assert await found() == [None, 333, 222]
+    await member.create(logged(backups=3))
+    assert await found() == [None, 333, 222, None]
+    await member.create(logged(backups=0))
+    assert await found() == [None]
+    with pb.with_claims(claims(READ, "id=shard-B")):
+        response = await member.client.rpc.get_hints(pc.GetHintsRequest(shard=A))
+    assert response.status == pc.Status.SHARD_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"{", r"^json\.Unmarshal\(hints\): "),
+        (b"", r"^hints\.Unmarshal: "),
+        (b"garbage", r"^hints\.Unmarshal: "),
+        (b"[]", r"^hints\.Unmarshal: "),
+        (b'{"log":5}', r"^json\.Unmarshal\(hints\): "),
+        (b'{"log":""}', "^validating FSMHints: hinted log not provided$"),
+        (
+            b'{"log":"other/log"}',
+            "^hints.Log other/log != ShardSpec.RecoveryLog recovery/logs/shard-A$",
+        ),
+        (
+            b'{"log":"recovery/logs/shard-A","live_nodes":[{"fnode":1,"segments":[]}]}',
+            "^validating FSMHints: expected Fnode to match Segment FirstSeqNo: ",
+        ),
+    ],
+)
+async def test_hints_that_cannot_be_used(member, value, text):
+    await member.create(logged())
+    await member.write(Put("/hints/shard-A.primary", value), wait=False)
+    with pytest.raises(pb.TransportError) as caught:
+        await fetch_hints(member.client, A)
+    assert caught.value.code == "UNKNOWN"
+    assert re.search(text, caught.value.details)
+    # One bad value costs no other key.
+    await member.write(Put("/hints/shard-A.backup.1", encode_hints(hints(5))), wait=False)
+    response = await fetch_hints(member.client, A)
+    assert not response.primary_hints.HasField("hints")
+    assert response.backup_hints[1].hints == hints(5)
+
+
+async def test_unassign(member):
+    await member.create(*(shard_spec(shard) for shard in ("shard-A", "shard-B", "shard-C")))
+    for shard in (A, "shard-B"):
+        await member.assign(shard, slot=0, member=REMOTE, value=PRIMARY)
+        await member.assign(shard, slot=1, member=LOCAL)
+        await member.status("STANDBY", shard, 1)
+
+    async def unassign(*shards, **options):
+        response = await unassign_shards(member.client, shards, **options)
+        return list(response.shards)
+
+    def slots(shard=A):
+        return [each.slot for each in member.group.assignments(shard)]
+
+    assert await unassign("shard-C") == []
+    assert await unassign("missing") == []
+    assert await unassign(A, only_failed=True) == []
+    assert await unassign(A, dry_run=True) == [A]
+    assert slots() == [1, 0]
+    assert await unassign(A, A) == [A]
+    assert slots() == [1]
+    await member.assign(A, slot=0, member=REMOTE, value=PRIMARY)
+    await member.assign(A, slot=2, member=REMOTE, value=FAILED)
+    assert await unassign(A, only_failed=True) == [A]
+    assert slots() == [1, 0]
+    await member.assign(A, slot=2, member=REMOTE, value=FAILED)
+    assert await unassign("shard-C", "shard-B", A) == ["shard-B", A]
+    assert slots() == [1]
+    assert slots("shard-B") == [1]
+
+
+async def test_unassigning_many_takes_several_transactions(member):
+    shards = [f"shard-{number:03}" for number in range(150)]
+    await member.write(
+        *(Put(KEYS.item(each), shard_spec(each).SerializeToString()) for each in shards[:75])
+    )
+    await member.write(
+        *(Put(KEYS.item(each), shard_spec(each).SerializeToString()) for each in shards[75:])
+    )
+    for first in (0, 75):
+        await member.write(
+            *(
+                Put(KEYS.assignment(each, *REMOTE, 0), PRIMARY)
+                for each in shards[first : first + 75]
+            )
+        )
+    response = await unassign_shards(member.client, shards)
+    assert list(response.shards) == shards
+    assert not any(member.group.assignments(each) for each in shards)
+
+
+async def test_assignments_that_changed_meanwhile(member, monkeypatch):
+    await member.create(shard_spec())
+    await member.assign(member=REMOTE, value=PRIMARY)
+    transact = member.store.transact
+
+    async def racing(compares, operations, otherwise=()):
+        monkeypatch.undo()
+        await transact([], [Put(KEYS.assignment(A, *REMOTE, 0), STANDBY)])
+        return await transact(compares, operations, otherwise)
+
+    monkeypatch.setattr(member.store, "transact", racing)
+    with pytest.raises(ShardEtcdTransactionFailedError) as caught:
+        await unassign_shards(member.client, [A])
+    assert list(caught.value.response.shards) == [A]
+
+
+async def test_a_failed_shard_stops_who_waits(member):
+    await member.create(shard_spec())
+    await member.assign()
+    await member.status("PRIMARY")
+    request = pc.StatRequest(shard=A, read_through={"source/A": 500})
+    waiting = asyncio.ensure_future(member.client.rpc.stat(request))
+    await eventually(lambda: member.loops.made)
+    member.loops.fail(A, "an error")
+    response = await waiting
+    assert response.status == pc.Status.SHARD_STOPPED
+    assert list(response.header.route.endpoints) == [member.endpoint]
+    # Without offsets to wait for, its progress can be read.
+    assert (await stat_shard(member.client, A)).status == pc.Status.OK
+    with pytest.raises(ShardStoppedError):
+        await asyncio.wait_for(stat_shard(member.client, request, timeout=1), 30)
+
+
+async def test_users_wrap_handlers(member):
+    async def get_hints(caller, service, request):
+        response = await shard_get_hints(caller, service, request)
+        response.extension = b"of a user"
+        return response
+
+    member.api.get_hints = get_hints
+    await member.create(logged())
+    assert (await fetch_hints(member.client, A)).extension == b"of a user"

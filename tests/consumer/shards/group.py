@@ -1,0 +1,209 @@
+"""A member of a group on an embedded store, whose assignments the test writes by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any, Self
+
+from gazette_aio.consumer.allocator.model import MemberID
+from gazette_aio.consumer.allocator.observed import ObservedGroup
+from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.shards.host import ShardHost
+from gazette_aio.consumer.shards.local_shards import LocalShards
+from gazette_aio.consumer.shards.resolver import Resolver
+from gazette_aio.consumer.shards.status_writer import status_of
+from gazette_aio.message import json_adapter
+from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
+from tests.consumer.transactions.world import Disk, MemoryStore
+
+KEYS = GroupKeys("/consumer.test")
+LOCAL, REMOTE = MemberID("local", "consumer"), MemberID("remote", "consumer")
+A = "shard-A"
+
+
+class TrackedStore(MemoryStore):
+    """A store that says whether it was destroyed."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.is_destroyed = False
+        self.restore_error: Exception | None = None
+
+    async def restore_checkpoint(self, shard: Any) -> Any:
+        if self.restore_error is not None:
+            raise self.restore_error
+        return await super().restore_checkpoint(shard)
+
+    async def destroy(self) -> None:
+        assert not self.is_destroyed, "destroyed twice"
+        self.is_destroyed = True
+
+
+class Application:
+    """Keeps the messages of each shard in a store that outlives its replicas."""
+
+    def __init__(self) -> None:
+        self.disks: dict[str, Disk] = {}
+        self.stores: list[TrackedStore] = []
+        self.errors: dict[str, Exception] = {}
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+        self.opening = asyncio.Event()
+
+    def adapter(self, spec: Any) -> Any:
+        return json_adapter()
+
+    async def new_store(self, shard: Any, recorder: Any) -> TrackedStore:
+        self.opening.set()
+        await self.may_open.wait()
+        if (error := self.errors.get("new_store")) is not None:
+            raise error
+        store = TrackedStore(self.disks.setdefault(shard.id, Disk()))
+        store.restore_error = self.errors.get("restore")
+        self.stores.append(store)
+        return store
+
+    def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
+        if (error := self.errors.get("consume")) is not None:
+            raise error
+        store.state.setdefault(env.journal, []).append(env.message.get("v"))
+
+
+class IdleLoop:
+    """Transactions of shards without messages: they run until cancelled, or until told to fail."""
+
+    def __init__(self, shard: Any, hooks: Any, store: Any, *, progress: Any, recovery_log: str):
+        self.shard, self.hooks, self.store, self.progress = shard, hooks, store, progress
+        self.recovery_log = recovery_log
+        self.error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sources = frozenset(source.journal for source in shard.spec.sources)
+
+    async def run(self, checkpoint: Any) -> None:
+        await asyncio.wait((self.error,))
+        self.error.result()
+
+
+class Loops:
+    """Makes idle loops, and keeps them by shard."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, IdleLoop] = {}
+
+    def __call__(self, shard: Any, hooks: Any, store: Any, **options: Any) -> IdleLoop:
+        self.made[shard.id] = loop = IdleLoop(shard, hooks, store, **options)
+        return loop
+
+    def fail(self, shard: str, text: str) -> None:
+        self.made[shard].error.set_exception(RuntimeError(text))
+
+
+class Group:
+    """A member, its replicas, and the keys of its group. It's the service of handlers, too."""
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        store: Any = None,
+        application: Any = None,
+        local: MemberID = LOCAL,
+        remote: MemberID | None = REMOTE,
+        endpoint: str = "",
+        peers: Any = None,
+        **host: Any,
+    ) -> None:
+        self.store = store or EmbeddedStore()
+        self.application = application or Application()
+        self.local, self.remote = local, remote
+        self.endpoint = endpoint or f"http://{local.zone}/endpoint"
+        self.group = ObservedGroup(local, shard_is_consistent)
+        self.key_space = new_key_space(self.store, KEYS, apply_delay_seconds=0)
+        self.key_space.observers.append(self.group.observe)
+        self.peers = peers
+        self.loops = Loops()
+        host.setdefault("primary_loop", self.loops)
+        self.host = ShardHost(
+            store=self.store,
+            key_space=self.key_space,
+            group=self.group,
+            keys=KEYS,
+            client=client,
+            application=self.application,
+            **host,
+        )
+        self.shards = LocalShards(self.host)
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        for member in (self.local, self.remote):
+            if member is not None:
+                await self.announce(member)
+        await self.key_space.load()
+        self.watch = asyncio.create_task(self.key_space.watch())
+        await self._stack.enter_async_context(self.shards)
+        self.resolver = Resolver(self.host, self.shards)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self.watch.cancel()
+        await asyncio.wait((self.watch,))
+
+    async def announce(self, member: MemberID) -> None:
+        spec = ConsumerSpec(shard_limit=100)
+        spec.process_spec.id.zone, spec.process_spec.id.suffix = member
+        is_local = member == self.local
+        spec.process_spec.endpoint = self.endpoint if is_local else f"http://{member.zone}/endpoint"
+        await self.write(Put(KEYS.member(*member), spec.SerializeToString()))
+
+    async def write(self, *operations: Any, wait: bool = True) -> int:
+        """Write keys, and return the revision, once the member has seen it."""
+        result = await self.store.transact([], operations)
+        assert result.succeeded
+        if wait and self.key_space.header.revision:
+            await self.key_space.wait_for_revision(result.header.revision)
+        return result.header.revision
+
+    async def create(self, *specs: ShardSpec) -> int:
+        puts = [Put(KEYS.item(spec.id), spec.SerializeToString()) for spec in specs]
+        return await self.write(*puts)
+
+    async def assign(
+        self, shard: str = A, slot: int = 0, member: MemberID | None = None, **options: Any
+    ) -> int:
+        key = KEYS.assignment(shard, *(member or self.local), slot)
+        return await self.write(Put(key, options.pop("value", b"")), **options)
+
+    async def unassign(self, shard: str = A, slot: int = 0, member: MemberID | None = None) -> int:
+        return await self.write(Delete(KEYS.assignment(shard, *(member or self.local), slot)))
+
+    async def promote(self, shard: str = A, slot: int = 1) -> int:
+        """Move an assignment to slot 0, as the allocator does: with its value."""
+        old = KEYS.assignment(shard, *self.local, slot)
+        entry = self.key_space.entries.get(old)
+        assert entry is not None
+        put = Put(KEYS.assignment(shard, *self.local, 0), entry.raw.value)
+        return await self.write(Delete(old), put)
+
+    async def status(self, code: str, shard: str = A, slot: int = 0) -> ReplicaStatus:
+        """Wait until a replica of this member has a status, and return it."""
+        key = KEYS.assignment(shard, *self.local, slot)
+        while True:
+            entry = self.key_space.entries.get(key)
+            if entry is not None:
+                status = status_of(entry.decoded)  # type: ignore[arg-type]
+                if ReplicaStatus.Code.Name(status.code) == code:
+                    return status
+            await self.key_space.next_change()
+
+
+def shard_spec(shard: str = A, *sources: str, **fields: Any) -> ShardSpec:
+    spec = ShardSpec(id=shard, **fields)
+    for source in sources or ("source/A", "source/B"):
+        spec.sources.add(journal=source)
+    spec.max_txn_duration.FromMilliseconds(100)
+    return spec

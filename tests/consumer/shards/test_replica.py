@@ -1,0 +1,238 @@
+"""Life of a replica: standby, primary, failure, tear-down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from gazette_aio.consumer.shards import holds
+from gazette_aio.consumer.shards.errors import ShardFailedError
+from gazette_aio.consumer.shards.recovery import Recovered
+from gazette_aio.consumer.shards.restarts import RestartPolicy, Restarts
+from gazette_aio.message import Publisher
+from gazette_aio.protocol.errors import RecoveryError
+from tests.consumer.shards.group import KEYS, LOCAL, REMOTE, A, Application, Group, shard_spec
+from tests.waiting import eventually
+
+
+class ScriptedRecovery:
+    """A recovery whose steps the test takes."""
+
+    def __init__(self, shard):
+        self.shard, self.log, self.hints = shard, f"recovery/{shard.id}", None
+        self.calls = []
+        self.tailing, self.completed = asyncio.Event(), asyncio.Event()
+        self.error = None
+        self.recovered = Recovered()
+
+    async def play(self, on_tailing):
+        self.calls.append("play")
+        await self.tailing.wait()
+        if self.error is not None:
+            raise self.error
+        on_tailing()
+        await self.completed.wait()
+
+    async def complete(self, author):
+        self.calls.append("complete")
+        self.author = author
+        await self.completed.wait()
+        return self.recovered
+
+    async def aclose(self):
+        self.calls.append("close")
+
+
+@contextlib.asynccontextmanager
+async def recovering(client, **options):
+    made = []
+
+    def recovery(shard):
+        made.append(ScriptedRecovery(shard))
+        return made[-1]
+
+    async with Group(client, recovery=recovery, **options) as group:
+        await group.create(shard_spec())
+        yield group, made
+
+
+async def test_a_standby_without_a_log_is_ready_at_once(group):
+    await group.create(shard_spec())
+    await group.assign(slot=1)
+    await group.status("STANDBY", slot=1)
+    replica = group.shards.replicas[A]
+    assert (replica.id, replica.fqn) == (A, "/consumer.test/items/shard-A")
+    assert not replica.is_ready
+    assert replica.store is None
+    with pytest.raises(RuntimeError, match="isn't the primary"):
+        _ = replica.publisher
+    await group.promote()
+    await group.status("PRIMARY")
+    assert group.shards.replicas[A] is replica
+    assert replica.is_ready
+    assert replica.assignment.slot == 0
+    await eventually(lambda: group.loops.made)
+    assert isinstance(replica.publisher, Publisher)
+
+
+async def test_a_standby_back_fills_then_tails_and_completes_when_promoted(client):
+    async with recovering(client) as (group, made):
+        await group.assign(slot=1)
+        await group.status("BACKFILL", slot=1)
+        made[0].tailing.set()
+        await group.status("STANDBY", slot=1)
+        assert made[0].calls == ["play"]
+        await group.promote()
+        await eventually(lambda: "complete" in made[0].calls)
+        assert made[0].author > 0
+        assert not group.application.stores
+        made[0].completed.set()
+        await group.status("PRIMARY")
+        await eventually(lambda: group.loops.made)
+        assert group.loops.made[A].recovery_log == "recovery/shard-A"
+        await group.unassign()
+        await eventually(lambda: made[0].calls == ["play", "complete", "close"])
+    assert group.application.stores[0].is_destroyed
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+async def test_a_failed_recovery_fails_the_primary_too(client, slot):
+    async with recovering(client) as (group, made):
+        await group.assign(slot=slot)
+        replica = group.shards.replicas[A]
+        await eventually(lambda: made[0].calls)
+        made[0].error = RecoveryError("no such log")
+        made[0].tailing.set()
+        status = await group.status("FAILED", slot=slot)
+        assert list(status.errors) == ["beginRecovery: no such log"]
+        with pytest.raises(ShardFailedError, match="beginRecovery: no such log"):
+            await replica.primary_loop
+        if slot:
+            await group.promote()
+        resolution = await group.resolver.resolve(A)
+        assert resolution.status == 5  # SHARD_STOPPED
+        assert "complete" not in made[0].calls or slot == 0
+
+
+@pytest.mark.parametrize(
+    ("hook", "text"),
+    [
+        ("new_store", "completeRecovery: app.NewStore: an error"),
+        ("restore", "completeRecovery: store.RestoreCheckpoint: an error"),
+    ],
+)
+async def test_failures_of_the_store(client, hook, text):
+    application = Application()
+    application.errors[hook] = RuntimeError("an error")
+    async with Group(client, application=application) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        assert list((await group.status("FAILED")).errors) == [text]
+        resolution = await group.resolver.resolve(A)
+        assert resolution.status == 5
+        assert not group.shards.replicas[A].cancelled.is_set()
+    assert all(store.is_destroyed for store in application.stores)
+
+
+async def test_a_failed_loop_leaves_the_store_and_a_long_text_is_cut(group):
+    await group.create(shard_spec())
+    await group.assign()
+    await group.status("PRIMARY")
+    replica = group.shards.replicas[A]
+    await eventually(lambda: group.loops.made)
+    group.loops.fail(A, "é" * 3000)
+    status = await group.status("FAILED")
+    assert list(status.errors) == ["é" * 2048 + " ...[truncated]"]
+    async with group.resolver.resolve(A) as resolution:
+        assert resolution.status == 0
+        assert resolution.shard is replica
+    resolution = await group.resolver.resolve(A, read_through={"source/A": 1})
+    assert resolution.status == 5
+    assert isinstance(replica.failure, ShardFailedError)
+    assert isinstance(replica.failure.__cause__, RuntimeError)
+    assert not group.application.stores[0].is_destroyed
+
+
+async def test_a_hook_that_cancels_itself_fails_the_shard(client):
+    class Cancelled(Application):
+        async def new_store(self, shard, recorder):
+            raise asyncio.CancelledError
+
+    async with Group(client, application=Cancelled()) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        status = await group.status("FAILED")
+        assert list(status.errors) == ["a hook of the application was cancelled"]
+
+
+async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
+    monkeypatch.setattr(holds, "_WARNING_SECONDS", 0.01)
+    await group.create(shard_spec())
+    await group.assign()
+    resolution = await group.resolver.resolve(A)
+    store, replica = resolution.store, resolution.shard
+    await group.unassign()
+    await replica.primary_loop
+    assert replica.cancelled.is_set()
+    with caplog.at_level(logging.WARNING):
+        await eventually(lambda: "waits for 1 resolutions" in caplog.text)
+    assert not store.is_destroyed
+    resolution.done()
+    resolution.done()
+    await eventually(lambda: store.is_destroyed)
+
+
+async def test_appends_of_a_shard_end_with_it_and_are_part_of_the_status(group, client):
+    await group.create(shard_spec())
+    await group.assign()
+    await group.status("PRIMARY")
+    replica = group.shards.replicas[A]
+    append = await replica.appends.start_append("a/journal")
+    append.write(b"content")
+    append.release()
+    assert client.status().appends.appends == 1
+    await group.unassign()
+    with pytest.raises(Exception, match="cancel"):
+        await append
+    await eventually(lambda: group.application.stores[0].is_destroyed)
+    assert client.status().appends.appends == 0
+
+
+async def test_restarts_delete_the_own_assignment(client):
+    restarts = Restarts(RestartPolicy(max_attempts=1, first_seconds=0))
+    async with Group(client, restarts=restarts) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        first = group.shards.replicas[A]
+        await eventually(lambda: group.loops.made)
+        group.loops.fail(A, "an error")
+        await eventually(lambda: group.key_space.entries.get(KEYS.assignment(A, *LOCAL, 0)) is None)
+        await eventually(lambda: group.application.stores[0].is_destroyed)
+        await group.assign()
+        await group.status("PRIMARY")
+        assert group.shards.replicas[A] is not first
+        await eventually(lambda: group.loops.made[A].shard is not first)
+        group.loops.fail(A, "another error")
+        await group.status("FAILED")
+
+
+def test_delays_of_restarts():
+    restarts = Restarts(
+        RestartPolicy(max_attempts=3, first_seconds=1, last_seconds=3, reset_seconds=100)
+    )
+    assert [restarts.delay_seconds("s", now) for now in (0, 1, 2, 3)] == [1, 2, 3, None]
+    assert restarts.delay_seconds("other", 3) == 1
+    assert restarts.delay_seconds("s", 103) == 1
+    restarts.forget("s")
+    assert restarts.delay_seconds("s", 104) == 1
+    assert Restarts(None).delay_seconds("s", 0) is None
+
+
+async def test_a_replica_at_another_member_is_none_of_ours(group):
+    await group.create(shard_spec())
+    await group.assign(member=REMOTE)
+    assert not group.shards.replicas
