@@ -6,6 +6,7 @@ import importlib
 
 _MODULES = (
     "read_committed",
+    "consumer",
     "arrow",
     "publish",
     "reads",

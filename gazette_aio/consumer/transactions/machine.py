@@ -95,7 +95,7 @@ class Begin:
 class Consume:
     """Consume messages `rows[begin:]` in order, or the first of them: `consumed()`.
 
-    No message may be started at or after the `deadline` of the machine.
+    No message but the first of `rows[begin:]` may be started at or after the machine's `deadline`.
     """
 
     rows: Sequence[Envelope[Any]]
@@ -267,9 +267,10 @@ class TransactionMachine:
         )
 
     def _tick(self, now: float) -> None:
-        if self.deadline is None or now < self.deadline:
-            return
         current = self.current
+        # Invariant: a transaction that began consumes a message, however late it is.
+        if self.deadline is None or now < self.deadline or not current.messages:
+            return
         assert current.began is not None, "the timer runs only after the transaction began"
         current.is_min_elapsed = True
         end = current.began + current.durations.maximum

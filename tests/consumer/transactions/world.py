@@ -7,7 +7,7 @@ import contextlib
 import copy
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
@@ -187,7 +187,7 @@ class Member:
         self.progress.restore(checkpoint)
         await self.loop.run(checkpoint)
 
-    async def __aenter__(self) -> Member:
+    async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self.run())
         return self
 
