@@ -1,0 +1,352 @@
+"""The primary's loop, with time, commits and appends that the test controls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gazette_aio.consumer.application import DeferToNextTransaction
+from gazette_aio.consumer.transactions.checkpoints import build_checkpoint, flatten_read_through
+from gazette_aio.message import ACK_TXN, get_clock, get_flags, json_adapter, parse_uuid
+from gazette_aio.message.uuid import TICK, clock_from_ns
+from gazette_aio.protocol.errors import DependencyError, TransactionError
+from gazette_aio.protocol.status_errors import JournalNotFoundError
+from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
+from tests.consumer.transactions.world import OUT, shard_spec
+from tests.waiting import turns
+
+MIN, MAX = 0.001, 0.010
+UNIX_NS = 1_700_000_000_000_000_000
+
+
+def clocked(test: Any) -> Callable[[], None]:
+    """Run a test in a loop whose time it controls."""
+
+    def run() -> None:
+        run_clocked(test)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@clocked
+async def test_a_transaction_from_its_first_message_to_its_acknowledgement(loop: ClockLoop):
+    delta = timedelta(hours=1)
+    world = Clocked(loop, clock_ns=lambda: UNIX_NS, publish_clock_delta=lambda: delta)
+    async with world:
+        content, events = world.content, world.application.events
+        await world.send(content.outside())
+        assert events == ["begin", "consume"]
+        expected = clock_from_ns(UNIX_NS + 3600 * 10**9) + TICK
+        published = json_adapter().decode(world.appends.messages[0])
+        assert get_clock(parse_uuid(published["_meta"]["uuid"])) == expected
+        await loop.advance(MIN / 2)
+        assert events == ["begin", "consume"]
+        await world.send(content.pending(), content.ack())
+        await loop.advance(MIN)
+        assert events[2:] == ["consume", "consume", "finalize", ("finished", "committing")]
+        checkpoint, wait_for, _ = world.store.commits[0]
+        assert flatten_read_through(checkpoint) == {"source/A": 30}
+        assert list(checkpoint.ack_intents) == [OUT]
+        assert wait_for == set()
+        [ack] = world.appends.held
+        assert (ack.journal, ack.content) == (OUT, checkpoint.ack_intents[OUT])
+        uuid = parse_uuid(json_adapter().decode(ack.content)["_meta"]["uuid"])
+        assert get_flags(uuid) == ACK_TXN
+        await loop.advance(0.5)
+        await world.committed()
+        assert world.progress.progress.read_through == {"source/A": 0}
+        await loop.advance(1)
+        await world.acked()
+        assert world.progress.progress.read_through == {"source/A": 30}
+        assert world.progress.progress.publish_at == {OUT: 1000 + len(ack.content)}
+        [report] = world.observer.reports
+        assert (report.messages, report.size_bytes) == (3, 30)
+        assert report.committing == pytest.approx(0.5)
+        assert report.acknowledging == pytest.approx(1)
+
+
+@clocked
+async def test_the_next_transaction_consumes_meanwhile_and_stalls(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        content, events = world.content, world.application.events
+        await world.send(content.outside())
+        await loop.advance(MIN)
+        events.clear()
+        await world.send(content.outside())
+        await loop.advance(MAX)
+        await world.send(content.outside())
+        assert events == ["begin", "consume"]
+        await loop.advance(1)
+        await world.committed()
+        assert events == ["begin", "consume"]
+        await world.acked()
+        assert events[2:4] == ["finalize", ("finished", "committing")]
+        assert len(world.store.commits) == 2
+        assert flatten_read_through(world.store.commits[1][0]) == {"source/A": 20}
+        assert events[4:] == ["begin", "consume"]
+        await world.committed()
+        await world.acked()
+        assert world.observer.reports[1].stalled == pytest.approx(1)
+        assert world.observer.reports[1].consuming == pytest.approx(MAX)
+
+
+@clocked
+async def test_acknowledgements_depend_on_the_commit_and_the_commit_on_appends(loop: ClockLoop):
+    async with Clocked(loop, recovery_log="recovery/log") as world:
+        append = await world.appends.start_append("raw/journal")
+        world.appends.pending = {append}
+        world.appends.held.clear()
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        _, wait_for, operation = world.store.commits[0]
+        assert wait_for == {append}
+        assert world.appends.excepted == "recovery/log"
+        assert world.appends.held[0].dependencies == [operation]
+
+
+@clocked
+async def test_the_end_of_reading_commits_and_restores_the_checkpoint(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.send(world.content.outside())
+        await world.end()
+        assert world.store.commits == []
+        await loop.advance(MIN)
+        assert world.store.restored == 0
+        world.store.checkpoint = world.store.commits[0][0]
+        await world.committed()
+        assert world.store.restored == 0
+        await world.acked()
+        assert world.store.restored == 1
+        assert world.application.checkpoints[1] is world.store.checkpoint
+        # The acknowledgement of this assignment isn't appended again.
+        assert world.appends.held == []
+        await world.send(world.content.outside())
+        assert world.application.events[-2:] == ["begin", "consume"]
+        await world.end()
+        world.store.restore_error = ValueError("no checkpoint")
+        await loop.advance(MIN)
+        await world.committed()
+        await world.acked()
+        assert str(await world.failure()) == "restart store.RestoreCheckpoint: no checkpoint"
+
+
+INTENT = b'{"_meta":{"uuid":"00000000-0000-1000-8000-aaaaaaaaaaaa","ack":true}}\n'
+
+
+@clocked
+async def test_recovered_acknowledgements_precede_the_first_begin(loop: ClockLoop):
+    intents = {OUT: INTENT, "does/not/exist": INTENT}
+    world = Clocked(loop, checkpoint=build_checkpoint({"source/A": 5}, ack_intents=intents))
+    async with world:
+        assert {each.journal: each.content for each in world.appends.held} == intents
+        await world.send(world.content.outside())
+        assert world.application.events == []
+        missing, known = sorted(world.appends.held, key=lambda each: each.journal)
+        assert known.dependencies == []
+        known.resolve()
+        await turns()
+        assert world.application.events == []
+        missing.resolve(JournalNotFoundError())
+        await turns()
+        assert world.application.events == ["begin", "consume"]
+        assert world.appends.cleared == ["does/not/exist"]
+        assert world.progress.progress.publish_at == {}
+        assert world.observer.reports == []
+
+
+@clocked
+async def test_a_recovered_acknowledgement_fails(loop: ClockLoop):
+    checkpoint = build_checkpoint({}, ack_intents={OUT: INTENT})
+    async with Clocked(loop, checkpoint=checkpoint) as world:
+        await world.acked(DependencyError("no space"))
+        text = f"runTransactions: writing recovered ACK intent for journal {OUT}: no space"
+        assert str(await world.failure()) == text
+
+
+@clocked
+async def test_intents_of_others_are_appended_again_after_a_restart(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        world.store.checkpoint = build_checkpoint({}, ack_intents={OUT: INTENT})
+        await world.end()
+        assert [each.content for each in world.appends.held] == [INTENT]
+        await world.send(world.content.outside())
+        assert world.application.events == []
+        await world.acked()
+        assert world.application.events == ["begin", "consume"]
+
+
+@clocked
+async def test_a_deferred_message_begins_the_next_transaction(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        content, events = world.content, world.application.events
+        await world.send(content.outside())
+        world.application.errors["consume"] = DeferToNextTransaction()
+        await world.send(content.pending(), content.ack())
+        assert events == ["begin", "consume", "consume"]
+        world.application.errors.clear()
+        await loop.advance(MIN)
+        assert flatten_read_through(world.store.commits[0][0]) == {"source/A": 20}
+        assert events[3:5] == ["finalize", ("finished", "committing")]
+        assert events[5:] == ["begin", "consume", "consume"]
+        await loop.advance(MIN)
+        await world.committed()
+        await world.acked()
+        assert flatten_read_through(world.store.commits[1][0]) == {"source/A": 30}
+
+
+FAILURES = [
+    ("begin", ValueError("an error"), "app.BeginTxn: an error", False),
+    ("consume", ValueError("an error"), "app.ConsumeMessage: an error", True),
+    ("finalize", ValueError("an error"), "txnStartCommit: app.FinalizeTxn: an error", True),
+    (
+        "consume",
+        DeferToNextTransaction(),
+        "consumer transaction is empty, but application deferred the first message",
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("hook", "error", "text", "is_finished"), FAILURES)
+def test_failures_of_hooks(hook: str, error: Exception, text: str, is_finished: bool):
+    async def test(loop: ClockLoop) -> None:
+        async with Clocked(loop) as world:
+            world.application.errors[hook] = error
+            await world.send(world.content.outside())
+            await loop.advance(MIN)
+            failure = await world.failure()
+            assert isinstance(failure, TransactionError)
+            assert str(failure) == f"runTransactions: {text}"
+            ends = [event for event in world.application.events if event[0] == "finished"]
+            assert ends == [("finished", "failed")] * is_finished
+            assert world.store.commits == []
+
+    run_clocked(test)
+
+
+@clocked
+async def test_a_commit_fails_at_its_start(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        world.store.error = ValueError("an error")
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        text = "runTransactions: txnStartCommit: store.StartCommit: an error"
+        assert str(await world.failure()) == text
+        assert world.application.events[-1] == ("finished", "failed")
+        assert world.appends.held == []
+
+
+@clocked
+async def test_a_commit_fails_later(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        await world.send(world.content.outside())
+        await world.committed(ValueError("an error"))
+        assert str(await world.failure()) == "runTransactions: store.StartCommit: an error"
+        ends = [event for event in world.application.events if event[0] == "finished"]
+        assert ends == [("finished", "committing"), ("finished", "failed")]
+        assert world.progress.progress.read_through == {"source/A": 0}
+
+
+@clocked
+async def test_an_acknowledgement_fails(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        await world.committed()
+        await world.acked(ValueError("an error"))
+        assert str(await world.failure()) == "runTransactions: prev.ack: an error"
+
+
+@clocked
+async def test_reading_fails_after_the_messages_before(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.send(world.content.outside())
+        await world.end(ValueError("an error"))
+        assert world.application.events[:2] == ["begin", "consume"]
+        assert str(await world.failure()) == "runTransactions: readMessage: an error"
+
+
+@clocked
+async def test_progress_is_published_while_a_hook_waits(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+
+        async def begin_txn(shard: Any, store: Any) -> None:
+            await world.progress.wait_until({"source/A": 10})
+            world.application.events.append("waited")
+
+        world.application.begin_txn = begin_txn
+        await world.send(world.content.outside())
+        await world.committed()
+        await world.acked()
+        assert world.application.events[-2:] == ["waited", "consume"]
+
+
+@clocked
+async def test_a_large_sequence_is_replayed(loop: ClockLoop):
+    spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
+    async with Clocked(loop, spec) as world:
+        content = world.content
+        await world.send(*(content.pending() for _ in range(6)), content.ack())
+        assert world.application.events == [("replay", 0, 50), "begin", *["consume"] * 7]
+        await loop.advance(MIN)
+        assert flatten_read_through(world.store.commits[0][0]) == {"source/A": 70}
+
+
+@clocked
+async def test_a_replay_fails(loop: ClockLoop):
+    spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
+    async with Clocked(loop, spec) as world:
+        world.application.errors["replay"] = ValueError("an error")
+        await world.send(*(world.content.pending() for _ in range(6)), world.content.ack())
+        text = "runTransactions: initial sequencer.Step: an error"
+        assert str(await world.failure()) == text
+
+
+@clocked
+async def test_the_loop_has_turns_every_5_ms(loop: ClockLoop):
+    async with Clocked(loop, shard_spec(max_ms=10_000)) as world:
+        content, slices = world.content, list[float]()
+
+        async def consume_message(*_: Any) -> None:
+            loop.now += 0.001
+
+        def look() -> None:
+            slices.append(loop.now)
+            if loop.now < 1:
+                loop.call_soon(look)
+
+        world.application.consume_message = consume_message
+        world.task.cancel()
+        await turns()
+        async with world:
+            loop.call_soon(look)
+            await world.send(*(content.outside() for _ in range(1000)))
+            while loop.now < 1:
+                await turns(1)
+        longest = max(after - before for before, after in itertools.pairwise(slices))
+        assert 0 < longest <= 0.006
+
+
+@clocked
+async def test_publishing_without_waiting_is_part_of_the_transaction(loop: ClockLoop):
+    async with Clocked(loop) as world:
+
+        def finalize_txn(shard: Any, store: Any, publisher: Any) -> None:
+            publisher.publish_uncommitted_nowait(
+                lambda _: ("other/out", "application/x-ndjson"), {}
+            )
+
+        world.application.finalize_txn = finalize_txn
+        world.appends.try_append = lambda *_: None
+        await world.send(world.content.ack())
+        await loop.advance(MIN)
+        assert list(world.store.commits[0][0].ack_intents) == ["other/out"]
