@@ -43,6 +43,11 @@ RECOVERYLOG_PLAYBACK: dict[int, str] = {
     4: "a known field of another wire type is kept as unknown; the chain of checksums tells it"
 }
 
+# Ends of logs in recoverylog_playback.json, by note, which a player of a broker meets otherwise.
+RECOVERYLOG_TAILS: dict[str, str] = {
+    "trailing garbage": "what begins no operation, up to the end of an append, is passed over"
+}
+
 # Fields of our own, by message. Others ignore them.
 PROTOBUF_FIELDS: dict[str, dict[str, str]] = {
     "recoverylog.RecordedOp": {

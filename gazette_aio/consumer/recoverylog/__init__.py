@@ -1,6 +1,6 @@
 """Recovery logs: journals that record every change of a store's files, and play it back elsewhere.
 
-Imports `client`, `message.framing`, `aio` and `protocol`. What decides is pure.
+Imports `aio`, `client`, `message.framing` and `protocol`. What decides is pure.
 
 A file is an *fnode*: a number that never changes while its paths do. Each operation carries a
 sequence number, the checksum of all operations before it, and its author, so that a reader accepts
@@ -25,6 +25,12 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
+from gazette_aio.consumer.recoverylog.playback import PlaybackError
+from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress
+from gazette_aio.consumer.recoverylog.player import Player, Resolved
+from gazette_aio.consumer.recoverylog.recorded_dir import RecordedDir
+from gazette_aio.consumer.recoverylog.recorded_dir_async import AsyncRecordedDir, AsyncRecordedFile
+from gazette_aio.consumer.recoverylog.recorded_file import RecordedFile
 from gazette_aio.consumer.recoverylog.recorder import Recorder
 from gazette_aio.consumer.recoverylog.recorder_appends import Barrier
 from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
@@ -33,6 +39,8 @@ from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, Seg
 __all__ = [
     "FSM",
     "MAX_AUTHOR",
+    "AsyncRecordedDir",
+    "AsyncRecordedFile",
     "Author",
     "Barrier",
     "Content",
@@ -43,9 +51,15 @@ __all__ = [
     "LogEncoder",
     "Operation",
     "Outcome",
+    "PlaybackError",
+    "PlaybackProgress",
+    "Player",
+    "RecordedDir",
+    "RecordedFile",
     "Recorder",
     "RecorderError",
     "RecorderFencedError",
+    "Resolved",
     "Segment",
     "SegmentError",
     "SegmentSet",

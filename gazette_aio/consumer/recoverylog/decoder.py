@@ -6,8 +6,8 @@ alone would thus take content for operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gazette_aio.consumer.recoverylog.operations import MAX_PAYLOAD_BYTES, decode_operation
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 _HEADER: Final = FIXED_FRAME_HEADER_LENGTH
 _WORD: Final = FIXED_FRAME_WORD
-_COMPACT_BYTES: Final = 1 << 16
+_WORD_AND_SIZE: Final = struct.Struct(f"<{len(_WORD)}sI")
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """An operation of the log. If it is a write, its content follows."""
 
     op: RecordedOp
@@ -31,8 +30,7 @@ class Operation:
     """The operation as it was encoded, without the header of its frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """A piece of the content of the latest write."""
 
     data: bytes
@@ -40,8 +38,7 @@ class Content:
     """Bytes of the content before this piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class Junk:
+class Junk(NamedTuple):
     """Bytes that begin no frame, and are passed over."""
 
     begin: int
@@ -65,7 +62,11 @@ class LogDecoder:
         self._log = log
         self._base = offset
         self._max_payload_bytes = max_payload_bytes
-        self._buffer = bytearray()
+        # Invariant: `_more` follows `_buffer`, and isn't joined until the next frame is whole.
+        self._buffer = b""
+        self._more: list[bytes] = []
+        self._needed = 0
+        self._fed = offset
         self._position = 0
         self._content = 0
         self._content_done = 0
@@ -78,7 +79,7 @@ class LogDecoder:
     @property
     def fed_offset(self) -> int:
         """Offset at which the next chunk begins."""
-        return self._base + len(self._buffer)
+        return self._fed
 
     @property
     def is_at_boundary(self) -> bool:
@@ -96,13 +97,19 @@ class LogDecoder:
         if offset >= self.fed_offset:
             self._restart_at(offset)
         else:
+            self._needed = 0
+            self._join()
             self._position = offset - self._base
 
     def feed(self, chunk: bytes) -> None:
         """Add the next bytes of the log."""
-        if self._position > _COMPACT_BYTES:
-            self._compact()
-        self._buffer += chunk
+        self._fed += len(chunk)
+        if self._position < len(self._buffer) or self._more:
+            self._more.append(chunk)
+            return
+        # Hot: a chunk of whole operations isn't copied.
+        self._base += self._position
+        self._buffer, self._position = chunk, 0
 
     def jump(self, offset: int) -> None:
         """Go on at another offset, because of a hole in the log.
@@ -110,7 +117,7 @@ class LogDecoder:
         Raises:
             RecoveryError: The hole is within an operation or the content of a write.
         """
-        if self._content or self._position < len(self._buffer):
+        if self._content or self.offset < self._fed:
             raise RecoveryError(
                 f"offset jumps from {self.fed_offset} to {offset} within an operation of "
                 f"{self._log} that goes on at {self.offset}"
@@ -123,31 +130,38 @@ class LogDecoder:
         Raises:
             RecoveryError: A frame doesn't hold a sound operation.
         """
+        if self._more and not self._join():
+            return None
         if self._content:
             return self._next_content()
         buffer, begin = self._buffer, self._position
         available = len(buffer) - begin
-        if available < _HEADER and _WORD.startswith(buffer[begin : begin + len(_WORD)]):
-            return None
-        if not buffer.startswith(_WORD, begin):
-            return self._next_junk(begin)
         if available < _HEADER:
+            if _WORD.startswith(buffer[begin : begin + len(_WORD)]):
+                return None
+            if not buffer.startswith(_WORD, begin):
+                return self._next_junk(begin)
             return None
-        size = int.from_bytes(buffer[begin + len(_WORD) : begin + _HEADER], "little")
+        word, size = _WORD_AND_SIZE.unpack_from(buffer, begin)
+        if word != _WORD:
+            return self._next_junk(begin)
         if size > self._max_payload_bytes:
             return self._next_junk(begin + 1)
+        end = begin + _HEADER + size
         if available < _HEADER + size:
+            self._needed = _HEADER + size
             return None
-        payload = bytes(buffer[begin + _HEADER : begin + _HEADER + size])
+        payload = buffer[begin + _HEADER : end]
         try:
             op: Any = decode_operation(payload)
         except RecoveryError as error:
             raise RecoveryError(f"{error}, at {self.offset} of {self._log}") from error
         op.log = self._log
         op.first_offset = self.offset
-        self._position += _HEADER + size
+        self._position = end
+        # Hot: reading an absent message costs as much as asking for it.
         self._content, self._content_done = op.write.length, 0
-        op.last_offset = self.offset + self._content
+        op.last_offset = self._base + end + self._content
         return Operation(op, payload)
 
     def end(self, *, is_append_boundary: bool = False) -> Junk | None:
@@ -160,15 +174,15 @@ class LogDecoder:
         Raises:
             RecoveryError: The log ends within an operation or its content.
         """
-        left = len(self._buffer) - self._position
-        if self._content or left:
-            buffer = self._buffer[self._position :]
-            if not self._content and is_append_boundary and not buffer.startswith(_WORD):
+        if self._content or self.offset < self._fed:
+            self._needed = 0
+            self._join()
+            left = self._buffer[self._position :]
+            begins_none = len(left) < _HEADER or not left.startswith(_WORD)
+            if not self._content and is_append_boundary and begins_none:
                 return self._pass_over(len(self._buffer))
             what = "content of a write" if self._content else "an operation"
-            raise RecoveryError(
-                f"{self._log} ends at {self._base + len(self._buffer)} within {what}"
-            )
+            raise RecoveryError(f"{self._log} ends at {self._fed} within {what}")
         return None
 
     def _next_content(self) -> Content | None:
@@ -176,7 +190,7 @@ class LogDecoder:
         end = min(len(self._buffer), begin + self._content)
         if begin == end:
             return None
-        piece = Content(bytes(self._buffer[begin:end]), self._content_done)
+        piece = Content(self._buffer[begin:end], self._content_done)
         self._position = end
         self._content -= end - begin
         self._content_done += end - begin
@@ -196,14 +210,19 @@ class LogDecoder:
         return junk
 
     def _restart_at(self, offset: int) -> None:
-        self._buffer.clear()
-        self._position = 0
-        self._base = offset
+        self._buffer, self._more = b"", []
+        self._position = self._needed = 0
+        self._base = self._fed = offset
 
-    def _compact(self) -> None:
-        del self._buffer[: self._position]
+    def _join(self) -> bool:
+        """Join what was fed, and return whether it may hold what comes next."""
+        if self._fed - self.offset < self._needed:
+            return False
         self._base += self._position
-        self._position = 0
+        self._buffer = b"".join((self._buffer[self._position :], *self._more))
+        self._more = []
+        self._position = self._needed = 0
+        return True
 
     def __repr__(self) -> str:
         return f"<LogDecoder of {self._log!r} at {self.offset}>"

@@ -160,6 +160,11 @@ class FSM:
         return self._hinted_segments[0] if self._hinted_segments else None
 
     @property
+    def hinted_segments(self) -> tuple[Segment, ...]:
+        """Hinted segments to come, with that of which operations are expected."""
+        return tuple(self._hinted_segments)
+
+    @property
     def has_remaining_hints(self) -> bool:
         """Whether there are hinted segments or fnodes that weren't met."""
         return bool(self._hinted_segments or self._hinted_fnodes)

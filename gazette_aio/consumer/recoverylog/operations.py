@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MAX_PAYLOAD_BYTES: Final = 64 << 20
 """Greatest length of an operation's payload that is read. Greater ones aren't frames."""
 
-_KINDS: Final = ("create", "link", "unlink", "write", "property")
-
 _extend: Callable[[int, bytes], int] = getattr(google_crc32c, "extend")  # noqa: B009 - untyped.
 
 
@@ -70,8 +68,10 @@ def decode_operation(payload: bytes) -> RecordedOp:
         op: Any = RecordedOp.FromString(payload)
     except DecodeError as error:
         raise RecoveryError(f"decoding an operation: {error}") from error
-    if sum(op.HasField(kind) for kind in _KINDS) > 1:
+    has = op.HasField
+    is_write = has("write")
+    if is_write + has("create") + has("link") + has("unlink") + has("property") > 1:
         raise RecoveryError("decoding an operation: it is of more than one kind")
-    if op.HasField("write") and (op.write.length < 0 or op.write.offset < 0):
+    if is_write and (op.write.length < 0 or op.write.offset < 0):
         raise RecoveryError("decoding an operation: a write of negative offset or length")
     return cast("RecordedOp", op)

@@ -15,9 +15,14 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import AppendService
+from gazette_aio.client.appends.service import DRAIN_SECONDS
 from gazette_aio.consumer.recoverylog.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recorder_appends import Barrier, Piece, RecorderAppends
-from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
+from gazette_aio.consumer.recoverylog.recorder_errors import (
+    RecorderError,
+    append_error,
+    later_error,
+)
 from gazette_aio.consumer.recoverylog.recorder_hints import CommittedOffsets, check_hints
 from gazette_aio.consumer.recoverylog.recorder_opening import begin_recording, recorder_policy
 from gazette_aio.consumer.recoverylog.recorder_paths import clean_directory, path_within
@@ -36,9 +41,6 @@ HAND_OVER_BYTES: Final = 1 << 20
 
 HINTS_BYTES: Final = 256 << 10
 """Length of encoded hints beyond which playback reads gaps rather than hints grow."""
-
-DRAIN_SECONDS: Final = 30.0
-"""Seconds to wait for pending appends when closing."""
 
 
 class Recorder(Owner):
@@ -76,6 +78,7 @@ class Recorder(Owner):
         """Directory of the files, an absolute path."""
         self._encoder = encoder
         self._lock = threading.Lock()
+        self._loop_thread = threading.get_ident()
         self._handed_over = self._begin = self._head = encoder.offset
         self._offsets = CommittedOffsets(encoder.offset, author, encoder.fsm.next_seq_no)
         self._atomic_blocks = 0
@@ -179,6 +182,16 @@ class Recorder(Owner):
         """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""
         with self._lock:
             return dict(self._encoder.fsm.properties)
+
+    def fnode_of(self, path: str | os.PathLike[str]) -> int | None:
+        """Return the fnode of a path as of `path_of()`, or None if no file has it."""
+        return self._encoder.fsm.links.get(self.path_of(path))
+
+    def paths_of(self, fnode: int) -> set[str]:
+        """Return the paths of a file in the log."""
+        with self._lock:
+            node = self._encoder.fsm.live_nodes.get(fnode)
+            return set(node.links) if node is not None else set()
 
     def is_live(self, fnode: int) -> bool:
         """Return whether a file has a path."""
@@ -350,7 +363,7 @@ class Recorder(Owner):
         barrier = Barrier()
         with self._lock:
             if self._error is not None:
-                barrier.fail(self._error_to_raise())
+                barrier.fail(later_error(self.log, self._error))
             elif self._atomic_blocks:
                 if wait_for:
                     raise RuntimeError("a barrier within atomic() can't wait for futures")
@@ -369,13 +382,12 @@ class Recorder(Owner):
             RecorderError: Recording has failed.
             RuntimeError: This is the thread of the event loop.
         """
-        loop = self._appends.loop
-        if _running_loop() is loop:
+        if threading.get_ident() == self._loop_thread:
             raise RuntimeError("the event loop's thread has to await a barrier instead")
         barrier = self.barrier()
         committed: concurrent.futures.Future[None] = concurrent.futures.Future()
         if not barrier.done():
-            loop.call_soon_threadsafe(
+            self._appends.loop.call_soon_threadsafe(
                 barrier.operation.when_done, lambda: committed.set_result(None)
             )
             committed.result()
@@ -454,18 +466,7 @@ class Recorder(Owner):
     def _check(self) -> None:
         """Raise the error because of which nothing is recorded, unless that's a cancellation."""
         if self._error is not None and not isinstance(self._error, pb.TransportError):
-            raise self._error_to_raise()
-
-    def _error_to_raise(self) -> Exception:
-        error = self._error
-        assert error is not None
-        if isinstance(error, RecorderFencedError):
-            return RecorderFencedError(*error.args)
-        if isinstance(error, pb.TransportError):
-            return error
-        raised = RecorderError(f"the recorder of {self.log} records nothing further: {error}")
-        raised.__cause__ = error
-        return raised
+            raise later_error(self.log, self._error)
 
     def _committed(self, position: int, begin: int, end: int) -> None:
         """Note a commit. Called in the event loop, in the order of commits.
@@ -484,13 +485,7 @@ class Recorder(Owner):
 
     def _failed(self, error: Exception) -> Exception:
         """Note the first error of an append, and return it as it's told."""
-        told = error
-        if isinstance(error, pb.RegisterMismatchError):
-            told = RecorderFencedError(
-                f"another process has taken over the recovery log {self.log} from author "
-                f"{self.author}"
-            )
-            told.__cause__ = error
+        told = append_error(self.log, self.author, error)
         # Race: the lock may be held, and another thread may note an error, too. Either will do.
         if self._error is None:
             self._error = told
@@ -500,10 +495,3 @@ class Recorder(Owner):
         state = f"failed: {self._error}" if self._error is not None else "live"
         what = f"{self.recorded_bytes} bytes of {self.directory!r} in {self.log!r}"
         return f"<Recorder of {what}, {state}>"
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -1,0 +1,440 @@
+"""Playback of a recovery log: what to read next, and what it does to files.
+
+Bytes of a log become operations, of which those that extend the followed history are re-enacted.
+Hints let playback skip what concerns no live file. The known end of a log, its *head*, is the end
+of an append: an operation never continues past it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation
+from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
+from gazette_aio.consumer.recoverylog.operations import encode_operation, next_checksum
+from gazette_aio.protocol.errors import RecoveryError
+from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gazette_aio.consumer.recoverylog.author import Author
+    from gazette_aio.consumer.recoverylog.segments import Segment
+
+STAGING_NAME: Final = ".fnodes"
+"""Directory of files during playback, below the directory that is recovered."""
+
+READ_THROUGH_BYTES: Final = 1 << 20
+"""Longest gap between hinted segments that is read rather than skipped by another RPC."""
+
+
+class PlaybackError(RecoveryError):
+    """A recovery log can't be played.
+
+    Args:
+        text: Reason.
+        log: Log being played, or empty.
+        offset: Offset of the log, or -1.
+    """
+
+    def __init__(self, text: str, *, log: str = "", offset: int = -1) -> None:
+        self.log = log
+        self.offset = offset
+        super().__init__(text)
+
+
+class PlaybackFiles(Protocol):
+    """Files during playback, by fnode. Methods may raise OSError."""
+
+    def create(self, fnode: int) -> None:
+        """Create an empty file."""
+        ...
+
+    def write(self, fnode: int, offset: int, data: bytes) -> None:
+        """Write to a file, at once or by the next `flush()`."""
+        ...
+
+    def remove(self, fnode: int) -> None:
+        """Remove a file."""
+        ...
+
+    def flush(self) -> None:
+        """Complete all writes."""
+        ...
+
+
+class LogRange(NamedTuple):
+    """Part of a log to read."""
+
+    log: str
+    begin: int
+    end: int
+    """Offset to read to, or 0 if that isn't known."""
+
+
+class Playback:
+    """Player of a recovery log, without tasks and connections.
+
+    Args:
+        hints: Hints to follow.
+        files: Files to change.
+        allow_branch: Whether a log that has content but no history from the first operation may be
+            played, as if it were empty.
+
+    Raises:
+        ValidationError: A segment of the hints is invalid.
+        RecoveryError: The hints name no log, contradict themselves, or have an unsafe path.
+    """
+
+    def __init__(
+        self, hints: FSMHints, files: PlaybackFiles, *, allow_branch: bool = False
+    ) -> None:
+        self.fsm = FSM(hints)
+        """History as far as it was played."""
+        self.hints_log = hints.log
+        """Log in which playback ends."""
+        for path in self.fsm.properties:
+            check_path(path)
+        self._files = files
+        self._allow_branch = allow_branch
+        segment = self.fsm.hinted_segment
+        self._decoder = LogDecoder(segment.log, segment.first_offset) if segment else LogDecoder("")
+        self._boundaries: list[int] = []
+        self._heads: dict[str, int] = {}
+        self._has_read = False
+        self._last_author = 0
+        self._seen: dict[int, int] = {}
+        self._at = 0
+        self._target: int | None = None
+        self._target_offset = 0
+        self._target_length = 0
+        self._expected_checksum = 0
+        self._checksum = 0
+        self.log = ""
+        """Log being read."""
+        self.content_bytes = 0
+        """Bytes of content that were written to files."""
+        self.junk_bytes = 0
+        """Bytes that began no operation, and were passed over."""
+
+    @property
+    def logs(self) -> list[str]:
+        """Logs to read, in their order."""
+        logs = [segment.log for segment in self.fsm.hinted_segments]
+        return list(dict.fromkeys([*logs, self.hints_log]))
+
+    @property
+    def offset(self) -> int:
+        """Offset of the log at which the next chunk begins."""
+        return self._decoder.fed_offset
+
+    @property
+    def head(self) -> int:
+        """Known end of the log being read."""
+        return self._heads[self.log]
+
+    @property
+    def last_head(self) -> int:
+        """Known end of the log in which playback ends."""
+        return self._heads[self.hints_log]
+
+    @property
+    def is_in_operation(self) -> bool:
+        """Whether an operation was fed of which the end is still to come."""
+        return not self._decoder.is_at_boundary or self._decoder.offset < self._decoder.fed_offset
+
+    def begin(self, heads: Mapping[str, int]) -> None:
+        """Begin to play.
+
+        Args:
+            heads: End of each of the `logs`.
+
+        Raises:
+            PlaybackError: A hinted segment is beyond the end of its log.
+        """
+        self._heads = dict(heads)
+        for segment in self.fsm.hinted_segments:
+            end = heads[segment.log]
+            if segment.first_offset >= end or segment.last_offset > end:
+                raise PlaybackError(
+                    f"max write-head of {segment.log} is {end}, vs hinted {segment}; "
+                    "possible data loss",
+                    log=segment.log,
+                    offset=end,
+                )
+        first = self.fsm.hinted_segment
+        self._enter(first.log if first else self.hints_log, first.first_offset if first else 0)
+
+    def ranges(self) -> list[LogRange]:
+        """Return what is still to be read, up to the known ends of logs."""
+        return ranges_of(self.fsm.hinted_segments, self.hints_log, self.log, self.offset)
+
+    def remaining_bytes(self) -> int:
+        """Return how many bytes are still to be read, up to the known ends of logs."""
+        return sum(
+            max(0, (part.end or self._heads[part.log]) - part.begin) for part in self.ranges()
+        )
+
+    def play(self, begin: int, chunks: Iterable[bytes]) -> None:
+        """Play content of the `log`.
+
+        Afterwards, another `log` or a later `offset` may be due. What lies before it is ignored.
+
+        Args:
+            begin: Offset of the first chunk, at most `offset`.
+            chunks: Content, without a gap.
+
+        Raises:
+            PlaybackError: The log is damaged, or files can't be changed.
+        """
+        log = self.log
+        try:
+            for chunk in chunks:
+                self._feed(begin, chunk)
+                if self.log != log:
+                    break
+                begin += len(chunk)
+            self._files.flush()
+        except PlaybackError:
+            raise
+        except (RecoveryError, OSError) as error:
+            raise self._failed(error, self._at) from error
+
+    def jump(self, offset: int) -> None:
+        """Go on after a hole of the log.
+
+        Raises:
+            PlaybackError: The hole is within an operation, or hints name what it held.
+        """
+        hinted = self.fsm.hinted_segment
+        if hinted is not None and 0 != hinted.last_offset <= offset:
+            raise PlaybackError(
+                f"offset jumps over hinted segment of {self.log} (from: {self.offset}, "
+                f"to: {offset}, hinted range: {hinted.first_offset}-{hinted.last_offset}); "
+                "possible data loss",
+                log=self.log,
+                offset=self.offset,
+            )
+        try:
+            self._decoder.jump(offset)
+        except RecoveryError as error:
+            raise self._failed(error, self._begun) from error
+        self._has_read = True
+        self._seen.clear()
+        self._pass_boundaries()
+
+    def check_hints(self) -> None:
+        """Check that the log can still have what hints name.
+
+        Raises:
+            PlaybackError: The log was played to its known end, and hints name more of it.
+        """
+        if self.fsm.hinted_segment is not None and self.offset >= self.head:
+            raise PlaybackError(
+                f"offset {self.log}:{self.offset} >= readThrough {self.head}, "
+                "but FSM has unused hints; possible data loss",
+                log=self.log,
+                offset=self.offset,
+            )
+
+    def has_reached(self, offset: int) -> bool:
+        """Return whether all hinted operations, and the last log up to `offset`, were played."""
+        return self.fsm.hinted_segment is None and self.offset >= offset
+
+    def check_beginning(self) -> None:
+        """Check, at the end of the log, that its history was played from the beginning.
+
+        Raises:
+            PlaybackError: The log has content, but no operation was applied: its beginning is
+                missing, and no file would be recovered.
+        """
+        if self.fsm.is_fresh and self._has_read and not self._allow_branch:
+            raise PlaybackError(
+                f"{self.log} has content up to {self.offset}, but its history doesn't begin there: "
+                "its beginning was removed, or hints are missing; possible data loss",
+                log=self.log,
+                offset=self.offset,
+            )
+
+    def handoff(self, author: Author) -> bytes:
+        """Return the frame of an operation by which an author takes the log over."""
+        op = RecordedOp(seq_no=self.fsm.next_seq_no, checksum=self.fsm.next_checksum, author=author)
+        return encode_operation(op)[1]
+
+    def extend(self, *ends: int) -> None:
+        """Take note of ends of appends to the last log. The greatest one is its known end."""
+        self._heads[self.hints_log] = max(self.last_head, *ends)
+        if self.log == self.hints_log:
+            self._boundaries = sorted({*self._boundaries, *ends})
+            self._pass_boundaries()
+
+    def is_held_by(self, author: Author) -> bool:
+        """Return whether the latest operation of the history is of an author."""
+        return self._last_author == author
+
+    def _enter(self, log: str, offset: int) -> None:
+        self.log = log
+        self._decoder = LogDecoder(log, offset)
+        self._seen.clear()
+        self._boundaries = [self._heads[log]]
+        self._pass_boundaries()
+
+    def _feed(self, begin: int, chunk: bytes) -> None:
+        decoder, end = self._decoder, begin + len(chunk)
+        while (due := decoder.fed_offset) < end:
+            boundary = self._boundaries[0] if self._boundaries else end
+            stop = min(end, boundary)
+            decoder.feed(chunk[due - begin : stop - begin])
+            self._has_read = True
+            self._drain()
+            if decoder is not self._decoder:
+                return  # Another log is due.
+            if decoder.fed_offset == boundary:
+                try:
+                    self._take(decoder.end(is_append_boundary=True))
+                except RecoveryError as error:
+                    raise self._failed(error, self._begun) from error
+            self._pass_boundaries()
+
+    def _pass_boundaries(self) -> None:
+        while self._boundaries and self._boundaries[0] <= self.offset:
+            del self._boundaries[0]
+
+    def _drain(self) -> None:
+        decoder, fsm = self._decoder, self.fsm
+        while True:
+            hinted = fsm.hinted_segment
+            if hinted is not None and decoder.is_at_boundary:
+                if hinted.log != self.log:
+                    self._enter(hinted.log, hinted.first_offset)
+                    return
+                if decoder.offset < hinted.first_offset:
+                    decoder.skip_to(hinted.first_offset)
+                    self._seen.clear()
+            try:
+                event = decoder.next()
+            except RecoveryError as error:
+                raise self._failed(error, decoder.offset) from error
+            if event is None:
+                return
+            self._take(event)
+
+    def _take(self, event: tuple[Any, ...] | None) -> None:
+        if isinstance(event, Operation):
+            self._apply(event.op, event.payload)
+        elif isinstance(event, Content):
+            if self._target is not None:
+                self._write(self._target, event.data, event.position)
+        elif event is not None:
+            self.junk_bytes += event[1] - event[0]
+
+    # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
+    def _apply(self, op: Any, payload: bytes) -> None:
+        self._at = op.first_offset
+        self._target = None
+        outcome = self.fsm.apply(op, payload)
+        if outcome is Outcome.APPLIED:
+            self._last_author = op.author
+            self._seen[op.author] = op.seq_no
+            self._reenact(op)
+        elif outcome is Outcome.FNODE_NOT_TRACKED:
+            self._last_author = op.author
+            self._seen[op.author] = op.seq_no
+        else:
+            self._check_passed_over(op, outcome)
+
+    def _reenact(self, op: Any) -> None:
+        if op.HasField("write"):
+            self._target = op.write.fnode
+            self._target_offset, self._target_length = op.write.offset, op.write.length
+            self._expected_checksum, self._checksum = op.content_checksum, 0
+        elif op.HasField("create"):
+            check_path(op.create.path)
+            self._files.create(op.seq_no)
+        elif op.HasField("unlink"):
+            if op.unlink.fnode not in self.fsm.live_nodes:
+                self._files.remove(op.unlink.fnode)
+        elif op.HasField("link"):
+            check_path(op.link.path)
+        elif op.HasField("property"):
+            check_path(op.property.path)
+
+    def _write(self, fnode: int, data: bytes, position: int) -> None:
+        self._files.write(fnode, self._target_offset + position, data)
+        self.content_bytes += len(data)
+        # Other implementations record no checksum of content.
+        if self._expected_checksum:
+            self._checksum = next_checksum(self._checksum, data)
+            is_whole = position + len(data) == self._target_length
+            if is_whole and self._checksum != self._expected_checksum:
+                raise RecoveryError(f"content of fnode {fnode} doesn't match its checksum")
+
+    def _check_passed_over(self, op: Any, outcome: Outcome) -> None:
+        """Check that an operation which wasn't applied is of another history.
+
+        Invariant: operations of an author are of one history, and without gaps in a log that is
+        read without gaps. So those of an author who was followed tell what is missing or damaged.
+        """
+        seen = self._seen.get(op.author)
+        if seen is None or op.seq_no <= seen:
+            return
+        hinted = self.fsm.hinted_segment
+        is_followed = op.author == self._last_author and (
+            hinted is None or hinted.author == op.author
+        )
+        if op.seq_no > seen + 1 or (is_followed and op.seq_no == self.fsm.next_seq_no):
+            raise RecoveryError(
+                f"operation {op.seq_no} of author {op.author} doesn't continue operation {seen} of "
+                f"the author: {outcome.value}; the log is damaged"
+            )
+        self._seen[op.author] = op.seq_no
+
+    @property
+    def _begun(self) -> int:
+        """Offset of the operation that was fed in part."""
+        return self._decoder.offset if self._decoder.is_at_boundary else self._at
+
+    def _failed(self, error: Exception, offset: int) -> PlaybackError:
+        return PlaybackError(
+            f'playOperation("{self.log}", {offset}): {error}', log=self.log, offset=offset
+        )
+
+
+def ranges_of(segments: Sequence[Segment], hints_log: str, log: str, offset: int) -> list[LogRange]:
+    """Return the parts of logs that hold segments, and what follows the last one.
+
+    Args:
+        segments: Hinted segments to come.
+        hints_log: Log of the hints.
+        log: Log being read.
+        offset: Offset of the log to read next.
+    """
+    ranges: list[LogRange] = []
+    for segment in segments:
+        begin = max(segment.first_offset, offset if segment.log == log else 0)
+        last = ranges[-1] if ranges else None
+        is_near = last is not None and (
+            last.log == segment.log and (not last.end or begin <= last.end + READ_THROUGH_BYTES)
+        )
+        if last is not None and is_near:
+            end = max(last.end, segment.last_offset) if segment.last_offset else 0
+            ranges[-1] = last._replace(end=end)
+            continue
+        ranges.append(LogRange(segment.log, begin, segment.last_offset))
+    if not ranges:
+        return [LogRange(hints_log, offset, 0)]
+    # What follows the last segment is read as well.
+    ranges[-1] = ranges[-1]._replace(end=0)
+    return ranges
+
+
+def check_path(path: str) -> None:
+    """Check that a recorded path is that of a file below the directory.
+
+    Raises:
+        RecoveryError: The path isn't absolute and clean, or is that of files during playback.
+    """
+    is_clean = path[:1] == "/" != path[1:2] and posixpath.normpath(path) == path and path != "/"
+    if not is_clean or "\0" in path or path.split("/")[1] == STAGING_NAME:
+        raise RecoveryError(f"unsafe path {path!r}")

@@ -1,0 +1,219 @@
+"""Files of a recovery log during playback. All of it blocks, and runs in worker threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.consumer.recoverylog.playback import STAGING_NAME, PlaybackError
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gazette_aio.consumer.recoverylog.fsm import FSM
+
+_logger = logging.getLogger(__name__)
+
+MAX_OPEN_FILES: Final = 64
+"""Files that are open at a time."""
+
+_RUN_BUFFERS: Final = 512
+_RUN_BYTES: Final = 1 << 20
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_REOPEN: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class StagedFiles:
+    """Files by fnode, which get their paths once playback is complete.
+
+    Args:
+        directory: Directory to recover.
+        max_open: Files that are open at a time.
+    """
+
+    def __init__(self, directory: Path, *, max_open: int = MAX_OPEN_FILES) -> None:
+        self._directory = directory
+        self._staging = directory / STAGING_NAME
+        self._max_open = max_open
+        self._is_prepared = False
+        self._open: OrderedDict[int, int] = OrderedDict()
+        self._sizes: dict[int, int] = {}
+        # Writes that continue each other are made together.
+        self._run: list[bytes] = []
+        self._run_fnode = 0
+        self._run_begin: int = 0
+        self._run_end: int = 0
+
+    @property
+    def open_count(self) -> int:
+        """Number of open files."""
+        return len(self._open)
+
+    def prepare(self, *, wipe: bool) -> None:
+        """Create the directory.
+
+        Args:
+            wipe: Whether to remove what the directory has.
+
+        Raises:
+            ConfigurationError: It isn't a directory, or has entries that aren't to be removed.
+            OSError: It can't be created.
+        """
+        directory = self._directory
+        if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+            raise ConfigurationError(f"{directory} isn't a directory to recover files in")
+        if directory.exists() and any(directory.iterdir()):
+            if not wipe:
+                raise ConfigurationError(
+                    f"{directory} isn't empty: recover files in an empty or missing directory, "
+                    "or with wipe=True"
+                )
+            shutil.rmtree(directory)
+        self._is_prepared = True
+        self._staging.mkdir(parents=True)
+
+    def create(self, fnode: int) -> None:
+        """Create an empty file.
+
+        Raises:
+            OSError: It exists, or can't be created.
+        """
+        self._flush_run()
+        self._keep(fnode, os.open(self._path(fnode), _CREATE, 0o666))
+        self._sizes[fnode] = 0
+
+    def write(self, fnode: int, offset: int, data: bytes) -> None:
+        """Write to a file, at the latest by the next `flush()`.
+
+        Raises:
+            OSError: Writing failed.
+        """
+        if fnode != self._run_fnode or offset != self._run_end or not self._run:
+            self._flush_run()
+            self._run_fnode, self._run_begin = fnode, offset
+        self._run.append(data)
+        end = offset + len(data)
+        self._run_end = end
+        self._sizes[fnode] = max(self._sizes[fnode], end)
+        if len(self._run) >= _RUN_BUFFERS or end - self._run_begin >= _RUN_BYTES:
+            self._flush_run()
+
+    def remove(self, fnode: int) -> None:
+        """Remove a file.
+
+        Raises:
+            OSError: It can't be removed.
+        """
+        self._flush_run()
+        if (descriptor := self._open.pop(fnode, None)) is not None:
+            os.close(descriptor)
+        self._path(fnode).unlink()
+        del self._sizes[fnode]
+
+    def flush(self) -> None:
+        """Complete all writes.
+
+        Raises:
+            OSError: Writing failed.
+        """
+        self._flush_run()
+
+    def make_live(self, fsm: FSM) -> None:
+        """Give files their paths, and check them.
+
+        Raises:
+            PlaybackError: A path can't be made, or a file isn't as it was written.
+        """
+        path = str(self._staging)
+        try:
+            self._flush_run()
+            self._close_all()
+            for fnode, node in sorted(fsm.live_nodes.items()):
+                staged = self._path(fnode)
+                for path in sorted(node.links):
+                    os.link(staged, self._target(path), follow_symlinks=False)
+                self._check(fnode, links=len(node.links) + 1)
+                staged.unlink()
+            path = str(self._staging)
+            self._staging.rmdir()
+            for path, content in sorted(fsm.properties.items()):
+                descriptor = os.open(self._target(path), _CREATE, 0o666)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content.encode())
+        except OSError as error:
+            raise PlaybackError(f"making {path} live: {error}", log=fsm.last_log) from error
+
+    def discard(self) -> None:
+        """Close all files, and remove the directory. Failures are logged."""
+        self._run.clear()
+        with contextlib.suppress(OSError):
+            self._close_all()
+        if self._is_prepared:
+            shutil.rmtree(self._directory, onerror=_warn)
+
+    def _check(self, fnode: int, *, links: int) -> None:
+        found, size = self._path(fnode).lstat(), self._sizes[fnode]
+        if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_nlink) != (size, links):
+            raise OSError(
+                f"fnode {fnode} has {found.st_size} bytes and {found.st_nlink} links, "
+                f"not {size} and {links}"
+            )
+
+    def _target(self, path: str) -> Path:
+        """Return where a recorded path is, with its parents created and none of them a link."""
+        target = self._directory
+        *parents, name = path.split("/")[1:]
+        for parent in parents:
+            target /= parent
+            try:
+                target.mkdir()
+            except FileExistsError:
+                if not stat.S_ISDIR(target.lstat().st_mode):
+                    raise
+        return target / name
+
+    def _path(self, fnode: int) -> Path:
+        return self._staging / str(fnode)
+
+    def _descriptor(self, fnode: int) -> int:
+        if (descriptor := self._open.get(fnode)) is None:
+            descriptor = os.open(self._path(fnode), _REOPEN)
+            self._keep(fnode, descriptor)
+        else:
+            self._open.move_to_end(fnode)
+        return descriptor
+
+    def _keep(self, fnode: int, descriptor: int) -> None:
+        self._open[fnode] = descriptor
+        while len(self._open) > self._max_open:
+            _, oldest = self._open.popitem(last=False)
+            os.close(oldest)
+
+    def _flush_run(self) -> None:
+        if not self._run:
+            return
+        run, self._run = self._run, []
+        offset = self._run_begin
+        descriptor = self._descriptor(self._run_fnode)
+        written = os.pwritev(descriptor, run, offset)
+        if offset + written < self._run_end:
+            # A disk that is full, or a limit, cuts a write short. The next one tells why.
+            rest = memoryview(b"".join(run))[written:]
+            offset += written
+            while rest:
+                written = os.pwrite(descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+
+    def _close_all(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _warn(_function: object, path: str, error: tuple[object, BaseException, object]) -> None:
+    _logger.warning("%s isn't removed after playback: %s", path, error[1])
