@@ -312,7 +312,7 @@ class DependencyError(GazetteError):
 
 
 class TransactionError(GazetteError):
-    """A transaction of a shard failed. The text says at which step; the cause is the first error."""
+    """A transaction of a shard failed. The text names the step; the cause is the first error."""
 
 
 class RecoveryError(GazetteError):
