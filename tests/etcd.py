@@ -92,6 +92,8 @@ class Etcd:
         """Stop the process where it is, until `resume()`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
 
     def resume(self) -> None:
         """Let the process go on."""

@@ -158,9 +158,9 @@ class Calls:
 
     async def _attempt(self, peer: Peer, rpc: RPC[Q, R], request: Q, token: str) -> R:
         method = peer.methods.unary(rpc.path)
-        call = method(request, timeout=self._options.timeout_seconds, metadata=rpcs.metadata(token))
+        options = {"timeout": self._options.timeout_seconds, "metadata": rpcs.metadata(token)}
         try:
-            return rpc.decode(await answer(call, writes=rpc.writes))
+            return rpc.decode(await answer(method(request, **options), writes=rpc.writes))
         except StoreUnavailableError:
             self._peers.avoid(peer)
             raise
@@ -175,16 +175,19 @@ async def answer(waiting: Any, *, writes: bool = False) -> Any:
     try:
         return await waiting
     except grpc.aio.AioRpcError as error:
-        # Invariant: an error which is kept doesn't keep its call, which the traceback leads to.
         raise failures.failure(
             error.code().name, error.details() or "", writes=writes
         ) from error.with_traceback(None)
     except asyncio.InvalidStateError:
         raise StoreUnavailableError("the call has ended", outcome_unknown=writes) from None
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        error.with_traceback(None)
         if is_being_cancelled():
             raise
         # Wire: so grpcio reports that a channel was closed.
         raise StoreUnavailableError(
             "the connection to Etcd was closed", code="CANCELLED", outcome_unknown=writes
         ) from None
+    finally:
+        # Invariant: an error which is kept doesn't keep its call, which tracebacks lead to.
+        del waiting

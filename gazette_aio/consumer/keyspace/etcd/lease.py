@@ -158,6 +158,7 @@ class LeaseKeeper:
                 return
             # Etcd counts from the arrival of the request, which isn't before it's sent.
             self._deadline = now + ttl.TTL
+            _logger.debug("lease %x is renewed", self._lease.id)
             pause = self._interval
 
     def _stalls(self, now: float) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.consumer.keyspace.etcd.calls import Calls
     from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
-    from gazette_aio.consumer.keyspace.etcd.peers import Peers
+    from gazette_aio.consumer.keyspace.etcd.peers import Peer, Peers
     from gazette_aio.consumer.keyspace.store import WatchResponse
 
 _logger = logging.getLogger(__name__)
@@ -60,8 +60,7 @@ class Watches:
                 peer = await self._calls.peer()
                 used = await self._calls.token(peer, stale=token or None)
                 try:
-                    method = peer.methods.watch(rpcs.metadata(used))
-                    async with aclosing(self._attempt(method, prefix, cursor)) as responses:
+                    async with aclosing(self._attempt(peer, used, prefix, cursor)) as responses:
                         async for response in responses:
                             token = ""
                             yield response
@@ -80,26 +79,29 @@ class Watches:
                 _logger.info("the watch of %s begins again: %s", prefix, error)
 
     async def _attempt(
-        self, call: Any, prefix: str, cursor: WatchCursor
+        self, peer: Peer, token: str, prefix: str, cursor: WatchCursor
     ) -> AsyncGenerator[WatchResponse, None]:
         """Iterate the responses of one stream, until it fails."""
+        call = peer.methods.watch(rpcs.metadata(token))
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
                 request = messages.watch_request(prefix, cursor.revision)
                 await answer(call.write(request.SerializeToString()))
-                message = await _next(call)
+                message = await _next(call.read())
             while True:
                 if (response := cursor.receive(message)) is not None:
                     yield response
-                message = await _next(call)
+                message = await _next(call.read())
         except TimeoutError:
             raise StoreUnavailableError("Etcd doesn't begin the watch in time") from None
         finally:
             call.cancel()
+            # Invariant: an error which is kept doesn't keep its call, which tracebacks lead to.
+            del call
 
 
-async def _next(call: Any) -> pb.WatchResponse:
-    data = await answer(call.read())
+async def _next(reading: Any) -> pb.WatchResponse:
+    data = await answer(reading)
     if data is grpc.aio.EOF:
         raise StoreUnavailableError("Etcd has ended the watch's stream")
     return rpcs.decoded(pb.WatchResponse, data)
