@@ -13,6 +13,7 @@ _MODULES = (
     "appends",
     "listing",
     "broker",
+    "recoverylog",
     "imports",
 )
 

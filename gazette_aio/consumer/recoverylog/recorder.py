@@ -21,6 +21,7 @@ from gazette_aio.consumer.recoverylog.recorder_appends import Barrier, Piece, Re
 from gazette_aio.consumer.recoverylog.recorder_errors import (
     RecorderError,
     append_error,
+    is_cancellation,
     later_error,
 )
 from gazette_aio.consumer.recoverylog.recorder_hints import CommittedOffsets, check_hints
@@ -465,7 +466,7 @@ class Recorder(Owner):
 
     def _check(self) -> None:
         """Raise the error because of which nothing is recorded, unless that's a cancellation."""
-        if self._error is not None and not isinstance(self._error, pb.TransportError):
+        if self._error is not None and not is_cancellation(self._error):
             raise later_error(self.log, self._error)
 
     def _committed(self, position: int, begin: int, end: int) -> None:

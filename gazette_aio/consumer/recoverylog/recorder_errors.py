@@ -30,9 +30,14 @@ def append_error(log: str, author: Author, error: Exception) -> Exception:
     return fenced
 
 
+def is_cancellation(error: Exception) -> bool:
+    """Return whether an error is that of a recorder which was cancelled."""
+    return isinstance(error, TransportError) and error.code == "CANCELLED"
+
+
 def later_error(log: str, error: Exception) -> Exception:
     """Return the error of a call after a recorder has failed, or was cancelled."""
-    if isinstance(error, TransportError):
+    if is_cancellation(error):
         return error
     if isinstance(error, RecorderFencedError):
         return RecorderFencedError(*error.args)

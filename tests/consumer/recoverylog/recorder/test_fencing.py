@@ -179,6 +179,17 @@ async def test_statuses_that_last(
     assert kinds((await play(client)).ops) == ["no-op"]
 
 
+async def test_a_refusal_that_looks_permanent(client: JournalClient, broker: EmbeddedBroker):
+    recorder = await open_recorder(client)
+    for _ in range(4):
+        broker.control.once("append", journal=LOG, fail="PERMISSION_DENIED")
+    with pytest.raises(pb.TransportError, match="PERMISSION_DENIED"):
+        await recorder.barrier()
+    with pytest.raises(RecorderError, match="records nothing further: PERMISSION_DENIED"):
+        recorder.record_create("/strip/file")
+    await close(recorder)
+
+
 async def test_bounds_of_the_policy_are_lifted(client: JournalClient, broker: EmbeddedBroker):
     policy = RetryPolicy(backoff=lambda attempt: 0.0, max_attempts=1)
     async with await open_recorder(client, retry_policy=policy) as recorder:
