@@ -30,6 +30,7 @@ from gazette_aio.broker.resolver import Resolver, excluding_prefixes
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import verified_claims
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -118,7 +119,7 @@ class BrokerCore:
 
         Cancellation: safe — the directory is unlocked again.
         """
-        verifier = await in_thread(_verifier, options)
+        verifier = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
         control = control or BrokerControl(ManualClock(follow=options.clock))
         clock = control.clock
         syncs = options.fsync != "off"
@@ -318,19 +319,3 @@ class BrokerCore:
             if (item := self.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)
         self.replicas.adopt(transaction, removed)
-
-
-def _verifier(options: BrokerOptions) -> pb.Verifier | None:
-    """Return the verifier of the options' keys, None if there are none. Blocks."""
-    keys = options.auth_keys
-    if (path := options.auth_keys_file) is not None:
-        try:
-            keys = path.read_text("ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            text = os_error_text(error) if isinstance(error, OSError) else "not base64"
-            raise pb.ConfigurationError(f"auth_keys_file {path}: {text}") from None
-        try:
-            return pb.KeyedAuth(keys)
-        except pb.ConfigurationError as error:
-            raise pb.ConfigurationError(f"auth_keys_file {path}: {error}") from None
-    return pb.KeyedAuth(keys) if keys else None

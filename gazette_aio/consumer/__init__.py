@@ -1,4 +1,90 @@
 """Consumer framework: applications that transform messages with exactly-once state.
 
-Imports `message`, `client`, `serving`, `aio` and `protocol`.
+An application implements `Application`, and `run_consumer()` or `main()` makes its process a member
+of a group. Imports `message`, `client`, `serving`, `aio` and `protocol`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.application import (
+        Application,
+        BatchConsumer,
+        BeginFinisher,
+        DeferToNextTransaction,
+        MessageProducer,
+        MessageSink,
+        Progress,
+        Shard,
+        Store,
+    )
+    from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+    from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+    from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
+    from gazette_aio.consumer.service.options import ConsumerOptions
+    from gazette_aio.consumer.service.process import main, run_consumer
+    from gazette_aio.consumer.service.service import Service
+    from gazette_aio.consumer.shards.resolver import Resolution, Resolver
+
+__all__ = [
+    "Application",
+    "BatchConsumer",
+    "BeginFinisher",
+    "ConsumerOptions",
+    "DeferToNextTransaction",
+    "EmbeddedStore",
+    "EtcdOptions",
+    "EtcdStore",
+    "MessageProducer",
+    "MessageSink",
+    "Progress",
+    "Resolution",
+    "Resolver",
+    "Service",
+    "Shard",
+    "Store",
+    "main",
+    "run_consumer",
+]
+
+_APPLICATION = "gazette_aio.consumer.application"
+_SERVICE = "gazette_aio.consumer.service"
+
+# Imported at first use: clients of shards need no servers.
+_MODULES = {
+    "Application": _APPLICATION,
+    "BatchConsumer": _APPLICATION,
+    "BeginFinisher": _APPLICATION,
+    "ConsumerOptions": f"{_SERVICE}.options",
+    "DeferToNextTransaction": _APPLICATION,
+    "EmbeddedStore": "gazette_aio.consumer.keyspace.embedded",
+    "EtcdOptions": "gazette_aio.consumer.keyspace.etcd.options",
+    "EtcdStore": "gazette_aio.consumer.keyspace.etcd.store",
+    "MessageProducer": _APPLICATION,
+    "MessageSink": _APPLICATION,
+    "Progress": _APPLICATION,
+    "Resolution": "gazette_aio.consumer.shards.resolver",
+    "Resolver": "gazette_aio.consumer.shards.resolver",
+    "Service": f"{_SERVICE}.service",
+    "Shard": _APPLICATION,
+    "Store": _APPLICATION,
+    "main": f"{_SERVICE}.process",
+    "run_consumer": f"{_SERVICE}.process",
+}
+
+
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        if (module := _MODULES.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -64,6 +64,13 @@ class GrpcServer:
     def __repr__(self) -> str:
         return f"<GrpcServer {'running' if self._server else 'stopped'}>"
 
+    def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Serve further services. Call it before `start()`."""
+        added = tuple(handlers)
+        self._handlers += added
+        if self._server is not None:
+            self._server.add_generic_rpc_handlers(added)
+
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen on an address, and return the port. Needs a running event loop.
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gazette_aio.testing.consumers import ConsumerHarness, consumer_harness
     from gazette_aio.testing.fault_proxy import FaultProxy
     from gazette_aio.testing.fault_schedule import Direction, Fault, FaultKind, Faults
     from gazette_aio.testing.leaks import no_leaks
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokerProcess",
+    "ConsumerHarness",
     "Direction",
     "Fault",
     "FaultKind",
     "FaultProxy",
     "Faults",
     "StubBroker",
+    "consumer_harness",
     "create_journals",
     "journal_spec",
     "no_leaks",
@@ -29,12 +32,14 @@ __all__ = [
 # Imported at first use: pytest loads the plugin, and thus this package, in every run.
 _MODULES = {
     "BrokerProcess": "gazette_aio.testing.process",
+    "ConsumerHarness": "gazette_aio.testing.consumers",
     "Direction": "gazette_aio.testing.fault_schedule",
     "Fault": "gazette_aio.testing.fault_schedule",
     "FaultKind": "gazette_aio.testing.fault_schedule",
     "FaultProxy": "gazette_aio.testing.fault_proxy",
     "Faults": "gazette_aio.testing.fault_schedule",
     "StubBroker": "gazette_aio.testing.stub_broker",
+    "consumer_harness": "gazette_aio.testing.consumers",
     "create_journals": "gazette_aio.testing.specs",
     "journal_spec": "gazette_aio.testing.specs",
     "no_leaks": "gazette_aio.testing.leaks",

@@ -9,6 +9,8 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.consumer.api.client import ShardClient
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     import gazette_aio.protocol as pb
     from gazette_aio.client.options import TLSOptions
     from gazette_aio.protocol import consumer as pc
@@ -42,6 +44,14 @@ class Peers(Owner):
         Cancellation: safe.
         """
         return await self._client(endpoint).rpc.stat(request, claims=claims)
+
+    def channel(self, endpoint: str) -> grpc.aio.Channel:
+        """Return the channel to a member, which the caller doesn't close.
+
+        Raises:
+            ConfigurationError: A file of TLS can't be read.
+        """
+        return self._client(endpoint).dispatcher.default().channel
 
     async def aclose(self) -> None:
         """Disconnect. Idempotent.

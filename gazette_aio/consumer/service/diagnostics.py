@@ -1,0 +1,89 @@
+"""Diagnostics of a member by HTTP: whether it's ready, and its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.owner import Owner
+from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.listening import listen_failure
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+
+class Diagnostics(Owner):
+    """Server of `/debug/ready` and `/debug/metrics`.
+
+    The former is answered by 200 while the member is ready, else by 503; the latter by metrics in
+    the text format of Prometheus.
+
+    Args:
+        ready: Tells whether the member is ready.
+        metrics: Returns the metrics and their content type, or None if there are none.
+    """
+
+    def __init__(
+        self, ready: Callable[[], bool], metrics: Callable[[], tuple[bytes, str]] | None
+    ) -> None:
+        self._ready = ready
+        self._metrics = metrics
+        self._runner: web.AppRunner | None = None
+
+    def __repr__(self) -> str:
+        return f"<Diagnostics {'serving' if self._runner is not None else 'stopped'}>"
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Begin to serve, and return the port.
+
+        Args:
+            host: Address to listen on; empty is all of them.
+            port: The port; zero takes any free one.
+            tls: Context of HTTPS; None is plain HTTP.
+
+        Raises:
+            ConfigurationError: The address can't be listened on.
+
+        Cancellation: safe — call `aclose()`.
+        """
+        app = web.Application()
+        app.router.add_get("/debug/ready", self._answer_ready)
+        app.router.add_get("/debug/metrics", self._answer_metrics)
+        runner = self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        site = web.TCPSite(runner, host or None, port, ssl_context=tls)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.aclose()
+            raise pb.ConfigurationError(
+                f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
+            ) from error
+        bound: int = runner.addresses[0][1]
+        return bound
+
+    async def aclose(self) -> None:
+        """Stop to serve. Idempotent.
+
+        Cancellation: safe — takes effect when it's done.
+        """
+        if (runner := self._runner) is not None:
+            self._runner = None
+            await finish(runner.cleanup())
+
+    async def _answer_ready(self, _request: web.Request) -> web.Response:
+        if self._ready():
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text="not ready\n")
+
+    async def _answer_metrics(self, _request: web.Request) -> web.Response:
+        if self._metrics is None:
+            text = 'metrics need prometheus-client: pip install "gazette-aio[metrics]"\n'
+            return web.Response(status=501, text=text)
+        body, content_type = self._metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})

@@ -1,0 +1,182 @@
+"""Metrics of a member for Prometheus, by the names of Gazette's consumers.
+
+Needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+try:
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        REGISTRY,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        generate_latest,
+    )
+    from prometheus_client.core import GaugeMetricFamily
+except ImportError as error:
+    raise ImportError(
+        'metrics of consumers need prometheus-client: pip install "gazette-aio[metrics]"'
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from gazette_aio.consumer.transactions.observer import TransactionReport
+
+_PHASES = (
+    ("not_running", "10-not-running", "sync"),
+    ("consuming", "20-consuming", "sync"),
+    ("stalled", "30-stalled", "sync"),
+    ("preparing", "40-preparing", "sync"),
+    ("committing", "50-committing", "async"),
+    ("acknowledging", "60-acknowledging", "async"),
+)
+
+
+class GroupView(Protocol):
+    """What the gauges of a member are made of when they're collected."""
+
+    def status_codes(self) -> Mapping[str, str]:
+        """Return the name of the status code of each local shard, by ID."""
+        ...
+
+    def shard_keys(self) -> Collection[str]:
+        """Return the keys of local shards."""
+        ...
+
+    def group_sizes(self) -> tuple[int, int, int]:
+        """Return the numbers of shards, of members, and of replicas that shards should have."""
+        ...
+
+
+class ConsumerMetrics:
+    """Metrics of the members of a process.
+
+        gazette_shard_transactions_total{shard}
+        gazette_shard_read_messages_total{shard}
+        gazette_shard_read_bytes_total{shard}
+        gazette_shard_read_head{shard,journal}
+        gazette_shard_phase_seconds_total{shard,phase,type}
+        gazette_shard_up{shard,status}
+        gazette_allocator_converge_total
+        gazette_allocator_items
+        gazette_allocator_members
+        gazette_allocator_desired_replication_slots
+
+    `shard` is the shard's key in Etcd, but for `gazette_shard_up`, where it's its ID. Transactions
+    count once they're fully acknowledged.
+
+    Args:
+        registry: Registry of the metrics; None for that of the process.
+
+    Raises:
+        ValueError: The registry has metrics of these names.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or REGISTRY
+        """Registry of the metrics."""
+        self._views: list[GroupView] = []
+        self._shards: dict[str, set[str]] = {}
+        # First, so that shards which have left are forgotten before their counters are collected.
+        self.registry.register(self)
+        of_shard = ("shard",)
+        self._transactions = Counter(
+            "gazette_shard_transactions", "Transactions.", of_shard, registry=self.registry
+        )
+        self._messages = Counter(
+            "gazette_shard_read_messages", "Consumed messages.", of_shard, registry=self.registry
+        )
+        self._bytes = Counter(
+            "gazette_shard_read_bytes", "Consumed bytes.", of_shard, registry=self.registry
+        )
+        self._heads = Gauge(
+            "gazette_shard_read_head",
+            "Offset that a source was read through.",
+            ("shard", "journal"),
+            registry=self.registry,
+        )
+        self._phases = Counter(
+            "gazette_shard_phase_seconds",
+            "Time of transactions in their phases.",
+            ("shard", "phase", "type"),
+            registry=self.registry,
+        )
+        self._rounds = Counter(
+            "gazette_allocator_converge", "Rounds of allocation.", registry=self.registry
+        )
+
+    def __repr__(self) -> str:
+        return f"<ConsumerMetrics of {len(self._shards)} shards>"
+
+    def converged(self) -> None:
+        """Count a round of allocation."""
+        self._rounds.inc()
+
+    def acknowledged(self, shard: str, report: TransactionReport) -> None:
+        """Count a transaction.
+
+        Args:
+            shard: Key of the shard.
+            report: The transaction.
+        """
+        self._transactions.labels(shard).inc()
+        self._messages.labels(shard).inc(report.messages)
+        self._bytes.labels(shard).inc(report.size_bytes)
+        journals = self._shards.setdefault(shard, set())
+        for journal, offset in report.read_through.items():
+            journals.add(journal)
+            self._heads.labels(shard, journal).set(offset)
+        for name, phase, kind in _PHASES:
+            self._phases.labels(shard, phase, kind).inc(max(getattr(report, name), 0.0))
+
+    def text(self) -> tuple[bytes, str]:
+        """Return all metrics of the registry as text, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def add(self, view: GroupView) -> None:
+        """Collect gauges of a member, until `remove()`."""
+        self._views.append(view)
+
+    def remove(self, view: GroupView) -> None:
+        """Collect no more gauges of a member. Idempotent."""
+        if view in self._views:
+            self._views.remove(view)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return the gauges of the present moment, as a collector of Prometheus.
+
+        Shards that have left the members are forgotten.
+        """
+        held = {key for view in self._views for key in view.shard_keys()}
+        for shard in self._shards.keys() - held:
+            self._forget(shard)
+        up = GaugeMetricFamily("gazette_shard_up", "Local shards.", labels=("shard", "status"))
+        for view in tuple(self._views):
+            for shard, status in view.status_codes().items():
+                up.add_metric((shard, status), 1.0)
+        yield up
+        sizes = [
+            sum(each) for each in zip(*(view.group_sizes() for view in self._views), strict=True)
+        ]
+        items, members, slots = sizes or (0, 0, 0)
+        yield GaugeMetricFamily("gazette_allocator_items", "Shards of the group.", items)
+        yield GaugeMetricFamily("gazette_allocator_members", "Members of the group.", members)
+        yield GaugeMetricFamily(
+            "gazette_allocator_desired_replication_slots",
+            "Replicas that shards should have.",
+            slots,
+        )
+
+    def _forget(self, shard: str) -> None:
+        journals = self._shards.pop(shard)
+        for counter in (self._transactions, self._messages, self._bytes):
+            counter.remove(shard)
+        for journal in journals:
+            self._heads.remove(shard, journal)
+        for _, phase, kind in _PHASES:
+            self._phases.remove(shard, phase, kind)

@@ -1,0 +1,34 @@
+"""Keys of a server, as its options give them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_auth(keys: str | None, path: Path | None) -> pb.KeyedAuth | None:
+    """Return what signs and verifies tokens by keys, or None if there are none. Blocks.
+
+    Args:
+        keys: Base64 keys, separated by commas or blanks; empty or None for none.
+        path: File of the keys, in place of them.
+
+    Raises:
+        ConfigurationError: The file can't be read, or keys are invalid.
+    """
+    if path is None:
+        return pb.KeyedAuth(keys) if keys else None
+    try:
+        keys = path.read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not base64"
+        text = (reason or "can't be read").lower()
+        raise pb.ConfigurationError(f"auth_keys_file {path}: {text}") from None
+    try:
+        return pb.KeyedAuth(keys)
+    except pb.ConfigurationError as error:
+        raise pb.ConfigurationError(f"auth_keys_file {path}: {error}") from None

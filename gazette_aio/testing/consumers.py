@@ -1,0 +1,257 @@
+"""Harness for tests of consumers: members of this process, and waiting for what they do."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import Owner
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import Reader, connect
+from gazette_aio.consumer.api import (
+    ShardClient,
+    apply_shards,
+    connect_shards,
+    list_shards,
+    stat_shard,
+    unassign_shards,
+)
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.service.service import Service
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.application import Application
+    from gazette_aio.consumer.keyspace.store import KeyValueStore
+
+_PREFIX = "/consumer.test"
+_AUTH_KEYS = "c2VjcmV0"
+_OFFSET_NOW = -1
+_ANSWERS = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
+
+
+@asynccontextmanager
+async def consumer_harness(
+    application: Application[Any, Any] | None = None,
+    *,
+    client: JournalClient | None = None,
+    store: KeyValueStore | None = None,
+) -> AsyncGenerator[ConsumerHarness, None]:
+    """Run members of a consumer within this process.
+
+    Args:
+        application: Application of members that are started without one of their own.
+        client: Client of brokers; None for one of an embedded broker.
+        store: Store of the group, such as an EtcdStore; None for one in memory.
+
+    Example:
+        async with consumer_harness(WordCount()) as harness:
+            await create_journals(harness.client, journal_spec("words/in"))
+            await harness.start_member()
+            await harness.create_shards(shard)
+            await harness.client.append("words/in", content)
+            await harness.wait_for_shards()
+    """
+    async with AsyncExitStack() as stack:
+        if client is None:
+            broker = await stack.enter_async_context(EmbeddedBroker())
+            client = await stack.enter_async_context(connect(broker.endpoint))
+        if store is None:
+            store = await stack.enter_async_context(EmbeddedStore())
+        yield await stack.enter_async_context(ConsumerHarness(application, client, store))
+
+
+class ConsumerHarness(Owner):
+    """Members of a consumer, made by `consumer_harness()`, which share a group and its brokers."""
+
+    def __init__(
+        self,
+        application: Application[Any, Any] | None,
+        client: JournalClient,
+        store: KeyValueStore,
+    ) -> None:
+        self.application = application
+        """Application of members that have none of their own."""
+        self.client = client
+        """Client of the brokers."""
+        self.store = store
+        """Store of the group."""
+        self.members: list[Service] = []
+        """Members that run."""
+        self._numbers = itertools.count(1)
+        self._clients: dict[str, ShardClient] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConsumerHarness of {len(self.members)} members>"
+
+    async def start_member(
+        self,
+        application: Application[Any, Any] | None = None,
+        *,
+        zone: str = "local",
+        id: str = "",  # noqa: A002 - As the option of members.
+        limit: int = 100,
+    ) -> Service:
+        """Start a member, and return it once it has joined the group.
+
+        Args:
+            application: What its shards run; None for that of the harness.
+            zone: Its zone.
+            id: Its name within the zone; empty for `member-1` and so on.
+            limit: Most shards which it may be assigned.
+
+        Raises:
+            ConfigurationError: There's no application.
+
+        Cancellation: safe — the member is stopped.
+        """
+        if (application := application or self.application) is None:
+            raise pb.ConfigurationError("the member has no application")
+        options = ConsumerOptions(
+            prefix=_PREFIX,
+            zone=zone,
+            id=id or f"member-{next(self._numbers)}",
+            host="127.0.0.1",
+            bind="127.0.0.1",
+            limit=limit,
+            lease_ttl=60,
+            watch_delay=0.0,
+            stop_timeout=1.0,
+            auth_keys=_AUTH_KEYS,
+        )
+        member = Service(application, self.store, self.client, options)
+        await member.start()
+        self.members.append(member)
+        return member
+
+    async def stop_member(self, member: Service) -> bool:
+        """Let a member hand its shards over, and stop it; return whether all were handed over.
+
+        Cancellation: safe — call again.
+        """
+        member.exit_gracefully()
+        handed_over = await member.wait()
+        await self.crash_member(member)
+        return handed_over
+
+    async def crash_member(self, member: Service) -> None:
+        """Stop a member at once. The group assigns its shards anew. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        if (client := self._clients.pop(member.endpoint, None)) is not None:
+            await client.aclose()
+        await member.aclose()
+        if member in self.members:
+            self.members.remove(member)
+
+    async def create_shards(self, *specs: pc.ShardSpec) -> None:
+        """Create shards, and wait until each has a primary.
+
+        Raises:
+            ShardStatusError: A shard exists.
+            ValidationError: A spec is invalid.
+            RuntimeError: No member is running.
+
+        Cancellation: aborts — the shards may have been created.
+        """
+        changes = [pc.ApplyRequest.Change(upsert=spec) for spec in specs]
+        await apply_shards(self.shards, changes)
+        for spec in specs:
+            await self.wait_for_primary(spec.id)
+
+    async def wait_for_primary(self, shard: str) -> pb.Route:
+        """Wait until a shard has a primary that's ready, and return the shard's route.
+
+        Raises:
+            ShardFailedError: The primary has failed; the text is its status.
+            RuntimeError: No member is running.
+
+        Cancellation: safe.
+        """
+        while True:
+            session = self._any_member().session
+            for assignment in session.group.assignments(shard):
+                status = assignment.decoded
+                if assignment.slot != 0 or not isinstance(status, pc.ReplicaStatus):
+                    continue
+                if status.code == pc.ReplicaStatus.FAILED:
+                    raise RuntimeError(f"shard {shard} failed: {'; '.join(status.errors)}")
+                if status.code == pc.ReplicaStatus.PRIMARY:
+                    return self._any_member().resolver.route(shard)
+            await session.key_space.next_change()
+
+    async def wait_for_shards(self, selector: str = "") -> None:
+        """Wait until shards have consumed what is in their sources now.
+
+        Transactions that did so are fully acknowledged then.
+
+        Args:
+            selector: Selector of the shards; empty for all.
+
+        Raises:
+            ShardStatusError: A shard has no primary, or it failed.
+            RuntimeError: No member is running.
+
+        Cancellation: safe.
+        """
+        listed = await list_shards(self.shards, selector)
+        heads: dict[str, int] = {}
+        for shard in listed.shards:
+            for source in shard.spec.sources:
+                if source.journal not in heads:
+                    heads[source.journal] = await self._write_head(source.journal)
+        for shard in listed.shards:
+            offsets = {source.journal: heads[source.journal] for source in shard.spec.sources}
+            await self.wait_for_primary(shard.spec.id)
+            await stat_shard(self.shards, pc.StatRequest(shard=shard.spec.id, read_through=offsets))
+
+    async def unassign(self, *shards: str) -> None:
+        """Remove the primaries of shards, which are then assigned anew.
+
+        Cancellation: aborts — assignments may have been removed.
+        """
+        await unassign_shards(self.shards, shards)
+
+    @property
+    def shards(self) -> ShardClient:
+        """Client of the members, by the first one that runs.
+
+        Raises:
+            RuntimeError: No member is running.
+        """
+        endpoint = self._any_member().endpoint
+        if (client := self._clients.get(endpoint)) is None:
+            client = connect_shards(endpoint, auth=pb.KeyedAuth(_AUTH_KEYS))
+            self._clients[endpoint] = client
+        return client
+
+    async def aclose(self) -> None:
+        """Stop all members. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        for member in tuple(self.members):
+            await self.crash_member(member)
+
+    def _any_member(self) -> Service:
+        if not self.members:
+            raise RuntimeError("no member is running")
+        return self.members[0]
+
+    async def _write_head(self, journal: str) -> int:
+        request = pb.ReadRequest(
+            journal=journal.partition(";")[0], offset=_OFFSET_NOW, metadata_only=True
+        )
+        async with Reader(self.client, request, on_offset_jump="skip") as reader:
+            response = await reader.next_response()
+            if response is None or response.status not in _ANSWERS:
+                await reader.next_response()  # Raises the exception of the status.
+                raise pb.ReadError(f"journal {journal} has no write head")
+            return response.write_head
