@@ -10,6 +10,7 @@ _MODULES = (
     "arrow",
     "publish",
     "reads",
+    "recoverylog_play",
     "appends",
     "listing",
     "broker",

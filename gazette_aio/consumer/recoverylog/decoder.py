@@ -7,9 +7,13 @@ alone would thus take content for operations.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from gazette_aio.consumer.recoverylog.operations import MAX_PAYLOAD_BYTES, decode_operation
+from gazette_aio.consumer.recoverylog.operations import (
+    MAX_PAYLOAD_BYTES,
+    decode_operation,
+    decode_write,
+)
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
 from gazette_aio.protocol.errors import RecoveryError
 
@@ -43,6 +47,12 @@ class Junk(NamedTuple):
 
     begin: int
     end: int
+
+
+# Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
+WholeWrite: TypeAlias = tuple[Any, bytes, Any, bytes, int, int]
+"""A write without the meta-fields of its operation, the operation as it was encoded, the write's
+own message, its content, and the offsets at which its frame begins and its content ends."""
 
 
 class LogDecoder:
@@ -163,6 +173,30 @@ class LogDecoder:
         self._content, self._content_done = op.write.length, 0
         op.last_offset = self._base + end + self._content
         return Operation(op, payload)
+
+    def next_write(self) -> WholeWrite | None:
+        """Return what comes next, if that's a write which was fed with all of its content.
+
+        Hot: `next()` returns the same in pieces, and also all that this passes to it by None.
+        """
+        buffer, begin = self._buffer, self._position
+        if self._content or self._more or len(buffer) - begin < _HEADER:
+            return None
+        word, size = _WORD_AND_SIZE.unpack_from(buffer, begin)
+        content_begin = begin + _HEADER + size
+        if word != _WORD or size > self._max_payload_bytes or content_begin > len(buffer):
+            return None
+        payload = buffer[begin + _HEADER : content_begin]
+        op: Any = decode_write(payload)
+        if op is None:
+            return None
+        write = op.write
+        end: int = content_begin + write.length
+        if end > len(buffer):
+            return None
+        self._position = end
+        content = buffer[content_begin:end]
+        return op, payload, write, content, self._base + begin, self._base + end
 
     def end(self, *, is_append_boundary: bool = False) -> Junk | None:
         """Return what is left at the end of the log, if that's junk.

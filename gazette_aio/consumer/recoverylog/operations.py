@@ -75,3 +75,17 @@ def decode_operation(payload: bytes) -> RecordedOp:
     if is_write and (op.write.length < 0 or op.write.offset < 0):
         raise RecoveryError("decoding an operation: a write of negative offset or length")
     return cast("RecordedOp", op)
+
+
+def decode_write(payload: bytes) -> RecordedOp | None:
+    """Decode the payload of an operation if that's a sound write. Otherwise, return None."""
+    try:
+        op: Any = RecordedOp.FromString(payload)
+    except DecodeError:
+        return None
+    has = op.HasField
+    if not has("write") or has("create") or has("link") or has("unlink") or has("property"):
+        return None
+    if op.write.length < 0 or op.write.offset < 0:
+        return None
+    return cast("RecordedOp", op)

@@ -10,9 +10,13 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation
+from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation, WholeWrite
 from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
-from gazette_aio.consumer.recoverylog.operations import encode_operation, next_checksum
+from gazette_aio.consumer.recoverylog.operations import (
+    content_checksum,
+    encode_operation,
+    next_checksum,
+)
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
@@ -312,6 +316,9 @@ class Playback:
                 if decoder.offset < hinted.first_offset:
                     decoder.skip_to(hinted.first_offset)
                     self._seen.clear()
+            if hinted is None and (whole := decoder.next_write()) is not None:
+                self._play_write(whole)
+                continue
             try:
                 event = decoder.next()
             except RecoveryError as error:
@@ -328,6 +335,34 @@ class Playback:
                 self._write(self._target, event.data, event.position)
         elif event is not None:
             self.junk_bytes += event[1] - event[0]
+
+    def _play_write(self, whole: WholeWrite) -> None:
+        """Play a write that was fed as a whole."""
+        op, payload, write, content, begin, end = whole
+        fsm, author, seq_no = self.fsm, op.author, op.seq_no
+        node = fsm.live_nodes.get(write.fnode)
+        if (
+            node is None
+            or seq_no != fsm.next_seq_no
+            or op.checksum != fsm.next_checksum
+            or fsm.has_remaining_hints
+        ):
+            op.log, op.first_offset, op.last_offset = self.log, begin, end
+            self._apply(op, payload)
+            if self._target is not None and content:
+                self._write(self._target, content, 0)
+            return
+        # Hot: this is what the above comes to.
+        self._at = begin
+        fsm.apply_own_write(node, payload, author, begin, end, self.log)
+        self._last_author = author
+        self._seen[author] = seq_no
+        expected = op.content_checksum
+        if expected and content_checksum(content) != expected:
+            raise _mismatch(write.fnode)
+        if content:  # Writing nothing doesn't extend a file.
+            self._files.write(write.fnode, write.offset, content)
+            self.content_bytes += len(content)
 
     # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
     def _apply(self, op: Any, payload: bytes) -> None:
@@ -368,7 +403,7 @@ class Playback:
             self._checksum = next_checksum(self._checksum, data)
             is_whole = position + len(data) == self._target_length
             if is_whole and self._checksum != self._expected_checksum:
-                raise RecoveryError(f"content of fnode {fnode} doesn't match its checksum")
+                raise _mismatch(fnode)
 
     def _check_passed_over(self, op: Any, outcome: Outcome) -> None:
         """Check that an operation which wasn't applied is of another history.
@@ -399,6 +434,10 @@ class Playback:
         return PlaybackError(
             f'playOperation("{self.log}", {offset}): {error}', log=self.log, offset=offset
         )
+
+
+def _mismatch(fnode: int) -> RecoveryError:
+    return RecoveryError(f"content of fnode {fnode} doesn't match its checksum")
 
 
 def ranges_of(segments: Sequence[Segment], hints_log: str, log: str, offset: int) -> list[LogRange]:
