@@ -7,15 +7,20 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
+from anyio import CancelScope
+
 T = TypeVar("T")
 
 
 class _Stepped(Generic[T]):
-    """Awaits a coroutine, and cancels the task which does upon a suspension."""
+    """Awaits a coroutine, and cancels the task which does, or a scope, upon a suspension."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], cancel_at: int) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], cancel_at: int, scope: CancelScope | None = None
+    ) -> None:
         self.coroutine = coroutine
         self.cancel_at = cancel_at
+        self.scope = scope
         self.was_cancelled = False
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -32,7 +37,7 @@ class _Stepped(Generic[T]):
                 self.was_cancelled = True
                 task = asyncio.current_task()
                 assert task is not None
-                task.cancel()
+                task.cancel() if self.scope is None else self.scope.cancel()
             try:
                 value = yield suspended_on
             except BaseException as error:  # noqa: BLE001
@@ -42,16 +47,25 @@ class _Stepped(Generic[T]):
         raise AssertionError("unreachable")
 
 
-async def cancel_at(coroutine: Coroutine[Any, Any, Any], number: int) -> bool:
+async def cancel_at(
+    coroutine: Coroutine[Any, Any, Any], number: int, *, by_scope: bool = False
+) -> bool:
     """Run `coroutine` in a task, cancelled at its suspension `number`, counted from zero.
+
+    Args:
+        coroutine: What to run.
+        number: The suspension.
+        by_scope: Whether a scope of anyio is cancelled, rather than the task.
 
     Returns:
         Whether it has as many suspensions. If not, it came to its end.
     """
-    stepped = _Stepped(coroutine, number)
+    scope = CancelScope()
+    stepped = _Stepped(coroutine, number, scope if by_scope else None)
 
     async def run() -> None:
-        await stepped
+        with scope:
+            await stepped
 
     task = asyncio.create_task(run())
     await asyncio.wait((task,))

@@ -201,8 +201,8 @@ class Clocked:
         self.checkpoint = checkpoint or Checkpoint()
         self.options = options
 
-    async def __aenter__(self) -> Self:
-        primary = PrimaryLoop(
+    def primary(self) -> PrimaryLoop:
+        return PrimaryLoop(
             self.shard,
             Hooks(self.application),
             self.store,
@@ -210,7 +210,9 @@ class Clocked:
             observer=self.observer,
             **self.options,
         )
-        self.task = asyncio.create_task(primary.run(self.checkpoint))
+
+    async def __aenter__(self) -> Self:
+        self.task = asyncio.create_task(self.primary().run(self.checkpoint))
         await turns()
         return self
 

@@ -92,14 +92,16 @@ class MemoryStore:
                 await self.held.wait()
             if self.fence != self.disk.fence:
                 raise FencedError("another process has taken over")
-        except asyncio.CancelledError:
-            return
+            self.commit(state, checkpoint)
         except Exception as error:  # noqa: BLE001
             operation.resolve(error)
-            return
+        else:
+            operation.resolve()
+
+    def commit(self, state: Any, checkpoint: Any) -> None:
+        """Make state and checkpoint durable, as one."""
         self.disk.state, self.disk.checkpoint = state, checkpoint
         self.disk.commits.append(checkpoint)
-        operation.resolve()
 
     async def restore_checkpoint(self, shard: Any) -> Checkpoint:
         self.restored += 1
@@ -165,10 +167,11 @@ class Member:
         disk: Disk,
         application: Any = None,
         spec: ShardSpec | None = None,
+        appends: Any = None,
         **options: Any,
     ) -> None:
         self.application = application or Counter()
-        self.shard: Any = FakeShard(client, spec or shard_spec())
+        self.shard: Any = FakeShard(client, spec or shard_spec(), appends)
         self.store = MemoryStore(disk)
         self.hooks = Hooks(self.application)
         self.progress = ProgressCell(source.journal for source in self.shard.spec.sources)
@@ -194,6 +197,8 @@ class Member:
     async def __aexit__(self, *_: object) -> None:
         self.task.cancel()
         await asyncio.wait((self.task,))
+        if not self.task.cancelled():
+            self.task.exception()  # Seen by `through()`.
         self.shard.appends.cancel()
         await self.shard.appends.aclose()
         await self.hooks.aclose()

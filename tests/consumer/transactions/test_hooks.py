@@ -1,0 +1,157 @@
+"""Hooks of applications, plain, async and in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.consumer.application import Application
+from gazette_aio.consumer.application.hook_thread import HookThread
+from gazette_aio.consumer.application.hooks import Hooks
+from gazette_aio.message import json_adapter
+from gazette_aio.protocol.errors import ConfigurationError
+from tests.waiting import eventually, turns
+
+
+class Least:
+    """An application without optional hooks."""
+
+    def adapter(self, spec: Any) -> Any:
+        return json_adapter()
+
+    def new_store(self, shard: Any, recorder: Any) -> Any:
+        return ("store", shard, recorder)
+
+    def consume_message(self, shard: Any, store: Any, envelope: Any, publisher: Any) -> None:
+        pass
+
+
+ANY: Any = object()
+
+
+async def test_optional_hooks_may_be_left_out():
+    application: Any = Least()
+    hooks = Hooks(application)
+    assert not hooks.is_producer
+    assert hooks.consume_batch is None
+    assert hooks.output_adapter(ANY) is None
+    assert await hooks.new_store(ANY, None) == ("store", ANY, None)
+    await hooks.begin_txn(ANY, ANY)
+    await hooks.finalize_txn(ANY, ANY, ANY)
+    await hooks.finished_txn(ANY, ANY, finished_operation())
+    await hooks.aclose()
+
+
+async def test_hooks_that_are_only_inherited_of_the_protocol_are_not_there():
+    class Derived(Application[Any, Any]):
+        def adapter(self, spec: Any, /) -> Any:
+            return json_adapter()
+
+        def new_store(self, shard: Any, recorder: Any, /) -> Any:
+            return None
+
+        def consume_batch(self, *_: Any) -> int:
+            return 0
+
+    hooks = Hooks(Derived())
+    assert hooks.output_adapter(ANY) is None
+    assert hooks.consume_message is None
+    assert hooks.consume_batch is not None
+
+
+def test_an_application_has_to_consume():
+    class Without(Application[Any, Any]):
+        def adapter(self, spec: Any, /) -> Any:
+            return json_adapter()
+
+        def new_store(self, shard: Any, recorder: Any, /) -> Any:
+            return None
+
+    with pytest.raises(ConfigurationError, match="neither consume_message"):
+        Hooks(Without())
+
+
+@pytest.mark.parametrize("hook", ["adapter", "new_store"])
+def test_an_application_has_to_have_required_hooks(hook: str):
+    application: Any = Least()
+    setattr(application, hook, None)
+    with pytest.raises(ConfigurationError, match=f"has no {hook}"):
+        Hooks(application)
+
+
+def test_an_async_consuming_hook_cant_run_in_a_thread():
+    class Threaded(Least):
+        run_in_thread = True
+
+        async def consume_batch(self, *_: Any) -> int:
+            return 0
+
+    application: Any = Threaded()
+    with pytest.raises(ConfigurationError, match="consuming hook is async"):
+        Hooks(application)
+
+
+async def test_plain_hooks_share_a_thread_and_async_ones_stay_in_the_loop():
+    threads: dict[str, threading.Thread] = {}
+
+    class Threaded(Least):
+        run_in_thread = True
+
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            threads["begin"] = threading.current_thread()
+
+        def finalize_txn(self, shard: Any, store: Any, publisher: Any) -> None:
+            threads["finalize"] = threading.current_thread()
+
+        async def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            threads["finished"] = threading.current_thread()
+
+    application: Any = Threaded()
+    hooks = Hooks(application, "shard-A")
+    await hooks.begin_txn(ANY, ANY)
+    await hooks.finalize_txn(ANY, ANY, ANY)
+    await hooks.finished_txn(ANY, ANY, finished_operation())
+    await hooks.aclose()
+    assert threads["begin"] is threads["finalize"]
+    assert "shard-A" in threads["begin"].name
+    assert threads["finished"] is threading.current_thread()
+
+
+async def test_a_cancelled_hook_in_a_thread_is_waited_for():
+    entered, leave = threading.Event(), threading.Event()
+
+    def hook() -> None:
+        entered.set()
+        leave.wait()
+
+    thread = HookThread("shard-A")
+    task = asyncio.create_task(thread.call(hook))
+    await eventually(entered.is_set)
+    task.cancel()
+    await turns()
+    task.cancel()
+    await turns()
+    assert not task.done()
+    leave.set()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    await thread.aclose()
+
+
+async def test_the_wait_for_a_hook_in_a_thread_is_bounded(caplog: pytest.LogCaptureFixture):
+    leave = threading.Event()
+    thread = HookThread("shard-A", abandon_seconds=0.01)
+    task = asyncio.create_task(thread.call(leave.wait))
+    await turns()
+    with caplog.at_level(logging.WARNING):
+        task.cancel()
+        await asyncio.wait((task,))
+    leave.set()
+    await thread.aclose()
+    assert task.cancelled()
+    assert "a hook of shard-A is still running" in caplog.text
