@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from gazette_aio.message import Publisher, ReadCommittedIter, json_adapter
+from gazette_aio.consumer.transactions.checkpoints import build_checkpoint, flatten_read_through
+from gazette_aio.message import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    Publisher,
+    ReadCommittedIter,
+    ReadUncommittedIter,
+    json_adapter,
+)
+from gazette_aio.protocol.errors import TransactionError
 from tests.consumer.transactions.world import (
     NDJSON,
     OUT,
     SOURCES,
+    Counter,
     Disk,
     Member,
     heads,
+    journal_change,
     serve,
     shard_spec,
+    to_out,
 )
+from tests.waiting import eventually, turns
 
 
 @pytest.fixture
@@ -53,3 +68,277 @@ async def test_messages_are_consumed_and_echoed(client: Any):
         assert disk.state == {SOURCES[0]: [1, 2, 3, 5], SOURCES[1]: [4]}
         assert sorted(await echoed(client)) == [1, 2, 3, 4, 5]
         assert member.progress.progress.publish_at[OUT] == (await heads(client, OUT))[OUT]
+
+
+class PlainItems(Counter):
+    """Consumes items by a plain hook."""
+
+    def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:  # type: ignore[override]
+        if env.flags != ACK_TXN:
+            store.state.setdefault(env.journal, []).append(env.message["v"])
+            publisher.publish_uncommitted_nowait(to_out, {"v": env.message["v"]})
+
+
+class ThreadItems(PlainItems):
+    run_in_thread = True
+
+
+class Batches(PlainItems):
+    """Consumes batches, and leaves messages beyond the third for the next transaction."""
+
+    def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
+        for env in envelopes[:3]:
+            self.consume_message(shard, store, env, publisher)
+        return len(envelopes[:3])
+
+
+class AsyncBatches(Batches):
+    async def consume_batch(self, *args: Any) -> int:  # type: ignore[override]
+        return super().consume_batch(*args)
+
+
+class ThreadBatches(Batches):
+    """Publishes batches from a thread."""
+
+    run_in_thread = True
+
+    def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
+        some = [env for env in envelopes[:3] if env.flags != ACK_TXN]
+        for env in some:
+            store.state.setdefault(env.journal, []).append(env.message["v"])
+        if some:
+            view = publisher.view(json_adapter())
+            view.publish_uncommitted_nowait(to_out, {"v": some[0].message["v"]})
+            appends = publisher.publish_uncommitted_batch(
+                to_out, [{"v": env.message["v"]} for env in some[1:]]
+            )
+            assert list(appends) == [OUT] * bool(some[1:])
+            assert publisher.producer_id == shard.publisher.producer_id
+        return len(envelopes[:3])
+
+
+FORMS = [Counter, PlainItems, ThreadItems, Batches, AsyncBatches, ThreadBatches]
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_each_form_of_the_hook_consumes_each_message_once(client: Any, form: type[Counter]):
+    disk, application = Disk(), form()
+    async with Member(client, disk, application) as member:
+        await publish(client, SOURCES[0], *range(10))
+        await publish(client, SOURCES[0], *range(10, 12))
+        await member.through(await heads(client))
+        assert disk.state == {SOURCES[0]: list(range(12))}
+        assert await echoed(client) == list(range(12))
+        if isinstance(application, Batches):
+            assert len(disk.commits) > 3
+
+
+async def test_a_batch_hook_has_to_return_a_number(client: Any):
+    class Wrong(Batches):
+        def consume_batch(self, *_: Any) -> int:
+            return 1000
+
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, Disk(), Wrong()) as member:
+        with pytest.raises(
+            TransactionError, match=r"consume_batch\(\) of 2 messages returned 1000"
+        ):
+            await member.through(await heads(client))
+
+
+async def test_messages_of_a_thread_may_be_many(client: Any):
+    class Many(ThreadItems):
+        def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:  # type: ignore[override]
+            for value in range(600):
+                publisher.publish_uncommitted_nowait(to_out, {"v": value})
+
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, Disk(), Many()) as member:
+        await member.through(await heads(client))
+        assert await echoed(client) == [*range(600)] * 2
+
+
+@pytest.mark.parametrize("form", [Counter, Batches])
+async def test_a_large_sequence_is_replayed_from_the_journal(client: Any, form: type[Counter]):
+    disk = Disk()
+    spec = shard_spec(ring_buffer_size=3, read_channel_size=2)
+    await publish(client, SOURCES[0], *range(50))
+    async with Member(client, disk, form(), spec) as member:
+        await publish(client, SOURCES[0], *range(50, 60))
+        await member.through(await heads(client))
+        assert disk.state == {SOURCES[0]: list(range(60))}
+        assert await echoed(client) == list(range(60))
+
+
+async def commits_of(disk: Disk, count: int) -> None:
+    await eventually(lambda: len(disk.commits) >= count)
+
+
+async def test_a_replay_is_interrupted_by_the_end_of_the_assignment(client: Any):
+    disk = Disk()
+    spec = shard_spec(ring_buffer_size=3)
+    await publish(client, SOURCES[0], *range(50))
+    while not disk.state or disk.state[SOURCES[0]][-1] < 49:
+        async with Member(client, disk, Batches(), spec) as member:
+            await commits_of(disk, 1 + len(disk.commits))
+        assert disk.state[SOURCES[0]] == list(range(len(disk.state[SOURCES[0]])))
+    async with Member(client, disk, spec=spec) as member:
+        await publish(client, SOURCES[0], 50)
+        await member.through(await heads(client))
+    assert disk.state == {SOURCES[0]: list(range(51))}
+    assert await echoed(client) == list(range(51))
+
+
+async def test_reading_begins_at_the_checkpoint_or_the_least_offset(client: Any):
+    for source in SOURCES:
+        await publish(client, source, 1, 2)
+    after = await heads(client, *SOURCES)
+    for source in SOURCES:
+        await publish(client, source, 3)
+    disk = Disk()
+    disk.checkpoint = build_checkpoint({SOURCES[1]: after[SOURCES[1]], "gone/source": 7})
+    spec = shard_spec(*SOURCES)
+    spec.sources[0].min_offset = after[SOURCES[0]]
+    async with Member(client, disk, spec=spec) as member:
+        await member.through(await heads(client, *SOURCES))
+        assert disk.state == {SOURCES[0]: [3], SOURCES[1]: [3]}
+        assert member.loop.sources == frozenset(SOURCES)
+        # Journals which aren't sources any more stay in checkpoints.
+        assert flatten_read_through(disk.checkpoint)["gone/source"] == 7
+        assert member.progress.progress.read_through["gone/source"] == 7
+
+
+async def test_a_suffix_is_part_of_the_name_of_a_source(client: Any):
+    disk = Disk()
+    sources = [f"{SOURCES[0]};one", f"{SOURCES[0]};two"]
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, disk, spec=shard_spec(*sources)) as member:
+        head = (await heads(client))[SOURCES[0]]
+        await member.through(dict.fromkeys(sources, head))
+        assert disk.state == {key: [1] for key in sources}
+        assert flatten_read_through(disk.checkpoint) == dict.fromkeys(sources, head)
+
+
+async def failure_of(member: Member) -> str:
+    async with member:
+        with pytest.raises(TransactionError) as raised:
+            await member.task
+    return str(raised.value)
+
+
+async def test_a_source_does_not_exist(client: Any):
+    text = "runTransactions: readMessage: fetching journal spec: named journal does not exist (yyy/zzz)"
+    assert await failure_of(Member(client, Disk(), spec=shard_spec("yyy/zzz"))) == text
+
+
+async def test_a_source_is_a_recovery_log(client: Any):
+    await client.apply([journal_change("recovery/log", "application/x-gazette-recoverylog")])
+    member = Member(client, Disk(), spec=shard_spec("recovery/log"))
+    assert await failure_of(member) == (
+        "runTransactions: readMessage: determining framing: "
+        "unrecognized content-type (application/x-gazette-recoverylog)"
+    )
+
+
+async def test_an_adapter_fails(client: Any):
+    class Failing(Counter):
+        def adapter(self, spec: Any) -> Any:
+            raise ValueError(f"no adapter of {spec.name}")
+
+    text = "runTransactions: readMessage: newMessage: no adapter of source/A"
+    assert await failure_of(Member(client, Disk(), Failing())) == text
+
+
+async def test_content_is_not_a_message(client: Any):
+    await publish(client, SOURCES[0], 1)
+    offset = (await heads(client))[SOURCES[0]]
+    await client.append(SOURCES[0], b"garbage\n")
+    disk = Disk()
+    text = await failure_of(Member(client, disk))
+    assert text.startswith(f"runTransactions: readMessage: framing.Unmarshal(offset {offset}): ")
+    assert SOURCES[0] not in text
+
+
+async def test_a_malformed_message_fails_when_it_commits(client: Any):
+    class Typed(Counter):
+        def adapter(self, spec: Any) -> Any:
+            return json_adapter(Row)
+
+        async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
+            consumed.append(env.flags)
+
+    consumed: list[Any] = []
+
+    class Row(msgspec.Struct):
+        v: int
+
+    publisher: Any = Publisher(client.appends, json_adapter())
+    await publisher.publish_uncommitted(lambda _: (SOURCES[0], NDJSON), {"v": "text"})
+    publisher.abandon()
+    await publish(client, SOURCES[0], 1)
+    offset = (await heads(client))[SOURCES[0]]
+    await publisher.publish_uncommitted(lambda _: (SOURCES[0], NDJSON), {"v": "text"})
+    async with publisher.transaction():
+        pass
+    text = await failure_of(Member(client, Disk(), Typed()))
+    assert consumed == [CONTINUE_TXN, ACK_TXN]
+    assert text.startswith(f"runTransactions: readMessage: framing.Unmarshal(offset {offset}): ")
+
+
+async def test_a_shard_without_sources_ends_when_cancelled(client: Any):
+    spec = shard_spec()
+    del spec.sources[:]
+    async with Member(client, Disk(), spec=spec) as member:
+        await turns()
+        assert not member.task.done()
+    assert member.task.cancelled()
+
+
+class Restarting(Counter):
+    """Reads up to the write head, and then ends reading; begins anew when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_read = asyncio.Semaphore(0)
+        self.readings = 0
+
+    async def read_messages(self, shard: Any, store: Any, checkpoint: Any, sink: Any) -> None:
+        await self.may_read.acquire()
+        self.readings += 1
+        offsets = flatten_read_through(checkpoint)
+        source = ReadUncommittedIter(SOURCES[0], json_adapter(), client=shard.client, start=offsets)
+        async with source as messages:
+            async for batch in messages.batches():
+                await sink.send(batch)
+
+    def replay_range(self, shard: Any, store: Any, journal: str, begin: int, end: int) -> Any:
+        raise NotImplementedError
+
+    def read_through(self, shard: Any, store: Any, offsets: Any) -> Any:
+        return offsets
+
+
+async def test_acknowledgements_of_a_restart_roll_nothing_back(client: Any):
+    disk, application = Disk(), Restarting()
+    async with Member(client, disk, application) as member:
+        for number in range(5):
+            await publish(client, SOURCES[0], 3 * number, 3 * number + 1, 3 * number + 2)
+            application.may_read.release()
+            await member.through(await heads(client))
+        assert application.readings == 5
+        assert disk.state == {SOURCES[0]: list(range(15))}
+        assert await echoed(client) == list(range(15))
+
+
+async def test_a_failed_append_fails_the_commit(client: Any):
+    class Elsewhere(Counter):
+        async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
+            async with shard.appends.append("no/such/journal") as append:
+                append.write(b"content")
+
+    disk = Disk()
+    await publish(client, SOURCES[0], 1)
+    text = await failure_of(Member(client, disk, Elsewhere()))
+    assert text.startswith("runTransactions: store.StartCommit: ")
+    assert "JOURNAL_NOT_FOUND" in text
+    assert disk.commits == []
