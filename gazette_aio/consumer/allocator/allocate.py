@@ -12,7 +12,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.allocator.batches import pack
 from gazette_aio.consumer.allocator.convergence import Convergence
 from gazette_aio.consumer.allocator.model import change_summary
-from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.allocator.solver import Problem, desired, solve_packed
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import Compare
 from gazette_aio.protocol.errors import GazetteError
@@ -145,19 +145,20 @@ class Allocator:
     async def _solution(allocation: Allocation) -> list[Desired]:
         problem = await _off_loop(allocation, Problem.of, allocation)
         if len(problem.items) * len(problem.members) <= _THREAD_PAIRS:
-            desired = await in_thread(solve, problem)
+            packed = await in_thread(solve_packed, problem)
         else:
-            desired = await run_in_process(solve, problem, cancellable=True)
-        if len(desired) < allocation.item_slots:
+            packed = await run_in_process(solve_packed, problem, cancellable=True)
+        replicas = await _off_loop(allocation, desired, problem, packed)
+        if len(replicas) < allocation.item_slots:
             _logger.warning(
                 "cannot reach desired replication for all items (%d of %d replicas, %d slots)",
-                len(desired),
+                len(replicas),
                 allocation.item_slots,
                 allocation.member_slots,
             )
-        change = await _off_loop(allocation, change_summary, allocation, desired)
+        change = await _off_loop(allocation, change_summary, allocation, replicas)
         _logger.info("solved assignments: %s", change)
-        return desired
+        return replicas
 
     def _steps(self, allocation: Allocation, fixed: Compare) -> list[Checkpoint]:
         convergence = Convergence(

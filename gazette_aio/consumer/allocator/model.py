@@ -204,11 +204,13 @@ class Change(NamedTuple):
 
 def change_summary(allocation: Allocation, desired: Sequence[Desired]) -> Change:
     """Compare the assignments of items that exist with `desired`."""
-    current = {
-        (each.item, each.member)
-        for item in allocation.items
-        for each in allocation.assignments.get(item, ())
-    }
-    wanted = set(map(tuple, desired))
-    kept = len(current & wanted)
-    return Change(len(wanted) - kept, len(current) - kept, kept)
+    wanted: dict[str, set[MemberID]] = defaultdict(set)
+    for item, member in desired:
+        wanted[item].add(member)
+    held = kept = 0
+    # Item by item: a thread does this, and operations on large sets would hold up the event loop.
+    for item in allocation.items:
+        members = {each.member for each in allocation.assignments.get(item, ())}
+        held += len(members)
+        kept += len(members & wanted[item]) if item in wanted else 0
+    return Change(sum(map(len, wanted.values())) - kept, held - kept, kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from gazette_aio.consumer.allocator.model import IsConsistent, MemberID
     from gazette_aio.consumer.keyspace.entries import Change
+
+K = TypeVar("K", bound="str | MemberID")
+V = TypeVar("V")
 
 GroupEntry: TypeAlias = Member | Item | Assignment
 """What the keys of a group mean."""
@@ -26,6 +29,32 @@ class LocalItem:
     assignments: Sequence[Assignment]
 
 
+class _Ordered(dict[K, V]):
+    """A mapping that is put in the order of its keys when that's asked for.
+
+    It stays in order while values are replaced and keys removed, so that new keys alone cost a
+    sort.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_sorted = True
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if key not in self:
+            self._is_sorted = False
+        super().__setitem__(key, value)
+
+    def in_order(self) -> dict[K, V]:
+        """Return a copy in the order of the keys."""
+        if not self._is_sorted:
+            ordered = {key: self[key] for key in sorted(self)}
+            self.clear()
+            self.update(ordered)
+            self._is_sorted = True
+        return self.copy()
+
+
 class ObservedGroup:
     """The group as of the last change of a key space. Its `observe` is an observer of that.
 
@@ -37,9 +66,9 @@ class ObservedGroup:
     def __init__(self, local: MemberID, is_consistent: IsConsistent) -> None:
         self.local = local
         self.is_consistent = is_consistent
-        self._members: dict[MemberID, Member] = {}
-        self._items: dict[str, Item] = {}
-        self._assignments: dict[str, list[Assignment]] = {}
+        self._members: _Ordered[MemberID, Member] = _Ordered()
+        self._items: _Ordered[str, Item] = _Ordered()
+        self._assignments: _Ordered[str, list[Assignment]] = _Ordered()
         self._local: dict[str, Assignment] = {}
         self._allocation: Allocation | None = None
 
@@ -109,9 +138,7 @@ class ObservedGroup:
         """The group in order, as the leader needs it. It's made anew after each change."""
         if self._allocation is None:
             self._allocation = Allocation(
-                dict(sorted(self._members.items())),
-                dict(sorted(self._items.items())),
-                dict(sorted(self._assignments.items())),
+                self._members.in_order(), self._items.in_order(), self._assignments.in_order()
             )
         return self._allocation
 

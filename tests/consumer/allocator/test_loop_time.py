@@ -1,0 +1,118 @@
+"""A large group keeps the event loop of its leader from others for no long time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from gazette_aio.consumer.allocator.allocate import Allocator
+from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
+from gazette_aio.consumer.allocator.observed import ObservedGroup
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.key_space import KeySpace
+from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from tests.waiting import eventually
+
+ITEMS, MEMBERS, REPLICAS = 10_000, 100, 3
+MOST_SECONDS = 0.02
+KEYS = GroupKeys("/root")
+LOCAL = MemberID("zone-0", "member-000")
+
+
+def decode(raw):
+    match KEYS.parse(raw.key):
+        case ItemKey(name):
+            return Item(name, REPLICAS, raw.key, raw.create_revision, raw.mod_revision)
+        case AssignmentKey(item, zone, suffix, slot):
+            return Assignment(
+                item,
+                MemberID(zone, suffix),
+                slot,
+                raw.key,
+                raw.value,
+                None,
+                raw.create_revision,
+                raw.mod_revision,
+            )
+        case key:
+            return Member(
+                MemberID(key.zone, key.suffix),
+                450,
+                key=raw.key,
+                create_revision=raw.create_revision,
+                mod_revision=raw.mod_revision,
+            )
+
+
+@contextmanager
+def measured(monkeypatch):
+    """Measure the processor time of each step of the event loop, by what ran."""
+    longest = {}
+    # Private: the event loop has no hook around its steps.
+    run = asyncio.Handle._run
+
+    def timed(handle):
+        begin = time.thread_time()
+        run(handle)
+        seconds = time.thread_time() - begin
+        if seconds > longest.get("seconds", 0):
+            longest.update(seconds=seconds, step=repr(handle))
+
+    gc.collect()
+    gc.disable()  # The garbage of all tests isn't measured.
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", timed)
+            yield longest
+    finally:
+        gc.enable()
+
+
+async def put_all(store, puts):
+    for begin in range(0, len(puts), 100):
+        await store.transact((), puts[begin : begin + 100])
+
+
+@pytest.mark.slow
+async def test_a_leader_of_a_large_group(monkeypatch):
+    idle = []
+    members = [KEYS.member(f"zone-{n % 3}", f"member-{n:03}") for n in range(MEMBERS)]
+    async with EmbeddedStore() as store:
+        await put_all(store, [Put(each, b"") for each in members])
+        await put_all(store, [Put(KEYS.item(f"item-{n:05}"), b"") for n in range(ITEMS)])
+        group = ObservedGroup(LOCAL, lambda *_: True)
+        space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0.03)
+        space.observers.append(group.observe)
+        allocator = Allocator(store, space, group, KEYS, on_round=idle.append)
+        with measured(monkeypatch) as longest:
+            await space.load()
+            tasks = [asyncio.create_task(space.watch()), asyncio.create_task(allocator.run())]
+            await eventually(lambda: True in idle)
+            assert len(group.allocation.totals) == MEMBERS
+            assert sum(group.allocation.totals.values()) == ITEMS * REPLICAS
+            # A member is lost, with all that it held.
+            lost = group.members[MemberID("zone-1", "member-001")]
+            held = [
+                each.key
+                for item in group.items
+                for each in group.assignments(item)
+                if each.member == lost.id
+            ]
+            idle.clear()
+            gone = [lost.key, *held]
+            for begin in range(0, len(gone), 100):
+                await store.transact((), [Delete(key) for key in gone[begin : begin + 100]])
+            await eventually(
+                lambda: (
+                    True in idle[-1:] and sum(group.allocation.totals.values()) == ITEMS * REPLICAS
+                )
+            )
+            for task in tasks:
+                task.cancel()
+                await asyncio.wait((task,))
+        assert longest["seconds"] < MOST_SECONDS, longest["step"]
