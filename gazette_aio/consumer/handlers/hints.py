@@ -30,14 +30,9 @@ async def shard_get_hints(
     Cancellation: safe.
     """
     pb.validate(request)
-    response = pc.GetHintsResponse(status=pc.Status.OK, header=service.resolver.unrouted_header())
+    header = service.resolver.unrouted_header()
     item = service.resolver.item(request.shard, claims)
     if item is None:
-        response.status = pc.Status.SHARD_NOT_FOUND
-        return response
+        return pc.GetHintsResponse(status=pc.Status.SHARD_NOT_FOUND, header=header)
     stored = await fetch_stored_hints(service.host.store, spec_of(item))
-    stored.check()
-    listed = [pc.GetHintsResponse.ResponseHints(hints=hints) for hints in stored.hints]
-    response.primary_hints.CopyFrom(listed[0])
-    response.backup_hints.extend(listed[1:])
-    return response
+    return stored.response(header)

@@ -12,7 +12,12 @@ from gazette_aio.consumer.keyspace.operations import Compare, Get, Put
 from gazette_aio.consumer.recoverylog import FSM, decode_hints, encode_hints
 from gazette_aio.consumer.shards.backoff import retry_seconds
 from gazette_aio.consumer.shards.errors import HintsError
-from gazette_aio.protocol.consumer import hint_backup_keys, hint_primary_key, recovery_log
+from gazette_aio.protocol.consumer import (
+    GetHintsResponse,
+    hint_backup_keys,
+    hint_primary_key,
+    recovery_log,
+)
 from gazette_aio.protocol.errors import GazetteError, RecoveryError, ValidationError
 
 if TYPE_CHECKING:
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.model import Assignment
     from gazette_aio.consumer.keyspace.operations import KeyValue
     from gazette_aio.consumer.keyspace.store import KeyValueStore
+    from gazette_aio.protocol import Header
     from gazette_aio.protocol.consumer import ShardSpec
     from gazette_aio.protocol.recoverylog import FSMHints
 
@@ -44,14 +50,19 @@ class StoredHints:
     errors: Sequence[GazetteError]
     """Why values can't be used."""
 
-    def check(self) -> None:
-        """Raise the first error, unless there are hints that can be used.
+    def response(self, header: Header | None = None) -> GetHintsResponse:
+        """Return a response of status OK. Hints that can't be used are left unset.
+
+        Args:
+            header: Header of the response.
 
         Raises:
             HintsError: No hints can be used, though there are some.
         """
         if self.errors and all(hints is None for hints in self.hints):
             raise self.errors[0]
+        primary, *backups = (GetHintsResponse.ResponseHints(hints=hints) for hints in self.hints)
+        return GetHintsResponse(header=header, primary_hints=primary, backup_hints=backups)
 
 
 async def fetch_stored_hints(store: KeyValueStore, spec: ShardSpec) -> StoredHints:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_aio.consumer.shards.recovery import NoRecoveryLog
+from gazette_aio.consumer.shards.log_recovery import recovery_of
 from gazette_aio.consumer.shards.restarts import Restarts
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.allocator.observed import GroupEntry, ObservedGroup
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.shards.recovery import Recovery
     from gazette_aio.consumer.transactions.progress import ProgressCell
-    from gazette_aio.protocol.consumer import Checkpoint
+    from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
 
 
 class TransactionLoop(Protocol):
@@ -60,10 +61,6 @@ class MakeLoop(Protocol):
         ...
 
 
-def _no_log(shard: Shard) -> Recovery:  # noqa: ARG001
-    return NoRecoveryLog()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHost:
     """What the shards of a member share."""
@@ -82,8 +79,13 @@ class ShardHost:
     """Application that the shards run."""
     primary_loop: MakeLoop = PrimaryLoop
     """Makes the transactions of primaries."""
-    recovery: Callable[[Shard], Recovery] = _no_log
-    """Makes the recovery of a replica. By default, recovery logs are ignored."""
+    recovery: Callable[[Shard, ShardHost], Recovery] = recovery_of
+    """Makes the recovery of a replica."""
+    recovery_directory: Path | None = None
+    """Directory of the files of stores; None for that of temporary files."""
+    get_hints: Callable[[str], Awaitable[GetHintsResponse]] | None = None
+    """Returns the hints that a shard recovers from, such as by a delegate of the Shard service;
+    None for those in the store."""
     restarts: Restarts = field(default_factory=lambda: Restarts(None))
     """Whether failed replicas are restarted; by default they aren't."""
     hints_seconds: float = 300.0

@@ -67,8 +67,12 @@ class Recovery(Protocol):
         """
         ...
 
+    def cancel(self) -> None:
+        """End what would hold up the end of the store: appends of the recorder. Idempotent."""
+        ...
+
     async def aclose(self) -> None:
-        """Release what is left: files that no store has taken over. Idempotent.
+        """Release what is left, after the store is destroyed: the recorder, and files. Idempotent.
 
         Cancellation: waits — the framework doesn't cancel it.
         """
@@ -95,6 +99,9 @@ class NoRecoveryLog:
         Cancellation: safe.
         """
         return Recovered()
+
+    def cancel(self) -> None:
+        """Do nothing."""
 
     async def aclose(self) -> None:
         """Do nothing.

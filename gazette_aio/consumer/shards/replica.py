@@ -82,7 +82,7 @@ class Replica:
         """Store of the primary, from when on it's made."""
         self.is_ready = False
         """Whether the store has its state, so that requests can be served."""
-        self._recovery = host.recovery(self)
+        self._recovery = host.recovery(self, host)
         self._recorder: Recorder | None = None
         self._publisher: Publisher[Any] | None = None
         self._loop: TransactionLoop | None = None
@@ -181,6 +181,7 @@ class Replica:
         self._scope.cancel()
         # Appends that wait for a broker would hold up the tear-down.
         self.appends.cancel()
+        self._recovery.cancel()
 
     async def run(self) -> None:
         """Serve until cancelled, then release everything. It's called once, and doesn't fail.

@@ -16,7 +16,7 @@ from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
 from gazette_aio.consumer.shards.status_writer import status_of
-from gazette_aio.message import json_adapter
+from gazette_aio.message import ACK_TXN, json_adapter
 from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.consumer.transactions.world import Disk, MemoryStore
 
@@ -70,7 +70,8 @@ class Application:
     def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
         if (error := self.errors.get("consume")) is not None:
             raise error
-        store.state.setdefault(env.journal, []).append(env.message.get("v"))
+        if env.flags != ACK_TXN:
+            store.state.setdefault(env.journal, []).append(env.message["v"])
 
 
 class IdleLoop:

@@ -42,6 +42,9 @@ class ScriptedRecovery:
         await self.completed.wait()
         return self.recovered
 
+    def cancel(self):
+        self.is_cancelled = True
+
     async def aclose(self):
         self.calls.append("close")
 
@@ -50,7 +53,7 @@ class ScriptedRecovery:
 async def recovering(client, **options):
     made = []
 
-    def recovery(shard):
+    def recovery(shard, host):
         made.append(ScriptedRecovery(shard))
         return made[-1]
 

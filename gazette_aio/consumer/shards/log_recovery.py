@@ -1,0 +1,160 @@
+"""Recovery by playing the log of a shard into a directory of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.listing.calls import get_journal
+from gazette_aio.consumer.api import pick_first_hints
+from gazette_aio.consumer.recoverylog.player import Player
+from gazette_aio.consumer.recoverylog.recorder import Recorder
+from gazette_aio.consumer.shards.hints import fetch_stored_hints
+from gazette_aio.consumer.shards.recovery import NoRecoveryLog, Recovered
+from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.consumer.application import Shard
+    from gazette_aio.consumer.recoverylog import Author
+    from gazette_aio.consumer.shards.host import ShardHost
+    from gazette_aio.consumer.shards.recovery import Recovery
+
+_logger = logging.getLogger(__name__)
+
+
+def recovery_of(shard: Shard, host: ShardHost) -> Recovery:
+    """Return the recovery of a replica: that of its log, if its spec names one now."""
+    log = pc.recovery_log(shard.spec)
+    return LogRecovery(shard, host, log) if log else NoRecoveryLog()
+
+
+class LogRecovery:
+    """Plays the recovery log of a shard, from the hints that are stored for it.
+
+    Args:
+        shard: The shard.
+        host: What the shards of the member share.
+        log: Recovery log of the shard, which later changes of its spec don't change.
+    """
+
+    def __init__(self, shard: Shard, host: ShardHost, log: str) -> None:
+        self.log = log
+        self.hints: pc.GetHintsResponse | None = None
+        self._shard = shard
+        self._host = host
+        self._player = Player()
+        self._directory = ""
+        self._recorder: Recorder | None = None
+        self._is_cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<LogRecovery of {self.log} by {self._player!r}>"
+
+    async def play(self, on_tailing: Callable[[], None]) -> None:
+        """Recover the files, then follow the log until `complete()` takes it over.
+
+        Raises:
+            GazetteError: There are no usable hints, or the log can't be played.
+
+        Cancellation: aborts — raised after the files are closed.
+        """
+        with step("GetHints"):
+            self.hints = await self._fetch_hints()
+        hints = pick_first_hints(self.hints, self.log)
+        await self._check_log(hints.log)
+        prefix = f"{self._shard.id.replace('/', '_')}-"
+        # Finished: the directory would remain if this was cancelled.
+        await finish(self._make_directory(prefix))
+        _logger.info("began recovering %s into %s", self._shard.id, self._directory)
+        playing = asyncio.create_task(
+            self._player.play(hints, self._directory, self._shard.client),
+            name=f"player of shard {self._shard.id}",
+        )
+        try:
+            await self._player.tailing.wait()
+            if not self._player.done.done():
+                _logger.info("shard %s is tailing its log", self._shard.id)
+                on_tailing()
+            with step(f"playing log {hints.log}"):
+                await asyncio.shield(playing)
+        finally:
+            playing.cancel()
+            await finish(asyncio.wait((playing,)))
+            if not playing.cancelled():
+                playing.exception()  # Retrieved: the caller may see a cancellation instead.
+
+    async def complete(self, author: Author) -> Recovered:
+        """Take the log over, and return a recorder that continues it.
+
+        Raises:
+            RecoveryError: The playback failed.
+            GazetteError: The log can't be appended to.
+
+        Cancellation: aborts — the log may be fenced.
+        """
+        self._player.inject_handoff(author)
+        try:
+            resolved = await self._player.done
+        except Exception as error:
+            raise pb.RecoveryError(
+                "completeRecovery aborting due to log playback failure"
+            ) from error
+        # The recorder modifies the history.
+        hints = resolved.fsm.build_hints(resolved.log)
+        self._recorder = await Recorder.open(
+            self._shard.client, self.log, resolved.fsm, author, resolved.directory
+        )
+        if self._is_cancelled:
+            self._recorder.cancel()
+        return Recovered(self._recorder, hints)
+
+    def cancel(self) -> None:
+        """End appends of the recorder, which would hold up the end of the store."""
+        self._is_cancelled = True
+        if self._recorder is not None:
+            self._recorder.cancel()
+
+    async def aclose(self) -> None:
+        """Close the recorder, and remove the directory. Idempotent.
+
+        Cancellation: waits — the framework doesn't cancel it.
+        """
+        if self._recorder is not None:
+            await self._recorder.aclose()
+        if self._directory:
+            await in_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    async def _fetch_hints(self) -> pc.GetHintsResponse:
+        if self._host.get_hints is not None:
+            response = await self._host.get_hints(self._shard.id)
+            if response.status != pc.Status.OK:
+                raise pb.RecoveryError(pc.Status.Name(response.status))
+            return response
+        stored = await fetch_stored_hints(self._host.store, self._shard.spec)
+        return stored.response()
+
+    async def _check_log(self, log: str) -> None:
+        with step("fetching log spec"):
+            try:
+                listed = await get_journal(self._shard.client, log)
+            except pb.JournalNotFoundError:
+                raise pb.RecoveryError(f"named journal does not exist ({log})") from None
+        found = pb.value_of(listed.spec.labels, pb.CONTENT_TYPE)
+        if found != pb.CONTENT_TYPE_RECOVERY_LOG:
+            raise pb.RecoveryError(
+                f"expected label {pb.CONTENT_TYPE} value {pb.CONTENT_TYPE_RECOVERY_LOG} "
+                f"(got {found})"
+            )
+
+    async def _make_directory(self, prefix: str) -> None:
+        parent = self._host.recovery_directory
+        self._directory = await in_thread(tempfile.mkdtemp, "", prefix, parent)

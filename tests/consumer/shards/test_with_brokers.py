@@ -1,0 +1,257 @@
+"""Replicas with transactions, journals and recovery logs of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.keyspace.operations import Put
+from gazette_aio.consumer.recoverylog import encode_hints
+from gazette_aio.consumer.shards.errors import ShardFailedError
+from gazette_aio.consumer.shards.hints import fetch_stored_hints
+from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.message import Publisher, json_adapter
+from gazette_aio.protocol.recoverylog import FSMHints
+from tests.consumer.shards.group import REMOTE, A, Application, Group, shard_spec
+from tests.consumer.transactions.world import NDJSON, heads, journal_change, serve
+from tests.waiting import eventually
+
+LOG = "recovery/logs/shard-A"
+LOG_TYPE = "application/x-gazette-recoverylog"
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    """A client of a broker that has the sources and a recovery log."""
+    async with serve(tmp_path) as client:
+        await client.apply([journal_change(LOG, LOG_TYPE)])
+        yield client
+
+
+def member(client, **options):
+    options.setdefault("primary_loop", PrimaryLoop)
+    return Group(client, **options)
+
+
+def logged(**fields):
+    return shard_spec(
+        recovery_log_prefix="recovery/logs", hint_prefix="/hints", hint_backups=2, **fields
+    )
+
+
+async def publish(client, *values, journal="source/A", publisher=None):
+    publisher = publisher or Publisher(client.appends, json_adapter())
+    for value in values:
+        append = await publisher.publish_committed(lambda _: (journal, NDJSON), {"v": value})
+        await append
+    return await heads(client, journal)
+
+
+async def test_a_shard_moves_between_members_with_its_state(broker):
+    """Also a transaction that was pending when the first member lost the shard."""
+    application = Application()
+    pending = Publisher(broker.appends, json_adapter())
+    async with EmbeddedStore() as store:
+        async with (
+            member(broker, store=store, application=application) as first,
+            member(
+                broker, store=store, application=application, local=REMOTE, remote=None
+            ) as other,
+        ):
+            await pending.publish_uncommitted(lambda _: ("source/A", NDJSON), {"v": "pending"})
+            await first.create(shard_spec(disable_wait_for_ack=True))
+            await first.assign()
+            for value in ("one", "two"):
+                through = await publish(broker, value)
+                async with first.resolver.resolve(A, read_through=through) as resolution:
+                    assert resolution.status == 0
+            await other.key_space.wait_for_revision(first.key_space.header.revision)
+            await other.assign(slot=1)
+            await other.status("STANDBY", slot=1)
+            await first.unassign()
+            await other.key_space.wait_for_revision(first.key_space.header.revision)
+            await other.promote()
+            await other.status("PRIMARY")
+            for journal, content in pending.build_ack_intents():
+                await broker.append(journal, content)
+            through = await heads(broker, "source/A")
+            async with other.resolver.resolve(A, read_through=through) as resolution:
+                assert resolution.store.state == {"source/A": ["one", "two", "pending"]}
+        assert [each.is_destroyed for each in application.stores] == [True, True]
+    assert application.disks[A].state == {"source/A": ["one", "two", "pending"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            shard_spec(A, "missing/source"),
+            (
+                "runTransactions: readMessage: fetching journal spec: "
+                "named journal does not exist (missing/source)"
+            ),
+        ),
+        (
+            shard_spec(A, LOG),
+            (
+                "runTransactions: readMessage: determining framing: "
+                "unrecognized content-type (application/x-gazette-recoverylog)"
+            ),
+        ),
+        (
+            shard_spec(recovery_log_prefix="missing", hint_prefix="/hints"),
+            "beginRecovery: fetching log spec: named journal does not exist (missing/shard-A)",
+        ),
+    ],
+)
+async def test_journals_that_cannot_be_read(broker, spec, text):
+    async with member(broker) as group:
+        await group.create(spec)
+        await group.assign()
+        assert list((await group.status("FAILED")).errors) == [text]
+
+
+async def test_failures_while_consuming(broker):
+    application = Application()
+    application.errors["consume"] = RuntimeError("e" * 3000)
+    async with member(broker, application=application) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        replica = group.shards.replicas[A]
+        await publish(broker, "one")
+        (text,) = (await group.status("FAILED")).errors
+        prefix = "runTransactions: app.ConsumeMessage: "
+        assert text == (prefix + "e" * 3000)[:2048] + " ...[truncated]"
+        with pytest.raises(ShardFailedError):
+            await replica.primary_loop
+
+
+async def test_a_log_of_another_type(broker):
+    await broker.apply([journal_change("other/shard-A")])
+    async with member(broker) as group:
+        await group.create(shard_spec(recovery_log_prefix="other", hint_prefix="/hints"))
+        await group.assign()
+        assert list((await group.status("FAILED")).errors) == [
+            (
+                "beginRecovery: expected label content-type value "
+                "application/x-gazette-recoverylog (got application/x-ndjson)"
+            )
+        ]
+
+
+async def stored_hints(group):
+    stored = await fetch_stored_hints(group.store, logged())
+    return list(stored.hints)
+
+
+async def test_recovery_of_an_empty_log(broker, tmp_path):
+    (tmp_path / "files").mkdir()
+    async with member(broker, recovery_directory=tmp_path / "files") as group:
+        await group.create(logged())
+        await group.assign(slot=1)
+        await group.status("STANDBY", slot=1)
+        await group.promote()
+        await group.status("PRIMARY")
+        replica = group.shards.replicas[A]
+        assert replica.is_ready
+        assert replica.recovered_hints is not None
+        assert await stored_hints(group) == [None, FSMHints(log=LOG), None]
+        (directory,) = (tmp_path / "files").iterdir()
+        assert directory.name.startswith("shard-A-")
+    assert not list((tmp_path / "files").iterdir())
+
+
+async def test_hints_are_recorded_while_the_shard_is_idle(broker):
+    class Recording(Application):
+        async def new_store(self, shard, recorder):
+            self.recorder = recorder
+            path = f"{recorder.directory}/state"
+            recorder.record_create(path)
+            recorder.record_write_at(recorder.fnode_of(path), b"content", 0)
+            return await super().new_store(shard, recorder)
+
+    application = Recording()
+    async with member(broker, application=application, first_hints_seconds=0) as group:
+        await group.create(logged())
+        await group.assign()
+
+        async def primary():
+            return (await stored_hints(group))[0]
+
+        await eventually(primary)
+        hints = await primary()
+        assert hints.log == LOG
+        assert len(hints.live_nodes) == 1
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+async def test_hints_beyond_the_log(broker, slot):
+    segment = {"author": 7, "first_seq_no": 5, "first_offset": 100, "last_seq_no": 5}
+    broken = FSMHints(log=LOG, live_nodes=[{"fnode": 5, "segments": [segment]}])
+    async with member(broker) as group:
+        await group.write(Put("/hints/shard-A.primary", encode_hints(broken)), wait=False)
+        await group.create(logged())
+        await group.assign(slot=slot)
+        status = await group.status("FAILED", slot=slot)
+        assert any(
+            text.startswith(f"beginRecovery: playing log {LOG}: ")
+            or text == "completeRecovery: completeRecovery aborting due to log playback failure"
+            for text in status.errors
+        )
+
+
+async def test_garbage_hints(broker):
+    async with member(broker) as group:
+        await group.write(Put("/hints/shard-A.primary", b"garbage"), wait=False)
+        await group.create(logged())
+        await group.assign()
+        (text,) = (await group.status("FAILED")).errors
+        assert text.startswith("beginRecovery: GetHints: hints.Unmarshal: ")
+
+
+async def test_two_replicas_hand_a_log_over(broker):
+    """The standby follows the log while the primary records, and takes it over with its files."""
+
+    class Files(Application):
+        def __init__(self):
+            super().__init__()
+            self.recorders = []
+
+        async def new_store(self, shard, recorder):
+            self.recorders.append(recorder)
+            return await super().new_store(shard, recorder)
+
+    first_files, other_files = Files(), Files()
+    other_files.disks = first_files.disks
+    async with EmbeddedStore() as store:
+        async with contextlib.AsyncExitStack() as stack:
+            other = await stack.enter_async_context(
+                member(broker, store=store, application=other_files, local=REMOTE, remote=None)
+            )
+            async with member(broker, store=store, application=first_files) as first:
+                await first.create(logged())
+                await first.assign()
+                await first.status("PRIMARY")
+                recorder = first_files.recorders[0]
+                path = f"{recorder.directory}/state"
+                await asyncio.to_thread(Path(path).write_bytes, b"content")
+                recorder.record_create(path)
+                recorder.record_write_at(recorder.fnode_of(path), b"content", 0)
+                await recorder.barrier()
+                await other.key_space.wait_for_revision(first.key_space.header.revision)
+                await other.assign(slot=1)
+                await other.status("STANDBY", slot=1)
+                await first.unassign()
+            await other.key_space.wait_for_revision(first.key_space.header.revision)
+            await other.promote()
+            await other.status("PRIMARY")
+            directory = other_files.recorders[0].directory
+            recovered = await asyncio.to_thread(Path(directory, "state").read_bytes)
+            assert recovered == b"content"
+            backups = [each for each in await stored_hints(other) if each is not None]
+            assert [len(each.live_nodes) for each in backups] == [1, 0]
