@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gazette_aio.consumer.recoverylog.hints import live_log_segments
 from gazette_aio.consumer.recoverylog.operations import next_checksum
-from gazette_aio.consumer.recoverylog.segments import Segment, joined
+from gazette_aio.consumer.recoverylog.segments import Segment, joined, without_late_gaps
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FnodeSegments, FSMHints, Property, RecordedOp
 
@@ -146,6 +146,9 @@ class FSM:
         """Fnodes by path."""
         self._hinted_segments = deque(segments)
         self._hinted_fnodes = deque(fnodes)
+        self._hinted_files = frozenset(fnodes)
+        self._hinted_properties = frozenset(self.properties)
+        self._forgotten: list[int] = []
         if self._hinted_segments:
             self._jump(self._hinted_segments[0])
 
@@ -201,7 +204,27 @@ class FSM:
         if hinted is not None and hinted.last_seq_no < self.next_seq_no:
             self._hinted_segments.popleft()
             if self._hinted_segments:
-                self._jump(self._hinted_segments[0])
+                self._skip_to(self._hinted_segments[0])
+
+    def _skip_to(self, segment: Segment) -> None:
+        # Invariant: files that the hints don't name were dead when the hints were made. What ended
+        # them may be in the gap.
+        if segment.first_seq_no > self.next_seq_no:
+            for fnode in self.live_nodes.keys() - self._hinted_files:
+                self._forgotten.append(fnode)
+                for path in self.live_nodes.pop(fnode).links:
+                    del self.links[path]
+        self._jump(segment)
+
+    def take_forgotten(self) -> list[int]:
+        """Return the files that have lived until a gap between hinted segments, which ended them.
+
+        They are returned once. Look after each operation that was applied.
+        """
+        forgotten = self._forgotten
+        if forgotten:
+            self._forgotten = []
+        return forgotten
 
     def apply_own_write(  # noqa: PLR0917 - Hot: keywords take time.
         self,
@@ -295,7 +318,9 @@ class FSM:
     def _set_property(self, op: Any) -> Outcome:
         if op.property.path in self.links:
             return Outcome.LINK_EXISTS
-        self.properties[op.property.path] = op.property.content
+        # Hints have the newest content as of their last operation. Earlier ones may be read.
+        if not self._hinted_segments or op.property.path not in self._hinted_properties:
+            self.properties[op.property.path] = op.property.content
         return Outcome.APPLIED
 
     _CHANGES: ClassVar[dict[str, Callable[[FSM, Any], Outcome]]] = {
@@ -311,14 +336,12 @@ class FSM:
         Args:
             log: The log that the hints are for.
         """
+        nodes = {fnode: self.live_nodes[fnode].segments for fnode in sorted(self.live_nodes)}
         return FSMHints(
             log=log,
             live_nodes=[
-                FnodeSegments(
-                    fnode=fnode,
-                    segments=[segment.to_proto(log) for segment in node.segments],
-                )
-                for fnode, node in sorted(self.live_nodes.items())
+                FnodeSegments(fnode=fnode, segments=[segment.to_proto(log) for segment in segments])
+                for fnode, segments in without_late_gaps(nodes).items()
             ],
             properties=[
                 Property(path=path, content=content)

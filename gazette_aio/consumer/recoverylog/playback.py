@@ -373,6 +373,8 @@ class Playback:
             self._last_author = op.author
             self._seen[op.author] = op.seq_no
             self._reenact(op)
+            for fnode in self.fsm.take_forgotten():
+                self._files.remove(fnode)
         elif outcome is Outcome.FNODE_NOT_TRACKED:
             self._last_author = op.author
             self._seen[op.author] = op.seq_no

@@ -81,7 +81,7 @@ class Recorder(Owner):
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._handed_over = self._begin = self._head = encoder.offset
-        self._offsets = CommittedOffsets(encoder.offset, author, encoder.fsm.next_seq_no)
+        self._offsets = CommittedOffsets(encoder.offset, encoder.fsm.next_seq_no)
         self._atomic_blocks = 0
         self._deferred: list[Barrier] = []
         self._has_open_append = False

@@ -26,12 +26,10 @@ class CommittedOffsets:
 
     Args:
         position: Position of the first operation.
-        author: Author of the operations.
         first_seq_no: Sequence number of the first operation.
     """
 
-    def __init__(self, position: int, author: int, first_seq_no: int) -> None:
-        self._author = author
+    def __init__(self, position: int, first_seq_no: int) -> None:
         self._first_seq_no = first_seq_no
         self._positions = [position]
         self._shifts = [0]
@@ -55,9 +53,6 @@ class CommittedOffsets:
         """Replace positions in hints by offsets. All operations of the hints are committed."""
         for node in hints.live_nodes:
             for segment in node.segments:
-                # Without a log, a segment is of the log of the hints.
-                if segment.author != self._author or segment.log:
-                    continue
                 if segment.first_seq_no >= self._first_seq_no:
                     segment.first_offset = self._offset_of(segment.first_offset)
                 if segment.last_seq_no >= self._first_seq_no:

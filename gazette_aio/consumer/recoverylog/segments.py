@@ -95,6 +95,42 @@ def join(first: Segment, second: Segment) -> Segment:
     return first._replace(last_seq_no=second.last_seq_no, last_offset=second.last_offset)
 
 
+def without_late_gaps(nodes: dict[int, list[Segment]]) -> dict[int, list[Segment]]:
+    """Return segments of files, which aren't split after the creation of the newest file.
+
+    Until they have met the newest hinted file, players pass over files that aren't hinted. After
+    it, other implementations take each file for a live one, and must read what ends it.
+
+    Args:
+        nodes: Segments by fnode.
+    """
+    if not nodes:
+        return nodes
+    newest = max(nodes)
+    nodes = {fnode: list(segments) for fnode, segments in nodes.items()}
+    places = sorted(
+        (segment.first_seq_no, fnode, index)
+        for fnode, segments in nodes.items()
+        for index, segment in enumerate(segments)
+        if segment.last_seq_no >= newest
+    )
+    latest: tuple[int, int] | None = None
+    for _, fnode, index in places:
+        segment = nodes[fnode][index]
+        if latest is not None:
+            before = nodes[latest[0]][latest[1]]
+            if segment.last_seq_no <= before.last_seq_no:
+                continue
+            is_split = index > 0 and gap_between(nodes[fnode][index - 1], segment) is not None
+            is_late = segment.first_seq_no > before.last_seq_no + 1
+            if is_split and is_late and gap_between(before, segment) is not None:
+                nodes[latest[0]][latest[1]] = before._replace(
+                    last_seq_no=segment.first_seq_no - 1, last_offset=segment.first_offset
+                )
+        latest = fnode, index
+    return nodes
+
+
 class SegmentSet:
     """Segments of one history, by ascending sequence number.
 

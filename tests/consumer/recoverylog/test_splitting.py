@@ -10,9 +10,10 @@ from gazette_aio.consumer.recoverylog import (
     Segment,
     content_checksum,
     encode_operation,
+    live_log_segments,
 )
 from gazette_aio.consumer.recoverylog.fsm import MAX_SEGMENTS, SPLIT_GAP_BYTES
-from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
+from gazette_aio.protocol.recoverylog import FSMHints, Property, RecordedOp
 
 LOG = "recovery/log"
 WRITE_BYTES = 100
@@ -66,15 +67,96 @@ def test_playback_skips_the_gap():
         path = f"/short-lived/{number}"
         log.apply(RecordedOp(unlink=RecordedOp.Link(fnode=short_lived, path=path)))
     log.write(rare)
+    newest = log.create("/newest")
 
     player = FSM(log.fsm.build_hints(LOG))
     outcomes = [player.apply(op, payload) for op, payload in log.applied]
-    assert outcomes.count(Outcome.APPLIED) == 2
+    assert outcomes.count(Outcome.APPLIED) == 3
+    assert player.links == {"/rare": rare, "/newest": newest}
     assert not player.has_remaining_hints
     assert (player.next_seq_no, player.next_checksum) == (
         log.fsm.next_seq_no,
         log.fsm.next_checksum,
     )
+
+
+def test_a_file_that_ends_in_a_gap_is_forgotten():
+    """Its creation was read after that of the newest live file, its removal isn't."""
+    log = Log()
+    old = log.create("/old")
+    log.write(old)
+    temporary = log.create("/temporary")
+    log.write(old)
+    split = log.fsm.live_nodes[old].segments
+    log.apply(
+        RecordedOp(unlink=RecordedOp.Link(fnode=temporary, path="/temporary")),
+    )
+    log.write(old, gap=SPLIT_GAP_BYTES + 1)
+    log.apply(RecordedOp(link=RecordedOp.Link(fnode=old, path="/temporary")))
+    hints = FSMHints(log=LOG)
+    node = hints.live_nodes.add(fnode=old)
+    for segment in (split[0], log.fsm.live_nodes[old].segments[1]):
+        node.segments.append(segment.to_proto(LOG))
+
+    player = FSM(hints)
+    forgotten = []
+    for op, payload in log.applied:
+        player.apply(op, payload)
+        forgotten += player.take_forgotten()
+    assert forgotten == [temporary]
+    assert not player.has_remaining_hints
+    assert player.links == log.fsm.links == {"/old": old, "/temporary": old}
+    assert player.next_checksum == log.fsm.next_checksum
+
+
+def test_hints_have_no_gap_after_the_newest_file():
+    """As of other implementations, files that end in a gap would live for ever."""
+    log = Log()
+    old, early = log.create("/old"), log.create("/early")
+    log.apply(RecordedOp(unlink=RecordedOp.Link(fnode=early, path="/early")))
+    log.write(old, gap=SPLIT_GAP_BYTES + 1)
+    newest = log.create("/newest")
+    last = log.create("/last")
+    log.write(last)
+    for number in range(3):
+        temporary = log.create("/temporary")
+        log.write(old)
+        log.apply(RecordedOp(unlink=RecordedOp.Link(fnode=temporary, path="/temporary")))
+        log.write((newest, last, old)[number], gap=SPLIT_GAP_BYTES + 1)
+    assert len(log.fsm.live_nodes[old].segments) > 3
+
+    hints = log.fsm.build_hints(LOG)
+    _, segments = live_log_segments(hints)
+    late = [segment for segment in segments if segment.last_seq_no >= last]
+    assert [(segment.first_seq_no, segment.last_seq_no) for segment in late] == [
+        (late[0].first_seq_no, log.fsm.next_seq_no - 1)
+    ]
+    assert len(segments) > 1
+    player = FSM(hints)
+    for op, payload in log.applied:
+        player.apply(op, payload)
+    assert player.links == log.fsm.links
+    assert player.take_forgotten() == []
+
+
+def test_a_property_of_hints_is_newer_than_what_is_read():
+    log = Log()
+    fnode = log.create("/file")
+    for content in ("old", "new"):
+        log.apply(RecordedOp(property=Property(path="/IDENTITY", content=content)))
+        if content == "old":
+            log.write(fnode)
+    hints = log.fsm.build_hints(LOG)
+    late = log.create("/late")
+    log.write(late)
+    log.fsm.properties["/IDENTITY"] = "newest"
+    with_late = log.fsm.build_hints(LOG)
+
+    for given, expected in ((hints, "new"), (with_late, "newest")):
+        player = FSM(given)
+        for op, payload in log.applied:
+            player.apply(op, payload)
+        assert player.properties == {"/IDENTITY": expected}
 
 
 def test_segments_beyond_a_number_are_joined_at_their_smallest_gap():

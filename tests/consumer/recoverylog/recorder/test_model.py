@@ -23,15 +23,17 @@ from gazette_aio.client import JournalClient, connect
 from gazette_aio.consumer.recoverylog import (
     FSM,
     Author,
+    Player,
     RecordedDir,
     RecordedFile,
     Recorder,
     RecorderFencedError,
+    Resolved,
 )
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing.specs import create_journals, journal_spec
 from tests import extent
-from tests.consumer.recoverylog.recorder.support import LOG, Played, play, read_log
+from tests.consumer.recoverylog.recorder.support import LOG
 
 NAMES = st.sampled_from(["a", "b", "sub/c", "sub/d", "IDENTITY.next"])
 CONTENTS = st.binary(max_size=12)
@@ -70,6 +72,7 @@ class RecordedDirectory(RuleBasedStateMachine):
         self.identity: str | None = None
         self.opened: list[tuple[RecordedFile, File]] = []
         self.authors = 0
+        self.recoveries = 0
         self.block: Any = None
 
     @initialize()
@@ -92,7 +95,6 @@ class RecordedDirectory(RuleBasedStateMachine):
             fsm,
             Author(self.authors),
             self.temporary / str(self.authors - 1),
-            fence=True,
         )
         self.directory = RecordedDir(self.recorder)
 
@@ -188,9 +190,18 @@ class RecordedDirectory(RuleBasedStateMachine):
     @rule(budget=st.sampled_from([1, 1 << 18]))
     def check(self, budget: int) -> None:
         hints = self.runner.run(self.recorder.build_hints(budget_bytes=budget))
-        played = self.runner.run(play(self.client, hints))
-        self.check_files(played)
-        assert played.fsm.next_checksum == self.runner.run(play(self.client)).fsm.next_checksum
+        played = [self.runner.run(self.recover(given)) for given in (hints, FSMHints(log=LOG))]
+        assert played[0].fsm.next_checksum == played[1].fsm.next_checksum
+        assert played[0].fsm.links == played[1].fsm.links == self.recorder.links()
+
+    async def recover(self, hints: FSMHints) -> Resolved:
+        self.recoveries += 1
+        player = Player()
+        player.finish_at_write_head()
+        directory = self.temporary / f"recovered-{self.recoveries}"
+        resolved = await player.play(hints, directory, self.client)
+        self.check_files(directory)
+        return resolved
 
     @precondition(lambda self: self.block is None)
     @rule(from_hints=st.booleans(), has_crashed=st.booleans())
@@ -208,29 +219,29 @@ class RecordedDirectory(RuleBasedStateMachine):
             await before.aclose()
         elif not from_hints:
             await before.barrier()
-        played = await play(self.client, hints)
-        self.check_files(played)
-        root = self.temporary / str(self.authors)
-        (root / "sub").mkdir(parents=True)
-        restore(played, root)
-        await self.open(played.fsm)
+        player = Player()
+        player.inject_handoff(Author(self.authors + 1))
+        resolved = await player.play(hints, self.temporary / str(self.authors), self.client)
+        self.check_files(resolved.directory)
+        (resolved.directory / "sub").mkdir(exist_ok=True)
+        await self.open(resolved.fsm)
         if has_crashed:
             before.record_create(Path(before.directory) / "lost")
             with pytest.raises(RecorderFencedError):
                 await before.barrier()
             await before.aclose()
 
-    def check_files(self, played: Played) -> None:
-        files = {f"/{name}": bytes(file.content) for name, file in self.files.items()}
+    def check_files(self, directory: Path) -> None:
+        """Check the files of a directory, and those which are recorded."""
+        files = {name: bytes(file.content) for name, file in self.files.items()}
         if self.identity is not None:
-            files["/IDENTITY"] = self.identity.encode()
-        assert played.files == files
-        local = Path(self.recorder.directory)
-        assert {
-            f"/{path.relative_to(local)}": path.read_bytes()
-            for path in local.rglob("*")
-            if path.is_file()
-        } == files
+            files["IDENTITY"] = self.identity.encode()
+        for root in (directory, Path(self.recorder.directory)):
+            assert {
+                str(path.relative_to(root)): path.read_bytes()
+                for path in root.rglob("*")
+                if path.is_file()
+            } == files
 
     def teardown(self) -> None:
         try:
@@ -245,24 +256,10 @@ class RecordedDirectory(RuleBasedStateMachine):
         for file, _ in self.opened:
             file.close()
         await self.recorder.aclose()
-        self.check_files(Played(await read_log(self.client), FSMHints(log=LOG)))
+        await self.recover(FSMHints(log=LOG))
         await self.client.aclose()
         await self.broker.__aexit__(None, None, None)
 
 
-def restore(played: Played, root: Path) -> None:
-    """Write played files, of which paths of one file share it."""
-    written: dict[int, Path] = {}
-    for path, fnode in played.fsm.links.items():
-        local = root / path[1:]
-        if fnode in written:
-            local.hardlink_to(written[fnode])
-        else:
-            local.write_bytes(played.contents[fnode])
-            written[fnode] = local
-    for path, text in played.fsm.properties.items():
-        (root / path[1:]).write_text(text, "utf-8")
-
-
 def test_recorded_directories():
-    run_state_machine_as_test(RecordedDirectory, settings=extent.examples(30))
+    run_state_machine_as_test(RecordedDirectory, settings=extent.examples(15))

@@ -348,35 +348,46 @@ async def test_hints_load_and_stay_within_a_budget(client: JournalClient):
             recorder.record_remove("/strip/short-lived")
             for fnode in fnodes:
                 recorder.record_write_at(fnode, b"%d" % number, number)
+        newest = recorder.record_create("/strip/newest")
         split = await recorder.build_hints()
-        assert {len(node.segments) for node in split.live_nodes} == {4}
+        assert {len(node.segments) for node in split.live_nodes} == {4, 1}
+        assert split.live_nodes[-1].fnode == newest
         joined = await recorder.build_hints(budget_bytes=6000)
-        assert {len(node.segments) for node in joined.live_nodes} != {4}
+        assert sum(len(node.segments) for node in joined.live_nodes) < 81
         await recorder.build_hints(budget_bytes=1)
     assert len(encode_hints(joined)) <= 6000
     assert decode_hints(encode_hints(split)) == split
-    expected = {f"/{number}": b"012" for number in range(20)}
+    expected = {f"/{number}": b"012" for number in range(20)} | {"/newest": b""}
     for hints in (split, joined):
         played = await play(client, hints)
         assert played.files == expected
-        # Playback of joined segments reads, and forgets, what lies in their gaps.
-        assert (gap in played.contents.values()) is (hints is joined)
+        # Playback of joined segments reads what lies in their gaps, and passes over it.
+        assert gap not in played.contents.values()
+        assert len(played.applied) == 81
 
 
 async def test_offsets_of_hints_hold_where_others_append(client: JournalClient):
     async with await open_recorder(client, check_registers=False) as recorder:
-        fnode = recorder.record_create("/strip/file")
-        await recorder.barrier()
-        await client.append(LOG, b"... garbage data ...")
-        recorder.record_write_at(fnode, b"content", 0)
-        recorder.record_create("/strip/other")
-        hints = await recorder.build_hints()
+        for name in ("a", "b", "c", "d"):
+            await client.append(LOG, b"... garbage data ...")
+            fnode = recorder.record_create(f"/strip/{name}")
+            recorder.record_create(f"/strip/{name}-alone")
+            await recorder.barrier()
+            await client.append(LOG, b"... more of it ...")
+            recorder.record_write_at(fnode, b"content", 0)
+            hints = await recorder.build_hints()
     played = await play(client, hints)
-    assert played.files == {"/file": b"content", "/other": b""}
-    _, create, write, other = played.ops
-    file, newest = (node.segments[0] for node in hints.live_nodes)
-    assert (file.first_offset, file.last_offset) == (create.first_offset, write.last_offset)
-    assert (newest.first_offset, newest.last_offset) == (other.first_offset, other.last_offset)
+    assert played.files == {
+        f"/{name}{suffix}": content
+        for name in ("a", "b", "c", "d")
+        for suffix, content in (("", b"content"), ("-alone", b""))
+    }
+    assert len(hints.live_nodes) == 8
+    for node in hints.live_nodes:
+        (segment,) = node.segments
+        ops = [op for op in played.ops if node.fnode in (op.write.fnode, op.seq_no)]
+        assert segment.first_offset == ops[0].first_offset
+        assert segment.last_offset == ops[-1].last_offset
 
 
 async def test_threads_hammer_one_recorder(client: JournalClient):
