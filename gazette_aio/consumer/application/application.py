@@ -42,13 +42,19 @@ class Application(Protocol[M, S]):
     """
 
     run_in_thread: ClassVar[bool] = False
-    """Whether the hooks of a shard run in a thread of its own. Use it with `consume_batch()`: a
-    change of threads takes as long as hundreds of messages."""
+    """Whether the plain hooks of a shard run in a thread of its own; async ones don't.
+
+    In a thread, a hook's publisher is a ThreadPublisher, and whatever else belongs to the event
+    loop, such as `shard.appends`, is out of reach. Prefer `consume_batch()`: a change of threads
+    takes as long as hundreds of messages.
+    """
 
     def adapter(self, spec: JournalSpec, /) -> Adapter[M]:
         """Return what decodes the messages of a source.
 
-        It's called for each source when its reading starts, and when its spec changes.
+        It's called within the event loop for each source when its reading starts. When reading
+        starts anew within an assignment, it's called only if the specification has changed.
+        Messages are decoded when they commit.
         """
         ...
 

@@ -97,13 +97,33 @@ class Hooks:
         store = await self._call(self.application.new_store, shard, recorder)
         return cast("Store", store)
 
-    async def begin_txn(self, shard: Shard, store: Store) -> None:
+    async def begin_txn(
+        self, shard: Shard, store: Store, begun: Callable[[], object] = lambda: None
+    ) -> None:
         """Begin a transaction, if the application wants to know.
+
+        Args:
+            shard: The shard.
+            store: Its store.
+            begun: Called once the transaction began, even if the caller was cancelled meanwhile,
+                and perhaps in the shard's thread. `finished_txn()` is due then.
 
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
-        if self._begin_finisher is not None:
-            await self._call(self._begin_finisher.begin_txn, shard, store)
+        if self._begin_finisher is None:
+            begun()
+            return
+        hook = self._begin_finisher.begin_txn
+        if self._runs_in_thread(hook):
+
+            def begin() -> None:
+                hook(shard, store)
+                begun()
+
+            await self._call(begin)
+        else:
+            await self._call(hook, shard, store)
+            begun()
 
     async def finished_txn(self, shard: Shard, store: Store, commit: OpFuture[None]) -> None:
         """End a transaction, if the application wants to know.

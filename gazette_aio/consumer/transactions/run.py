@@ -221,16 +221,23 @@ class TransactionRun:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = None if at is None else self._loop.call_at(at, self._wake.set)
+        self._timer = None if at is None else self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        # Race: an event loop may call this ahead of time, by its resolution. It's armed again then.
+        self._timer = self._timer_at = None
+        self._wake.set()
 
     # Begin and end of transactions.
 
     async def _begin(self) -> None:
         with step("app.BeginTxn"):
-            await self._hooks.begin_txn(self._shard, self._store)
-        self._is_begun = True
+            await self._hooks.begin_txn(self._shard, self._store, self._begun)
         self._publisher.clock.update(self._assignment.publish_clock())
         self._machine.begun(self._clock())
+
+    def _begun(self) -> None:
+        self._is_begun = True
 
     async def _start_commit(self) -> None:
         self._machine.preparing(self._clock())

@@ -143,6 +143,31 @@ async def test_a_cancelled_hook_in_a_thread_is_waited_for():
     await thread.aclose()
 
 
+async def test_a_begin_that_outlives_its_cancellation_is_reported():
+    entered, leave, begun = threading.Event(), threading.Event(), threading.Event()
+
+    class Threaded(Least):
+        run_in_thread = True
+
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            entered.set()
+            leave.wait()
+
+        def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            pass
+
+    application: Any = Threaded()
+    hooks = Hooks(application)
+    task = asyncio.create_task(hooks.begin_txn(ANY, ANY, begun.set))
+    await eventually(entered.is_set)
+    task.cancel()
+    leave.set()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert begun.is_set()
+    await hooks.aclose()
+
+
 async def test_the_wait_for_a_hook_in_a_thread_is_bounded(caplog: pytest.LogCaptureFixture):
     leave = threading.Event()
     thread = HookThread("shard-A", abandon_seconds=0.01)

@@ -337,6 +337,25 @@ async def test_the_loop_has_turns_every_5_ms(loop: ClockLoop):
 
 
 @clocked
+async def test_a_timer_that_rings_early_rings_again(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        rung: list[float] = []
+        call_at = loop.call_at
+
+        def call_early(when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+            rung.append(when)
+            return call_at(when - 0.0001 if len(rung) == 1 else when, callback, *args)
+
+        loop.call_at = call_early  # type: ignore[method-assign]
+        await world.send(world.content.outside())
+        await loop.advance(MIN - 0.00005)
+        assert world.store.commits == []
+        assert len(rung) == 2
+        await loop.advance(MIN)
+        assert len(world.store.commits) == 1
+
+
+@clocked
 async def test_publishing_without_waiting_is_part_of_the_transaction(loop: ClockLoop):
     async with Clocked(loop) as world:
 
