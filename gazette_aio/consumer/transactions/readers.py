@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
+from gazette_aio.aio.turns import Turns
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.transactions.explain import explained
 from gazette_aio.consumer.transactions.replays import JournalReplay, ProducerReplay
@@ -145,6 +146,7 @@ class SourceReaders(Owner):
         splitter, channel = self._splitter(known, offset), self._channel
         request = pb.ReadRequest(journal=name, offset=offset, block=True, do_not_proxy=self._direct)
         reader = self._client.read(request, timeout=math.inf)
+        pace = Turns()
         try:
             while True:
                 try:
@@ -157,6 +159,7 @@ class SourceReaders(Owner):
                 splitter.feed(chunk, reader.offset - len(chunk))
                 while run := splitter.next_run():
                     await channel.send_run(run)
+                    await pace.rest()  # The channel may take all that's at hand.
         except FramingError as error:
             channel.end(explained(f"framing.Unmarshal(offset {error.begin})", _reason(error)))
         except Exception as error:  # noqa: BLE001 - delivered.
