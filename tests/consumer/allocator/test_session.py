@@ -19,7 +19,7 @@ from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
 from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.testing.leaks import no_leaks
@@ -91,7 +91,8 @@ async def report_ready(store, suffix):
     ready = ReplicaStatus(code=ReplicaStatus.PRIMARY).SerializeToString()
     for holder, _, entry in await held(store):
         if holder == suffix and not entry.value:
-            await store.transact((), [Put(entry.key, ready, ignore_lease=True)])
+            unchanged = Compare.mod_revision(entry.key, entry.mod_revision)
+            await store.transact([unchanged], [Put(entry.key, ready, ignore_lease=True)])
 
 
 async def test_a_member_joins_and_leaves(store):

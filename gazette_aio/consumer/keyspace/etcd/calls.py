@@ -50,6 +50,8 @@ class Calls:
         self._is_auth_disabled = False
         self._authenticating = asyncio.Lock()
         self._checked: set[str] = set()
+        self.cluster_id = 0
+        """Identity of the cluster, 0 before the first call."""
 
     @property
     def has_user(self) -> bool:
@@ -97,20 +99,32 @@ class Calls:
             timeout_seconds: Time to wait for a connection, or None to wait for ever.
 
         Raises:
-            StoreRefusedError: The member is too old.
-            StoreUnavailableError: No member can be reached.
+            StoreRefusedError: The member is too old, or of another cluster.
+            StoreUnavailableError: No member can be reached, or it fails.
 
         Cancellation: safe.
         """
         peer = await self._peers.ready(timeout_seconds)
         if peer.endpoint not in self._checked:
-            status = await self._attempt(peer, rpcs.STATUS, pb.StatusRequest(), self._token)
-            if failures.too_old(status.version):
-                raise StoreRefusedError(
-                    f"Etcd {status.version} at {peer.endpoint} is too old: 3.4 or newer is needed"
-                )
-            self._checked.add(peer.endpoint)
+            self._check(peer, await self._authorized(peer, rpcs.STATUS, pb.StatusRequest()))
         return peer
+
+    def _check(self, peer: Peer, status: pb.StatusResponse) -> None:
+        """Check a member at its first use."""
+        if failures.too_old(status.version):
+            raise StoreRefusedError(
+                f"Etcd {status.version} at {peer.endpoint} is too old: 3.4 or newer is needed"
+            )
+        cluster = status.header.cluster_id
+        self.cluster_id = self.cluster_id or cluster
+        if cluster != self.cluster_id:
+            # A member may name an address such as `localhost`, which leads elsewhere from here.
+            text = f"Etcd at {peer.endpoint} is of another cluster"
+            if self._peers.is_configured(peer):
+                raise StoreRefusedError(text)
+            self._peers.exclude(peer)
+            raise StoreUnavailableError(text)
+        self._checked.add(peer.endpoint)
 
     async def token(self, peer: Peer, stale: str | None = None) -> str:
         """Return the user's token, empty without a user.

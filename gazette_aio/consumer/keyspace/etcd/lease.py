@@ -43,12 +43,14 @@ class EtcdLease:
     Attributes:
         id: Identity of the lease.
         ttl_seconds: Time after which Etcd ends the lease, unless it's kept alive.
+        cluster_id: Identity of the cluster that granted the lease.
         lost: Set once the lease may have expired.
     """
 
-    def __init__(self, lease_id: int, ttl_seconds: int) -> None:
+    def __init__(self, lease_id: int, ttl_seconds: int, cluster_id: int) -> None:
         self.id = lease_id
         self.ttl_seconds = ttl_seconds
+        self.cluster_id = cluster_id
         self.lost = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -110,9 +112,11 @@ class LeaseKeeper:
         self._stopping.set()
         if (pending := self._pending) is not None:
             pending.cancel()
-        await finish(self._ended.wait())
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        try:
+            await finish(self._ended.wait())
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
 
     def _beat_on(self) -> None:
         """Note that the event loop runs."""
@@ -122,6 +126,9 @@ class LeaseKeeper:
     def _run(self) -> None:
         try:
             self._keep()
+        except Exception:
+            _logger.exception("lease %x can't be renewed any longer", self._lease.id)
+            self._tell(self._lease.lost.set)
         finally:
             self._hang_up()
             self._tell(self._ended.set)
@@ -141,7 +148,7 @@ class LeaseKeeper:
                 pause = self._interval
                 continue
             try:
-                ttl = self._call(rpcs.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=self._lease.id))
+                ttl = self._renew()
             except KeyValueStoreError as error:
                 # The next attempt is at another member, if there's one.
                 self._hang_up()
@@ -152,14 +159,23 @@ class LeaseKeeper:
                         "lease %x isn't renewed (will retry): %s", self._lease.id, error
                     )
                 continue
-            if ttl.TTL <= 0:
+            if ttl <= 0:
                 _logger.error("lease %x has expired", self._lease.id)
                 self._tell(self._lease.lost.set)
                 return
             # Etcd counts from the arrival of the request, which isn't before it's sent.
-            self._deadline = now + ttl.TTL
+            self._deadline = now + ttl
             _logger.debug("lease %x is renewed", self._lease.id)
             pause = self._interval
+
+    def _renew(self) -> int:
+        """Return the lease's new time to live, not more than 0 if the lease has expired."""
+        request = pb.LeaseKeepAliveRequest(ID=self._lease.id)
+        answer = self._call(rpcs.LEASE_KEEP_ALIVE, request)
+        if answer.header.cluster_id != self._lease.cluster_id:
+            # A member may have named an address which leads elsewhere from here.
+            raise KeyValueStoreError("what answers is of another cluster")
+        return answer.TTL
 
     def _stalls(self, now: float) -> bool:
         """Return whether the event loop stands still, so that the lease must expire."""

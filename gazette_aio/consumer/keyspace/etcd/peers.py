@@ -40,6 +40,7 @@ class Peers(Owner):
         self._configured = tuple(dict.fromkeys(endpoints))
         self._dial = dial
         self._peers: list[Peer] = []
+        self._excluded: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._is_warned = False
@@ -51,7 +52,8 @@ class Peers(Owner):
 
     def update(self, members: Iterable[str]) -> None:
         """Replace the members that aren't configured by those that Etcd names."""
-        endpoints = dict.fromkeys((*self._configured, *members))
+        named = (each for each in members if each not in self._excluded)
+        endpoints = dict.fromkeys((*self._configured, *named))
         for peer in self._peers:
             if peer.endpoint not in endpoints:
                 self._close_later(peer)
@@ -63,6 +65,15 @@ class Peers(Owner):
         """Prefer all other members to this one, which doesn't answer as it should."""
         if peer in self._peers:
             self._set([*(each for each in self._peers if each is not peer), peer])
+
+    def exclude(self, peer: Peer) -> None:
+        """Forget a member that Etcd named, and that is none of the cluster, for good."""
+        self._excluded.add(peer.endpoint)
+        self.update(each for each in self.endpoints if each not in self._configured)
+
+    def is_configured(self, peer: Peer) -> bool:
+        """Return whether a member was configured, rather than named by Etcd."""
+        return peer.endpoint in self._configured
 
     async def ready(self, timeout_seconds: float | None = None) -> Peer:
         """Return a member to which there is a connection. Warnings are logged while it waits.
@@ -120,12 +131,11 @@ class Peers(Owner):
             raise KeyValueStoreError("the client of Etcd is closed")
         if not self._peers:
             self._set([self._new(endpoint) for endpoint in self._configured])
-        ready = [peer for peer in self._peers if peer.is_ready()]
-        if not ready:
-            for peer in self._peers:
-                peer.state()  # It connects.
-            return None
-        return ready[0]
+        for peer in self._peers:
+            if peer.is_ready():
+                return peer
+            peer.state()  # It connects, so that it's preferred to those after it.
+        return None
 
     def _new(self, endpoint: str) -> Peer:
         return MemberConnection(endpoint, self._dial(endpoint), Methods)

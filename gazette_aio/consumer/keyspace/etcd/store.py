@@ -13,7 +13,11 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.client.rpc.dial import Dialler
-from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
+from gazette_aio.consumer.keyspace.errors import (
+    KeyValueStoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from gazette_aio.consumer.keyspace.etcd import failures, messages, rpcs
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
 from gazette_aio.consumer.keyspace.etcd.calls import Calls
@@ -22,6 +26,7 @@ from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.peers import Peers
 from gazette_aio.consumer.keyspace.etcd.watching import Watches
 from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_CONNECT_SECONDS: Final = 1.0
 _REVOKE_SECONDS: Final = 5.0
 
 
@@ -65,14 +71,23 @@ class EtcdStore(Owner):
 
     async def __aenter__(self) -> Self:
         try:
-            peer = await self._calls.peer()
-            await self._calls.token(peer)
+            await self._connect()
         except BaseException:
             await self.aclose()
             raise
         if self._options.sync_seconds > 0:
             self._sync.start(self._follow_members(), "gazette members of Etcd")
         return self
+
+    async def _connect(self) -> None:
+        while True:
+            try:
+                await self._calls.token(await self._calls.peer())
+            except StoreUnavailableError as error:
+                _logger.warning("Etcd isn't available yet: %s", error)
+                await asyncio.sleep(_CONNECT_SECONDS)
+            else:
+                return
 
     async def aclose(self) -> None:
         """Close all connections, which ends their calls and watches. Idempotent.
@@ -137,7 +152,7 @@ class EtcdStore(Owner):
         granted, sent = await self._calls.timed_call(rpcs.LEASE_GRANT, request)
         if granted.error or not granted.ID:
             raise KeyValueStoreError(f"Etcd grants no lease: {granted.error}")
-        lease = EtcdLease(granted.ID, granted.TTL)
+        lease = EtcdLease(granted.ID, granted.TTL, granted.header.cluster_id)
         keeper = LeaseKeeper(
             lease,
             sent,
@@ -184,5 +199,8 @@ class EtcdStore(Owner):
     def _trusts(self, url: str) -> bool:
         """Return whether a member's URL is as safe as those which are configured."""
         schemes = {parse_endpoint(each).scheme for each in self._options.endpoints}
-        scheme = url.partition(":")[0]
+        try:
+            scheme = parse_endpoint(url).scheme
+        except ValidationError:
+            return False
         return scheme == "https" or (scheme == "http" and "https" not in schemes)

@@ -9,6 +9,8 @@ import grpc.aio
 
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
 
+HEADER = pb.ResponseHeader(cluster_id=1, member_id=2, revision=3, raft_term=4)
+
 
 class StubEtcd:
     """Answers calls by scripted functions, in an async context manager.
@@ -18,7 +20,8 @@ class StubEtcd:
     """
 
     def __init__(self, **scripts: list[Any]) -> None:
-        self.scripts = {"Status": [pb.StatusResponse(version="3.5.1")], **scripts}
+        status = pb.StatusResponse(header=HEADER, version="3.5.1")
+        self.scripts = {"Status": [status], **scripts}
         self.calls: list[str] = []
         self.metadata: list[dict[str, Any]] = []
         self.endpoint = ""

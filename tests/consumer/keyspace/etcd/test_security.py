@@ -137,8 +137,8 @@ async def test_a_lease_gets_a_new_token():
         for call, metadata in zip(stub.calls, stub.metadata, strict=True)
     ]
     assert tokens == [
-        ("Status", None),
         ("Authenticate", None),
+        ("Status", "one"),
         ("LeaseGrant", "one"),
         ("Authenticate", None),
         ("LeaseKeepAlive", "two"),
