@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +14,12 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy
 from gazette_aio.consumer.recoverylog import (
     Author,
+    Player,
     Recorder,
     RecorderError,
     RecorderFencedError,
 )
+from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.recorder.support import (
     FIRST,
@@ -27,6 +32,8 @@ from tests.consumer.recoverylog.recorder.support import (
     read_log,
 )
 from tests.waiting import eventually
+
+CONTENTIONS = 4
 
 
 async def take_over(client: JournalClient, author: Author) -> Recorder:
@@ -87,6 +94,38 @@ async def test_two_recorders_race(client: JournalClient):
         with pytest.raises(RecorderFencedError):
             await recorder.barrier()
     await close(*recorders)
+    assert (await play(client)).files.keys() == committed
+
+
+async def test_contenders_take_over_from_each_other(client: JournalClient, tmp_path: Path):
+    """What a barrier has committed is played, and nothing else, whoever was fenced meanwhile."""
+    committed: set[str] = set()
+    turns = [asyncio.Event() for _ in range(CONTENTIONS)]
+
+    async def contend(turn: int) -> None:
+        """Take the log over while the one before records, and record until the next one does."""
+        await turns[turn].wait()
+        author = Author(turn + 1)
+        player = Player()
+        player.inject_handoff(author)
+        resolved = await player.play(FSMHints(log=LOG), tmp_path / str(author), client)
+        recorder = await Recorder.open(client, LOG, resolved.fsm, author, resolved.directory)
+        is_last = turn == CONTENTIONS - 1
+        with contextlib.suppress(RecorderFencedError):
+            for number in range(3) if is_last else itertools.count():
+                path = f"/{author}-{number}"
+                recorder.record_create(recorder.directory + path)
+                await recorder.barrier()
+                committed.add(path)
+                if number == 1 and not is_last:
+                    turns[turn + 1].set()
+        await recorder.aclose()
+
+    turns[0].set()
+    await asyncio.gather(*(contend(turn) for turn in range(CONTENTIONS)))
+    assert {path.partition("-")[0] for path in committed} == {
+        f"/{turn + 1}" for turn in range(CONTENTIONS)
+    }
     assert (await play(client)).files.keys() == committed
 
 
