@@ -33,6 +33,7 @@ _COMMANDS = {
     "broker": "gazette_aio.cli.broker",
     "journals": "gazette_aio.cli.journals",
     "serve": "gazette_aio.cli.serve",
+    "shards": "gazette_aio.cli.shards",
 }
 
 

@@ -1,11 +1,11 @@
-"""Connection of a command to a broker: options, time-out and errors."""
+"""Connection of a command to a broker or a consumer: options, time-out and errors."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -13,9 +13,13 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.failures import InputError, UnreachableError
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.consumer.api import ShardClient, connect_shards
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+C = TypeVar("C", JournalClient, ShardClient)
 
 DEFAULT_ADDRESS = "http://localhost:8080"
 _SCHEMES = ("http", "https", "unix")
@@ -28,20 +32,21 @@ class ClientSettings:
     """Address, credentials and time-out of a command's client.
 
     Args:
-        address: URL of the broker.
-        timeout: Seconds for which an unreachable broker is retried.
+        address: URL of the broker, or of a member of the consumer.
+        timeout: Seconds for which an unreachable one is retried.
         auth_keys: Base64 keys which sign requests, or empty.
         auth_token: Bearer token of requests, or empty.
+        peer: `broker` or `consumer`.
     """
 
     address: str = DEFAULT_ADDRESS
     timeout: float = 10.0
     auth_keys: str = dataclasses.field(default="", repr=False)
     auth_token: str = dataclasses.field(default="", repr=False)
+    peer: str = "broker"
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[JournalClient, None]:
-        """Yield a client, which dials at its first use.
+    def open(self) -> AbstractAsyncContextManager[JournalClient]:
+        """Return a context manager of a client, which dials at its first use.
 
         Raises:
             InputError: The address or the keys are invalid.
@@ -49,23 +54,44 @@ class ClientSettings:
 
         Cancellation: aborts — calls are cancelled.
         """
+        return self._opened(
+            lambda auth, retry: connect(
+                self.address, auth=auth, retry=retry, connect_timeout=self.timeout
+            )
+        )
+
+    def open_shards(self) -> AbstractAsyncContextManager[ShardClient]:
+        """Return a context manager of a client of shards, as `open()` does.
+
+        Cancellation: aborts — calls are cancelled.
+        """
+        return self._opened(
+            lambda auth, retry: connect_shards(
+                self.address, auth=auth, retry=retry, connect_timeout=self.timeout
+            )
+        )
+
+    @asynccontextmanager
+    async def _opened(
+        self, make: Callable[[pb.Authorizer | None, RetryPolicy], C]
+    ) -> AsyncGenerator[C, None]:
         if urlsplit(self.address).scheme not in _SCHEMES:
             schemes = ", ".join(_SCHEMES)
-            raise InputError(f"broker address {self.address!r}: expected a URL of {schemes}")
+            raise InputError(f"{self.peer} address {self.address!r}: expected a URL of {schemes}")
         policy = RetryPolicy(max_elapsed=self.timeout, backoff=_backoff)
         try:
-            client = connect(
-                self.address, auth=self._auth(), retry=policy, connect_timeout=self.timeout
-            )
+            client = make(self._auth(), policy)
         except pb.ValidationError as error:
-            raise InputError(f"broker address {self.address!r}: {error}") from None
+            raise InputError(f"{self.peer} address {self.address!r}: {error}") from None
         try:
             async with client:
                 yield client
         except pb.TransportError as error:
             if error.code != "UNAVAILABLE":
                 raise
-            raise UnreachableError(self.address, self.timeout, error.details) from None
+            raise UnreachableError(
+                self.address, self.timeout, error.details, peer=self.peer
+            ) from None
 
     def _auth(self) -> pb.KeyedAuth | pb.BearerAuth | None:
         if self.auth_keys:
@@ -84,67 +110,97 @@ def _backoff(attempt: int) -> float:
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add options to `command`, and pass them as the ClientSettings `connection`."""
+    return _with_settings(command, broker="connection")
 
-    @click.option(
-        "--broker.address",
-        "address",
-        envvar="BROKER_ADDRESS",
-        default=DEFAULT_ADDRESS,
-        show_default=True,
-        show_envvar=True,
-        metavar="URL",
-        help="URL of the broker.",
-    )
-    @click.option(
-        "--broker.auth-keys",
-        "auth_keys",
-        envvar="BROKER_AUTH_KEYS",
-        default="",
-        show_envvar=True,
-        metavar="KEYS",
-        help="Base64 keys; the first key signs requests. Other processes can see options.",
-    )
-    @click.option(
-        "--broker.auth-keys-file",
-        "auth_keys_file",
-        type=click.File(),
-        envvar="BROKER_AUTH_KEYS_FILE",
-        show_envvar=True,
-        help="File of the keys, which other processes can't see.",
-    )
-    @click.option(
-        "--broker.auth-token",
-        "auth_token",
-        envvar="BROKER_AUTH_TOKEN",
-        default="",
-        show_envvar=True,
-        metavar="TOKEN",
-        help="Bearer token to send with requests.",
-    )
+
+def consumer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options to `command`, and pass them as the ClientSettings `consumer`."""
+    return _with_settings(command, consumer="consumer")
+
+
+def consumer_and_broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options to `command`, and pass them as the ClientSettings `consumer` and `connection`."""
+    return _with_settings(command, consumer="consumer", broker="connection")
+
+
+def _with_settings(command: Callable[..., Any], **peers: str) -> Callable[..., Any]:
+    """Add the options of peers, and pass the settings of each by the name of its parameter."""
+
     @click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long to retry while no broker answers.",
+        help="How long to retry while nobody answers.",
     )
     @functools.wraps(command)
-    def with_connection(
-        *args: Any,
-        address: str,
-        auth_keys: str,
-        auth_keys_file: TextIO | None,
-        auth_token: str,
-        timeout: float,
-        **kwargs: Any,
-    ) -> Any:
-        if auth_keys_file is not None:
-            if auth_keys:
-                raise InputError("give authorization keys, or a file of them, but not both")
-            # An empty file isn't the same as none: it mustn't send requests without a token.
-            auth_keys = auth_keys_file.read() or ","
-        connection = ClientSettings(address, timeout, auth_keys, auth_token)
-        return command(*args, connection=connection, **kwargs)
+    def with_settings(*args: Any, timeout: float, **kwargs: Any) -> Any:
+        for peer, parameter in peers.items():
+            kwargs[parameter] = _taken(kwargs, peer, timeout)
+        return command(*args, **kwargs)
 
-    return with_connection
+    decorated: Callable[..., Any] = with_settings
+    for peer in reversed(peers):
+        decorated = _peer_options(peer)(decorated)
+    return decorated
+
+
+def _taken(given: dict[str, Any], peer: str, timeout: float) -> ClientSettings:
+    keys: str = given.pop(f"{peer}_auth_keys")
+    file: TextIO | None = given.pop(f"{peer}_auth_keys_file")
+    if file is not None:
+        if keys:
+            raise InputError("give authorization keys, or a file of them, but not both")
+        # An empty file isn't the same as none: it mustn't send requests without a token.
+        keys = file.read() or ","
+    address, token = given.pop(f"{peer}_address"), given.pop(f"{peer}_auth_token")
+    return ClientSettings(address, timeout, keys, token, peer)
+
+
+def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    options = (
+        click.option(
+            f"--{peer}.address",
+            f"{peer}_address",
+            envvar=f"{peer.upper()}_ADDRESS",
+            default=DEFAULT_ADDRESS,
+            show_default=True,
+            show_envvar=True,
+            metavar="URL",
+            help="URL of the broker." if peer == "broker" else "URL of a member of the consumer.",
+        ),
+        click.option(
+            f"--{peer}.auth-keys",
+            f"{peer}_auth_keys",
+            envvar=f"{peer.upper()}_AUTH_KEYS",
+            default="",
+            show_envvar=True,
+            metavar="KEYS",
+            help="Base64 keys; the first key signs requests. Other processes can see options.",
+        ),
+        click.option(
+            f"--{peer}.auth-keys-file",
+            f"{peer}_auth_keys_file",
+            type=click.File(),
+            envvar=f"{peer.upper()}_AUTH_KEYS_FILE",
+            show_envvar=True,
+            help="File of the keys, which other processes can't see.",
+        ),
+        click.option(
+            f"--{peer}.auth-token",
+            f"{peer}_auth_token",
+            envvar=f"{peer.upper()}_AUTH_TOKEN",
+            default="",
+            show_envvar=True,
+            metavar="TOKEN",
+            help="Bearer token to send with requests.",
+        ),
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol import consumer as pc
 
 
 class ExitCode(enum.IntEnum):
@@ -34,18 +35,19 @@ class CommandError(Exception):
 
 
 class UnreachableError(CommandError):
-    """No broker answered in time.
+    """No broker, or no member of a consumer, answered in time.
 
     Args:
-        address: Address of the broker.
+        address: Its address.
         timeout: Seconds of attempts.
         reason: Text of the transport.
+        peer: `broker` or `consumer`.
     """
 
-    def __init__(self, address: str, timeout: float, reason: str) -> None:
-        text = f"no broker answers at {address} (tried for {timeout:g} s)"
+    def __init__(self, address: str, timeout: float, reason: str, *, peer: str = "broker") -> None:
+        text = f"no {peer} answers at {address} (tried for {timeout:g} s)"
         # The client's text after waiting for a connection says the same.
-        because = "" if reason.startswith("no broker answers") else f": {reason}"
+        because = "" if reason.startswith(f"no {peer} answers") else f": {reason}"
         super().__init__(text + because)
 
 
@@ -60,6 +62,15 @@ _STATUS_TEXTS: dict[int, str] = {
 }
 
 
+_SHARD_STATUS_TEXTS: dict[int, str] = {
+    pc.Status.SHARD_NOT_FOUND: "no such shard",
+    pc.Status.NO_SHARD_PRIMARY: "the shard has no primary now",
+    pc.Status.NOT_SHARD_PRIMARY: "this member isn't the shard's primary",
+    pc.Status.ETCD_TRANSACTION_FAILED: "a shard's revision isn't the expected one; list again",
+    pc.Status.SHARD_STOPPED: "the shard has stopped, or failed",
+}
+
+
 def explain(error: BaseException) -> str:
     """Return one line which describes an error to a person."""
     match error:
@@ -67,6 +78,10 @@ def explain(error: BaseException) -> str:
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
             journal = f": {error.journal}" if error.journal else ""
             line = f"{text}{journal} ({error.status_name})"
+        case pb.ShardStatusError():
+            text = _SHARD_STATUS_TEXTS.get(error.status, "the consumer refused")
+            shard = f": {error.shard}" if error.shard else ""
+            line = f"{text}{shard} ({error.status_name})"
         case pb.FramingError() | pb.ReadError() if error.journal and error.journal not in str(
             error
         ):

@@ -107,6 +107,12 @@ class RetryPolicy:
     retry_not_found: bool = False
     retry_check_registers: bool = False
 
+    def within(self, seconds: float) -> RetryPolicy:
+        """Return the policy with a bound of `max_elapsed`."""
+        elapsed = seconds if self.max_elapsed is None else min(self.max_elapsed, seconds)
+        # With a limit of zero, not even a stream which ended would be renewed.
+        return dataclasses.replace(self, max_elapsed=max(elapsed, 0.001))
+
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
             raise pb.ConfigurationError("max_attempts must be one or more")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import Reader, connect
+from gazette_aio.client import connect
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer.api import (
     ShardClient,
     apply_shards,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "/consumer.test"
 _AUTH_KEYS = "c2VjcmV0"
-_OFFSET_NOW = -1
-_ANSWERS = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
 
 @asynccontextmanager
@@ -206,7 +205,8 @@ class ConsumerHarness(Owner):
         for shard in listed.shards:
             for source in shard.spec.sources:
                 if source.journal not in heads:
-                    heads[source.journal] = await self._write_head(source.journal)
+                    name = source.journal.partition(";")[0]
+                    heads[source.journal] = await head_of(self.client, name)
         for shard in listed.shards:
             offsets = {source.journal: heads[source.journal] for source in shard.spec.sources}
             await self.wait_for_primary(shard.spec.id)
@@ -244,14 +244,3 @@ class ConsumerHarness(Owner):
         if not self.members:
             raise RuntimeError("no member is running")
         return self.members[0]
-
-    async def _write_head(self, journal: str) -> int:
-        request = pb.ReadRequest(
-            journal=journal.partition(";")[0], offset=_OFFSET_NOW, metadata_only=True
-        )
-        async with Reader(self.client, request, on_offset_jump="skip") as reader:
-            response = await reader.next_response()
-            if response is None or response.status not in _ANSWERS:
-                await reader.next_response()  # Raises the exception of the status.
-                raise pb.ReadError(f"journal {journal} has no write head")
-            return response.write_head

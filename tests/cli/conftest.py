@@ -17,7 +17,8 @@ from gazette_aio.cli.app import run
 from gazette_aio.testing import create_journals, journal_spec
 from tests.ports import free_port
 
-NO_BROKER_VARIABLES = {name: v for name, v in os.environ.items() if not name.startswith("BROKER_")}
+_PREFIXES = ("BROKER_", "CONSUMER_")
+NO_BROKER_VARIABLES = {name: v for name, v in os.environ.items() if not name.startswith(_PREFIXES)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ async def spawn(*args: str, env: dict[str, str] | None = None, **kwargs: Any) ->
 @pytest.fixture
 def inline(monkeypatch, capfdbinary) -> Callable[..., Finished]:
     """Run `gazette-aio` within this process: for tests without a broker, which this spares time."""
-    for name in [name for name in os.environ if name.startswith("BROKER_")]:
+    for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
         monkeypatch.delenv(name)
 
     def run_inline(*args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Finished:

@@ -19,8 +19,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.spark.reading import bounded
-from gazette_aio.spark.reading.bounded import BoundedReader, head_of, map_bounded
+from gazette_aio.spark.reading.bounded import BoundedReader, map_bounded
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fragments.fake_fragments import FakeFragments, http_error

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import iter_fragments, iter_journals
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.protocol.well_known import CONTENT_TYPE
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
-from gazette_aio.spark.reading.bounded import head_of, map_bounded
+from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.rows.formats import content_type_for
 
 if TYPE_CHECKING:

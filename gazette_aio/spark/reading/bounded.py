@@ -1,4 +1,4 @@
-"""Reads of exact ranges of a journal, and probes of write heads.
+"""Reads of exact ranges of a journal.
 
 A journal may have holes: content which was removed, or whose fragment isn't in its store yet.
 Brokers skip content before the first fragment, and old holes. At other holes a read ends as it does
@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
-from gazette_aio.client import Reader, RetryReader, iter_fragments
-from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.retry import Operation
+from gazette_aio.client import RetryReader, iter_fragments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.client import JournalClient
     from gazette_aio.client.retry import Failure
 
 _logger = logging.getLogger(__name__)
@@ -33,9 +31,6 @@ R = TypeVar("R")
 
 FETCH_TIMEOUT: Final = 120.0
 """Seconds to wait for missing content: longer than brokers take to list a store."""
-
-PROBE_SECONDS: Final = 30.0
-"""Seconds after which a failing probe isn't retried."""
 
 PROBES_AT_ONCE: Final = 32
 """Greatest number of concurrent probes."""
@@ -47,8 +42,6 @@ STALL_SECONDS: Final = 10.0
 
 _NO_FILE: Final = "no such file or directory"
 """Text of brokers for a missing file of a `file` store, which is the error of open()."""
-
-_ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
 
 class BoundedReader(Owner):
@@ -105,7 +98,7 @@ class BoundedReader(Owner):
         self._on_gap = on_gap
         self._gaps: list[tuple[int, int]] = []
         self._on_missing_file = on_missing_file if direct else None
-        self._policy = _within(client.retry_policy, fetch_timeout)
+        self._policy = client.retry_policy.within(fetch_timeout)
         self._attempt = 0
         self._deadline: float | None = None
         self._error: pb.GazetteError | None = None
@@ -292,43 +285,6 @@ def is_old(fragment: pb.Fragment) -> bool:
     return 0 < fragment.mod_time < time.time() - _OLD_SECONDS
 
 
-async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SECONDS) -> int:
-    """Return the write head of a journal, as one of its brokers knows it.
-
-    This takes one RPC without content. The broker may not know the most recent appends yet.
-
-    Args:
-        client: Client to use.
-        journal: Name of the journal.
-        seconds: Time limit of an answer and of retries.
-
-    Raises:
-        BrokerStatusError: The broker refused.
-        TransportError: The RPC failed, or no broker answers.
-
-    Cancellation: safe.
-    """
-    request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
-    attempts = Attempts(Operation.READ, _within(client.retry_policy, seconds), request)
-    while True:
-        # ready() retries by itself.
-        await client.context.dispatcher.ready()
-        failure: pb.GazetteError | None = None
-        async with Reader(client, request, on_offset_jump="skip") as reader:
-            try:
-                async with asyncio.timeout(seconds):
-                    response = await reader.next_response()
-                    if response is not None and response.status in _ANSWERS:
-                        return response.write_head
-                    await reader.next_response()  # Raises the exception of the status.
-            except TimeoutError:
-                text = f"no broker answers a probe of journal {journal}"
-                failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
-            except pb.GazetteError as error:
-                failure = error
-        await attempts.pause(failure)
-
-
 async def map_bounded(
     function: Callable[[T], Awaitable[R]], items: Iterable[T], *, limit: int = PROBES_AT_ONCE
 ) -> list[R]:
@@ -362,10 +318,3 @@ async def map_bounded(
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
     return [results[number] for number in range(len(listed))]
-
-
-def _within(policy: RetryPolicy, seconds: float) -> RetryPolicy:
-    """Return a policy which gives up after at most so many seconds."""
-    elapsed = seconds if policy.max_elapsed is None else min(policy.max_elapsed, seconds)
-    # With a limit of zero, not even a stream which ended would be renewed.
-    return dataclasses.replace(policy, max_elapsed=max(elapsed, 0.001))

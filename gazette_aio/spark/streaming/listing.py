@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.batch import check_journals
 from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS
 from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.spark.planning.tasks import SMALL_BYTES
-from gazette_aio.spark.reading.bounded import head_of, map_bounded
+from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.rows.records import RowLayout
 from gazette_aio.spark.streaming.progress import RunTarget, regressed
 

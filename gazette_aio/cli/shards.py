@@ -1,0 +1,387 @@
+"""`gazette-aio shards`: list, apply, edit and unassign shards, and show their progress."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from google.protobuf import json_format, text_format
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.connection import (
+    ClientSettings,
+    consumer_and_broker_options,
+    consumer_options,
+)
+from gazette_aio.cli.failures import CommandError, InputError
+from gazette_aio.cli.output import print_json, table
+from gazette_aio.client.reads.head import head_of
+from gazette_aio.consumer.api import (
+    apply_shards,
+    list_shards,
+    stat_shard,
+    unassign_shards,
+    verify_referenced_journals,
+)
+from gazette_aio.consumer.shardspace import Set, dump_shard_space, load_shard_space
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_FORMATS = ["table", "yaml", "json", "proto"]
+_UNASSIGN_BATCH = 100
+_NONE = "<none>"
+
+
+@click.group()
+def shards() -> None:
+    """List, apply, edit and unassign shards of a consumer."""
+
+
+def _selector(text: str) -> pb.LabelSelector:
+    try:
+        return pb.parse_label_selector(text)
+    except pb.ValidationError as error:
+        raise InputError(f"selector {text!r}: {error}") from None
+
+
+@shards.command("list")
+@click.option(
+    "-l", "--selector", default="", help="Label selector, such as `id=shard-one` or `tag in (x)`."
+)
+@click.option(
+    "-o",
+    "--output",
+    "--format",
+    type=click.Choice(_FORMATS),
+    default="table",
+    show_default=True,
+    help="Format; YAML is a shard space, which can be edited and applied.",
+)
+@click.option("-L", "--label-columns", "labels", multiple=True, help="Label to show; repeatable.")
+@click.option("-p", "--primary", is_flag=True, help="Show the primary.")
+@click.option("-r", "--replicas", is_flag=True, help="Show the other replicas.")
+@click.option("--rf", "factor", is_flag=True, help="Show the replicas that there should be.")
+@click.option("--lag", is_flag=True, help="Show the bytes that are left to read, by source.")
+@click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
+@consumer_and_broker_options
+def list_(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    selector: str,
+    output: str,
+    labels: Sequence[str],
+    *,
+    as_json: bool,
+    **columns: bool,
+) -> None:
+    """List the shards which a selector matches, by ID."""
+    parsed = _selector(selector)
+    output = "json" if as_json else output
+    asked = columns["lag"] and output in {"table", "json"}
+    listing, lags = asyncio.run(_list(consumer, connection, parsed, lag=asked))
+    match output:
+        case "json":
+            members = [json_format.MessageToDict(shard) for shard in listing.shards]
+            for member, lag in zip(members, lags, strict=False):
+                member["lag"] = lag
+            print_json(members)
+        case "yaml":
+            click.echo(dump_shard_space(Set.from_list_response(listing)), nl=False)
+        case "proto":
+            for shard in listing.shards:
+                click.echo(text_format.MessageToString(shard), nl=False)
+        case _:
+            click.echo(_table(listing, labels, lags if asked else None, columns))
+
+
+async def _list(
+    consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector, *, lag: bool
+) -> tuple[pc.ListResponse, list[dict[str, int]]]:
+    async with consumer.open_shards() as client:
+        listing = await list_shards(client, selector)
+        if not lag:
+            return listing, []
+        async with connection.open() as brokers:
+            heads: dict[str, int] = {}
+            lags: list[dict[str, int]] = []
+            for shard in listing.shards:
+                stat = await stat_shard(client, shard.spec.id)
+                for source in stat.read_through:
+                    if source not in heads:
+                        heads[source] = await head_of(brokers, source.partition(";")[0])
+                lags.append(
+                    {source: heads[source] - at for source, at in sorted(stat.read_through.items())}
+                )
+    return listing, lags
+
+
+def _table(
+    listing: pc.ListResponse,
+    labels: Sequence[str],
+    lags: Sequence[dict[str, int]] | None,
+    columns: dict[str, bool],
+) -> str:
+    header = ["ID", "STATUS"]
+    header += ["RF"] if columns["factor"] else []
+    header += ["PRIMARY"] if columns["primary"] else []
+    header += ["REPLICAS"] if columns["replicas"] else []
+    header += [name.upper() for name in labels]
+    header += ["LAG"] if lags is not None else []
+    rows = []
+    for index, shard in enumerate(listing.shards):
+        row = [shard.spec.id, _status(shard.status)]
+        primary, others = _replicas(shard)
+        row += [str(pc.desired_replication(shard.spec))] if columns["factor"] else []
+        row += [primary] if columns["primary"] else []
+        row += [",".join(others)] if columns["replicas"] else []
+        row += [_label(shard.spec.labels, name) for name in labels]
+        if lags is not None:
+            row.append(", ".join(f"{name}:{lag}" for name, lag in lags[index].items()))
+        rows.append(row)
+    return table(header, rows)
+
+
+def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
+    code = max((status.code for status in statuses), default=pc.ReplicaStatus.IDLE)
+    return pc.ReplicaStatus.Code.Name(code)
+
+
+def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
+    shown = [
+        f"{member.suffix}:{pc.ReplicaStatus.Code.Name(status.code)}"
+        for member, status in zip(shard.route.members, shard.status, strict=True)
+    ]
+    if shard.route.primary < 0:
+        return _NONE, shown
+    primary = shown.pop(shard.route.primary)
+    return primary, shown
+
+
+def _label(labels: pb.LabelSet, name: str) -> str:
+    return ",".join(label.value for label in labels.labels if label.name == name) or _NONE
+
+
+@shards.command()
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@click.option("--specs", type=click.Path(dir_okay=False, allow_dash=True), help="The same as FILE.")
+@click.option("--dry-run", is_flag=True, help="Check the shards, and print the request only.")
+@click.option(
+    "--max-txn-size",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Greatest number of changes per transaction; 0 applies all changes in one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@consumer_and_broker_options
+def apply(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    file: str | None,
+    specs: str | None,
+    max_txn_size: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Apply the shard space of a YAML FILE (default: stdin).
+
+    The journals that the shards name are checked first: sources must exist and have a framing, and
+    recovery logs must exist and have their content type.
+    """
+    if file is not None and specs is not None:
+        raise InputError("give FILE or --specs, but not both")
+    request = _read(specs or file or "-")
+    revision = asyncio.run(_apply(consumer, connection, request, max_txn_size, dry_run=dry_run))
+    _print_applied(request, revision, dry_run=dry_run, as_json=as_json)
+
+
+def _read(file: str) -> pc.ApplyRequest:
+    source = "<stdin>" if file == "-" else file
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return _request_of(data.decode("utf-8"), source)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 at byte {error.start}") from None
+
+
+def _request_of(text: str, source: str) -> pc.ApplyRequest:
+    try:
+        request = load_shard_space(text, source=source).to_apply_request()
+    except pb.ValidationError as error:
+        raise InputError(str(error)) from None
+    if not request.changes:
+        raise InputError(f"{source}: no shards in this file")
+    try:
+        pb.validate(request)
+    except pb.ValidationError as error:
+        raise InputError(f"{source}: {error}") from None
+    return request
+
+
+async def _apply(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    request: pc.ApplyRequest,
+    batch_size: int,
+    *,
+    dry_run: bool = False,
+) -> int:
+    async with connection.open() as brokers:
+        await verify_referenced_journals(brokers, request)
+    if dry_run:
+        return 0
+    async with consumer.open_shards() as client:
+        response = await apply_shards(client, request, batch_size=batch_size)
+    return response.header.etcd.revision
+
+
+def _print_applied(
+    request: pc.ApplyRequest, revision: int, *, dry_run: bool, as_json: bool
+) -> None:
+    upserts = [change.upsert.id for change in request.changes if change.HasField("upsert")]
+    deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
+    if as_json:
+        result: dict[str, Any] = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
+        print_json(result if dry_run else {"revision": revision, **result})
+    elif dry_run:
+        click.echo(text_format.MessageToString(request), nl=False)
+    else:
+        parts = [f"{len(upserts)} upserted"] if upserts else []
+        parts += [f"{len(deletes)} deleted"] if deletes else []
+        click.echo(f"revision {revision}: {', '.join(parts)}")
+
+
+@shards.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the shards to edit.")
+@click.option(
+    "--max-txn-size",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Greatest number of changes per transaction; 0 applies all changes in one.",
+)
+@consumer_and_broker_options
+def edit(
+    consumer: ClientSettings, connection: ClientSettings, selector: str, max_txn_size: int
+) -> None:
+    """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply them.
+
+    The editor opens again, with the reason, if the shards can't be applied. To give up, leave the
+    text as it is, or empty.
+    """
+    parsed = _selector(selector)
+    listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
+    if not listing.shards:
+        raise CommandError(f"no shard matches {selector!r}")
+    text, reason = dump_shard_space(Set.from_list_response(listing)), ""
+    while True:
+        edited = _edited(text, reason)
+        if edited is None:
+            raise CommandError("nothing was changed")
+        text = edited
+        try:
+            request = _request_of(text, "<editor>")
+            revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
+        except (pb.GazetteError, InputError, CommandError) as error:
+            reason = str(error)
+        else:
+            _print_applied(request, revision, dry_run=False, as_json=False)
+            return
+
+
+def _edited(text: str, reason: str) -> str | None:
+    """Return the text as a person left it, or None to give up."""
+    remarks = "".join(f"# {line}\n" for line in reason.splitlines())
+    editor = os.environ.get("GAZ_EDITOR") or os.environ.get("EDITOR") or "vi"
+    edited = click.edit(remarks + text, editor=editor, extension=".yaml", require_save=False)
+    lines = (edited or "").splitlines(keepends=True)
+    while lines and lines[0].startswith("# "):
+        del lines[0]
+    kept = "".join(lines)
+    return None if not kept.strip() or kept == text else kept
+
+
+@shards.command()
+@click.argument("shard")
+@click.option(
+    "--read-through",
+    "offsets",
+    multiple=True,
+    metavar="JOURNAL:OFFSET",
+    help="Wait until the shard has read a source through an offset; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the progress as JSON.")
+@consumer_options
+def stat(consumer: ClientSettings, shard: str, offsets: Sequence[str], *, as_json: bool) -> None:
+    """Show the progress of a SHARD."""
+    request = pc.StatRequest(shard=shard, read_through=dict(map(_offset, offsets)))
+    try:
+        pb.validate(request)
+    except pb.ValidationError as error:
+        raise InputError(str(error)) from None
+    response = asyncio.run(_stat(consumer, request))
+    if as_json:
+        print_json(
+            {
+                "read_through": dict(sorted(response.read_through.items())),
+                "publish_at": dict(sorted(response.publish_at.items())),
+            }
+        )
+        return
+    rows = [("read", name, at) for name, at in sorted(response.read_through.items())]
+    rows += [("published", name, at) for name, at in sorted(response.publish_at.items())]
+    click.echo(table(("WHAT", "JOURNAL", "OFFSET"), rows))
+
+
+def _offset(text: str) -> tuple[str, int]:
+    journal, _, offset = text.rpartition(":")
+    if not journal or not (offset.isascii() and offset.isdecimal()):
+        raise InputError(f"--read-through {text!r}: expected JOURNAL:OFFSET")
+    return journal, int(offset)
+
+
+async def _stat(consumer: ClientSettings, request: pc.StatRequest) -> pc.StatResponse:
+    async with consumer.open_shards() as client:
+        return await stat_shard(client, request)
+
+
+@shards.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the shards.")
+@click.option("--failed", is_flag=True, help="Only failed replicas.")
+@click.option("--dry-run", is_flag=True, help="Print the shards; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the shards as JSON.")
+@consumer_options
+def unassign(
+    consumer: ClientSettings, selector: str, *, failed: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Remove the primaries and the failed replicas of shards, which are then assigned anew."""
+    affected = asyncio.run(_unassign(consumer, _selector(selector), failed=failed, dry_run=dry_run))
+    if as_json:
+        print_json({"shards": affected, "dry_run": dry_run})
+        return
+    for shard in affected:
+        click.echo(f"{'would unassign' if dry_run else 'unassigned'} {shard}")
+
+
+async def _unassign(
+    consumer: ClientSettings, selector: pb.LabelSelector, *, failed: bool, dry_run: bool
+) -> list[str]:
+    async with consumer.open_shards() as client:
+        listing = await list_shards(client, selector)
+        chosen = [
+            shard.spec.id
+            for shard in listing.shards
+            if not failed or _status(shard.status) == "FAILED"
+        ]
+        affected: list[str] = []
+        for begin in range(0, len(chosen), _UNASSIGN_BATCH):
+            response = await unassign_shards(
+                client, chosen[begin : begin + _UNASSIGN_BATCH], only_failed=failed, dry_run=dry_run
+            )
+            affected += response.shards
+        return affected

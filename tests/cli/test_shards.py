@@ -1,0 +1,254 @@
+"""`gazette-aio shards`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import pytest
+
+from gazette_aio.consumer import Application
+from gazette_aio.message import json_adapter
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.testing import consumer_harness, create_journals, journal_spec
+from tests.waiting import eventually
+
+SPACE = """\
+common:
+  max_txn_duration: 1s
+shards:
+  - id: shard-one
+    sources:
+      - journal: words/in
+    labels:
+      - name: color
+        value: blue
+  - id: shard-two
+    sources:
+      - journal: words/in
+    hot_standbys: 1
+"""
+
+
+class Forgetful(Application[Any, Any]):
+    """Consumes messages, and keeps nothing."""
+
+    def adapter(self, spec):
+        return json_adapter()
+
+    def new_store(self, shard, recorder):
+        return NoStore()
+
+    def consume_message(self, shard, store, envelope, publisher):
+        pass
+
+
+class NoStore:
+    """Never commits: nothing is consumed in these tests."""
+
+    def start_commit(self, shard, checkpoint, wait_for):
+        raise AssertionError("nothing is consumed")
+
+    async def restore_checkpoint(self, shard):
+        return Checkpoint()
+
+    async def destroy(self):
+        pass
+
+
+@pytest.fixture
+async def harness():
+    async with consumer_harness(Forgetful()) as harness:
+        labels = {"content-type": "application/x-ndjson"}
+        await create_journals(harness.client, journal_spec("words/in", labels=labels))
+        await harness.start_member()
+        yield harness
+
+
+@pytest.fixture
+def shard_cli(harness, cli):
+    async def run(*args, stdin=b"", env=None):
+        variables = {
+            "CONSUMER_ADDRESS": harness.members[0].endpoint,
+            "CONSUMER_AUTH_KEYS": "c2VjcmV0",
+            "BROKER_ADDRESS": harness.client.endpoint,
+            **(env or {}),
+        }
+        return await cli("shards", *args, stdin=stdin, env=variables)
+
+    return run
+
+
+@pytest.fixture
+async def applied(harness, shard_cli):
+    done = await shard_cli("apply", stdin=SPACE.encode())
+    assert (done.code, done.err) == (0, "")
+    for shard in ("shard-one", "shard-two"):
+        await harness.wait_for_primary(shard)
+    return done
+
+
+def shards_of(harness):
+    return harness.members[0].session.group.items
+
+
+async def test_apply_prints_the_revision(harness, applied):
+    assert list(shards_of(harness)) == ["shard-one", "shard-two"]
+    revision = shards_of(harness)["shard-one"].mod_revision
+    assert applied.text == f"revision {revision}: 2 upserted\n"
+
+
+async def test_a_dry_run_prints_the_request(harness, shard_cli):
+    done = await shard_cli("apply", "--dry-run", stdin=SPACE.encode())
+    assert done.code == 0
+    assert 'id: "shard-one"' in done.text
+    assert not shards_of(harness)
+
+
+async def test_a_source_must_exist(harness, shard_cli):
+    done = await shard_cli("apply", stdin=SPACE.replace("words/in", "words/out").encode())
+    assert (done.code, done.out) == (1, b"")
+    assert "named journal does not exist (words/out)" in done.err
+    assert not shards_of(harness)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("shards: [{id: one, sources: [], unknown: 1}]", "unknown"),
+        ("shards: []", "no shards"),
+        ("shards: [{id: a}]", "invalid length"),
+    ],
+)
+def test_an_invalid_file_sends_nothing(inline, text, reason):
+    done = inline("shards", "apply", "--consumer.address=http://127.0.0.1:1", stdin=text.encode())
+    assert done.code == 2
+    assert reason in done.err
+
+
+async def test_tables(shard_cli, applied):
+    done = await shard_cli("list")
+    assert done.text.splitlines() == [
+        "ID         STATUS",
+        "shard-one  PRIMARY",
+        "shard-two  PRIMARY",
+    ]
+    done = await shard_cli("list", "-l", "color", "--rf", "-p", "-r", "-L", "color", "--lag")
+    header, row = done.text.splitlines()
+    assert header.split() == ["ID", "STATUS", "RF", "PRIMARY", "REPLICAS", "COLOR", "LAG"]
+    assert row.split() == ["shard-one", "PRIMARY", "1", "member-1:PRIMARY", "blue", "words/in:0"]
+
+
+async def test_json_and_proto(shard_cli, applied):
+    done = await shard_cli("list", "-l", "id=shard-two", "--json", "--lag")
+    [shard] = done.json
+    assert (shard["spec"]["id"], shard["lag"]) == ("shard-two", {"words/in": 0})
+    done = await shard_cli("list", "-o", "proto")
+    assert 'id: "shard-two"' in done.text
+
+
+async def test_a_listing_can_be_edited_and_applied(harness, shard_cli, applied):
+    listed = (await shard_cli("list", "-o", "yaml")).text
+    done = await shard_cli("apply", stdin=listed.replace("blue", "red").encode())
+    assert (done.code, done.err) == (0, "")
+    [label] = shards_of(harness)["shard-one"].decoded.labels.labels
+    assert label.value == "red"
+    # The listing is older now.
+    done = await shard_cli("apply", stdin=listed.encode())
+    assert done.code == 1
+    assert "a shard's revision isn't the expected one" in done.err
+
+
+@pytest.fixture
+def editor(tmp_path):
+    """Return an editor that replaces one word by another, when it's first used."""
+
+    def make(*commands):
+        path = tmp_path / "editor"
+        lines = [
+            "#!/bin/sh",
+            f"count=$(cat {tmp_path}/count 2>/dev/null || echo 0)",
+            f"echo $((count + 1)) > {tmp_path}/count",
+            f'cp "$1" {tmp_path}/seen.$count',
+            "case $count in",
+            *(f'{index}) sed -i {command!r} "$1" ;;' for index, command in enumerate(commands)),
+            "esac",
+        ]
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return {"GAZ_EDITOR": os.fspath(path)}
+
+    return make
+
+
+async def test_edit(harness, shard_cli, applied, editor):
+    done = await shard_cli("edit", "-l", "color=blue", env=editor("s/blue/green/"))
+    assert (done.code, done.err) == (0, "")
+    [label] = shards_of(harness)["shard-one"].decoded.labels.labels
+    assert label.value == "green"
+
+
+async def test_edit_opens_again_with_the_reason(harness, shard_cli, applied, editor, tmp_path):
+    done = await shard_cli(
+        "edit",
+        "-l",
+        "color=blue",
+        env=editor("s|words/in|words/out|", "s|words/out|words/in|;s/blue/green/"),
+    )
+    assert (done.code, done.err) == (0, "")
+    seen = (tmp_path / "seen.1").read_text()
+    assert seen.startswith("# ")
+    assert "named journal does not exist (words/out)" in seen
+
+
+@pytest.mark.parametrize("change", ["s/x/x/", "d"])
+async def test_edit_is_given_up(shard_cli, applied, editor, change):
+    done = await shard_cli("edit", "-l", "color=blue", env=editor(change))
+    assert done.code == 1
+    assert "nothing was changed" in done.err
+
+
+async def test_edit_of_nothing(shard_cli, applied):
+    done = await shard_cli("edit", "-l", "color=none")
+    assert (done.code, "no shard matches" in done.err) == (1, True)
+
+
+async def test_stat(shard_cli, applied):
+    done = await shard_cli("stat", "shard-one", "--read-through", "words/in:0")
+    assert done.text.splitlines() == ["WHAT  JOURNAL   OFFSET", "read  words/in       0"]
+    done = await shard_cli("stat", "shard-one", "--json")
+    assert done.json == {"read_through": {"words/in": 0}, "publish_at": {}}
+    done = await shard_cli("stat", "shard-none")
+    assert (done.code, "no such shard: shard-none" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize("offset", ["words/in", "words/in:", "words/in:-1", ":1"])
+def test_offsets_are_checked(inline, offset):
+    done = inline("shards", "stat", "shard-one", "--read-through", offset)
+    assert done.code == 2
+    assert "JOURNAL:OFFSET" in done.err
+
+
+async def test_unassign(harness, shard_cli, applied):
+    before = harness.members[0].session.group.assignments("shard-one")[0].create_revision
+    done = await shard_cli("unassign", "-l", "color", "--dry-run")
+    assert done.text == "would unassign shard-one\n"
+    done = await shard_cli("unassign", "-l", "color", "--failed")
+    assert (done.code, done.text) == (0, "")
+    done = await shard_cli("unassign", "-l", "color", "--json")
+    assert done.json == {"shards": ["shard-one"], "dry_run": False}
+
+    def is_new():
+        assigned = harness.members[0].session.group.assignments("shard-one")
+        return bool(assigned) and assigned[0].create_revision > before
+
+    await eventually(is_new)
+
+
+def test_nobody_answers(inline, unused_port):
+    done = inline(
+        "shards", "list", f"--consumer.address=http://127.0.0.1:{unused_port}", "--timeout=0.1"
+    )
+    assert done.code == 1
+    assert "no consumer answers at" in done.err
