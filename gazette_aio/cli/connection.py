@@ -11,15 +11,19 @@ from urllib.parse import urlsplit
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.owner import Owner
 from gazette_aio.cli.failures import InputError, UnreachableError
-from gazette_aio.client import JournalClient, RetryPolicy, connect
-from gazette_aio.consumer.api import ShardClient, connect_shards
+from gazette_aio.client import RetryPolicy, connect
+from gazette_aio.consumer.api import connect_shards
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
-C = TypeVar("C", JournalClient, ShardClient)
+    from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.api import ShardClient
+
+C = TypeVar("C", bound=Owner)
 
 DEFAULT_ADDRESS = "http://localhost:8080"
 _SCHEMES = ("http", "https", "unix")

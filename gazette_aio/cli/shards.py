@@ -133,7 +133,7 @@ def _table(
     header += ["REPLICAS"] if columns["replicas"] else []
     header += [name.upper() for name in labels]
     header += ["LAG"] if lags is not None else []
-    rows = []
+    rows: list[list[str]] = []
     for index, shard in enumerate(listing.shards):
         row = [shard.spec.id, _status(shard.status)]
         primary, others = _replicas(shard)

@@ -217,7 +217,9 @@ async def test_a_trickle(source: FragmentSource) -> None:
 async def test_bodies_which_break_off(
     source: FragmentSource, answer: Answer, expected: str, complete: int | None
 ) -> None:
-    source.progress_timeout = 0.2
+    # Only silence is to be noticed by time, which passes quickly on a busy machine.
+    is_silent = expected == "DEADLINE_EXCEEDED" or complete == 0
+    source.progress_timeout = 0.2 if is_silent else 60.0
     async with RawStore(answer) as store:
         got, error = b"", None
         try:
