@@ -190,7 +190,7 @@ class EmbeddedBroker(Owner):
                 for front in (server, gateway)
                 if front is not None
             ]
-            await asyncio.sleep(0)  # They hold what arrives from now on.
+            await asyncio.sleep(0)  # They refuse what arrives from now on.
             core.end_waits(grace)
             await asyncio.gather(*stopping)
             await core.stop_serving()

@@ -58,12 +58,12 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     Cancellation: safe.
     """
     options = core.runtime.options
-    drain = Drain(core.metrics.activity)
+    drain = Drain()
     health: Health | None = None
     tools: list[grpc.GenericRpcHandler] = []
     if options.grpc_extras:
         # Descriptors take a while to build, which the event loop doesn't have.
-        health, tools = await core.runtime.io.run(_tools)
+        health, tools = await core.runtime.io.run(_tools, drain)
     return GrpcServer(
         (JournalService(core, drain).handlers(), *tools),
         drain,
@@ -72,10 +72,10 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     )
 
 
-def _tools() -> tuple[Health, list[grpc.GenericRpcHandler]]:
+def _tools(drain: Drain) -> tuple[Health, list[grpc.GenericRpcHandler]]:
     from gazette_aio.serving.extras import Health, reflection_handlers  # noqa: PLC0415
 
-    health = Health([SERVICE_NAME])
+    health = Health([SERVICE_NAME], drain)
     return health, [health.handlers(), *reflection_handlers([pb.ReadRequest.DESCRIPTOR.file])]
 
 
@@ -151,10 +151,12 @@ class JournalService:
     async def _append(
         self, _messages: AsyncIterator[bytes], context: Context
     ) -> pb.AppendResponse | None:
-        def call(claims: pb.Claims) -> Awaitable[pb.AppendResponse]:
-            return serve_append(self._core, claims, _ReceivedMessages(context))
+        messages = _ReceivedMessages(context)
 
-        return await self._run("Append", pb.Capability.APPEND, context, call)
+        def call(claims: pb.Claims) -> Awaitable[pb.AppendResponse]:
+            return serve_append(self._core, claims, messages)
+
+        return await self._run("Append", pb.Capability.APPEND, context, call, messages)
 
     async def _replicate(self, messages: AsyncIterator[bytes], context: Context) -> None:
         async def call(claims: pb.Claims) -> None:
@@ -162,7 +164,7 @@ class JournalService:
             first = None if message is None else parse_request(pb.ReplicateRequest, message)
             await context.write(await serve_replicate(self._core, claims, first))
 
-        await self._run("Replicate", pb.Capability.REPLICATE, context, call)
+        await self._run("Replicate", pb.Capability.REPLICATE, context, call, messages)
 
     async def _run(
         self,
@@ -170,6 +172,7 @@ class JournalService:
         capability: pb.Capability,
         context: Context,
         call: Callable[[pb.Claims], Awaitable[T]],
+        messages: AsyncIterator[object] | None = None,
     ) -> T | None:
         counted = CountedCall(self._core.metrics, operation, context.peer)
 
@@ -180,7 +183,7 @@ class JournalService:
                 counted.outcome = pb.Status.Name(status)
             return response
 
-        return await answer_call(counted, self._drain, context, serve)
+        return await answer_call(counted, self._drain, context, serve, messages)
 
     def _authorize(self, context: Context, capability: pb.Capability) -> pb.Claims:
         if not self._core.is_open:

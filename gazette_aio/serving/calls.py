@@ -1,10 +1,11 @@
-"""Calls of a service: counted, held during a planned stop, and ended by gRPC's codes."""
+"""Calls of a service: counted, refused during a planned stop, and ended by gRPC's codes."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,7 +15,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
     from gazette_aio.serving.drain import Drain
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # The library's class isn't generic.
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
@@ -39,10 +41,6 @@ class CallCounts:
         """Calls begun, by operation."""
         self.completed: Counter[tuple[str, str]] = Counter()
         """Calls ended, by operation and outcome."""
-
-    def activity(self) -> int:
-        """Return how many calls have begun or ended so far."""
-        return self.started.total() + self.completed.total()
 
 
 class CountedCall:
@@ -87,17 +85,22 @@ class CountedCall:
 
 
 async def answer_call(
-    counted: CountedCall, drain: Drain, context: Context, call: Callable[[], Awaitable[T]]
+    counted: CountedCall,
+    drain: Drain,
+    context: Context,
+    call: Callable[[], Awaitable[T]],
+    messages: AsyncIterator[object] | None = None,
 ) -> T | None:
     """Answer a gRPC call by the result of `call`, or end it by the code of its failure.
 
-    A call that arrives during a planned stop is held until clients know of the stop.
+    A call that arrives during a planned stop is refused as UNAVAILABLE.
 
     Args:
         counted: Count of the call.
         drain: Planned stop of the server.
         context: The call.
         call: Serves the call; raises RpcError for a code and a text.
+        messages: Messages of a client which streams them.
 
     Raises:
         AbortError: If `call` fails, for the gRPC library.
@@ -107,8 +110,16 @@ async def answer_call(
     try:
         with counted:
             if drain.begun:
-                await drain.hold()
-            return await call()
+                await drain.refuse(messages)
+            task = drain.enter()
+            try:
+                return await call()
+            except asyncio.CancelledError:
+                if (refusal := drain.refusal()) is None:
+                    raise
+                raise refusal from None
+            finally:
+                drain.leave(task)
     except RpcError as error:
         await context.abort(grpc.StatusCode[error.code], error.text)
     except grpc.aio.AbortError:
@@ -116,6 +127,38 @@ async def answer_call(
     except Exception as error:
         _logger.exception("served RPC failed")
         await context.abort(grpc.StatusCode.UNKNOWN, failure_text(error))
+
+
+class CallsOfOthers(grpc.aio.ServerInterceptor):
+    """Has a planned stop know the calls of services that know nothing of it.
+
+    Args:
+        drain: Planned stop of the server.
+    """
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._refusal: _Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """Take note of a call in progress, or return what refuses it.
+
+        Cancellation: safe.
+        """
+        if self._drain.begun:
+            return self._refusal
+        self._drain.enter()
+        return await continuation(handler_call_details)
+
+    async def _refuse(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        try:
+            await self._drain.refuse(messages)
+        except RpcError as error:
+            await context.abort(grpc.StatusCode[error.code], error.text)
 
 
 def parse_request(cls: type[M], message: bytes) -> M:

@@ -1,75 +1,113 @@
-"""Planned stop of a server, which holds new calls until clients know of the stop.
-
-The gRPC library cancels requests that arrive between the beginning of the stop and the moment when
-clients know of it. To clients that's a failure of unknown outcome, which they don't retry. So the
-library's stop begins while clients wait for responses, of requests in progress or held ones. Held
-requests are served after that.
-"""
+"""Planned stop of a server: calls in progress are served, and all others refused by name."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator
+    from collections.abc import Set as AbstractSet
 
-QUIET_SECONDS = 0.01
-"""Time without a request coming or going from which clients count as waiting."""
+_STOPPING = "the server is stopping"
 
-_LATE_SECONDS = 2 * QUIET_SECONDS
-
-LONGEST_SECONDS = 0.25
-"""Longest wait for that. Some clients never wait for an answer."""
-
-LONGEST_BUSY_SECONDS = 5.0
-"""Longest wait on a machine which is too busy to tell."""
+UNWIND_SECONDS = 10.0
+"""Longest wait for the ends of calls that were cancelled."""
 
 
 class Drain:
-    """Holds the requests of a server during its planned stop.
+    """Knows the calls of a server, and refuses new ones during its planned stop.
 
-    Args:
-        activity: Returns the number of requests begun and ended so far.
+    No outcome depends on how long anything takes: a call either is in progress when the stop
+    begins, and is waited for until its answer is written, or is refused, and has no effect.
     """
 
-    def __init__(self, activity: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         self.begun = False
-        """Whether requests are to be held."""
-        self._activity = activity
-        self._over = asyncio.Event()
+        """Whether calls are to be refused."""
+        self._is_cut = False
+        self._is_over = False
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._answering: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
-        return f"<Drain {'over' if self._over.is_set() else 'begun' if self.begun else 'idle'}>"
+        state = "over" if self._is_over else "begun" if self.begun else "idle"
+        return f"<Drain {state}, {len(self._serving)} calls>"
 
-    async def quiet(self, longest: float) -> None:
-        """Hold requests from now on, and wait until no more arrive.
+    # Calls, each in the task of the gRPC library that serves it
+
+    def enter(self) -> asyncio.Task[Any]:
+        """Take note of a call that begins; return its task, for `leave`."""
+        task = asyncio.current_task()
+        assert task is not None, "outside of a task"
+        self._serving.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        """Take note of a call that ends. The task ends once the answer is written."""
+        self._serving.discard(task)
+        self._answering.add(task)
+
+    async def refuse(self, messages: AsyncIterator[object] | None) -> NoReturn:
+        """Refuse a call, or leave it without an answer once connections are being ended.
 
         Args:
-            longest: Most seconds to wait.
+            messages: Messages of a client which streams them.
+
+        Raises:
+            RpcError: UNAVAILABLE.
+
+        Cancellation: safe.
+        """
+        if messages is not None and not self._is_over:
+            # Wire: grpcio's client loses the status of a call that ends while it writes.
+            async for _ in messages:
+                pass
+        if self._is_over:
+            # The library closes a half-closed connection that it writes to, which clients may learn
+            # of before they have read all. The end of the connection tells them the same.
+            await asyncio.Event().wait()
+        self.leave(self.enter())
+        raise self._refusal()
+
+    def refusal(self) -> RpcError | None:
+        """Return the failure of a call that was just cancelled, if this stop did it."""
+        return self._refusal() if self._is_cut else None
+
+    def _refusal(self) -> RpcError:
+        return RpcError(_STOPPING, "UNAVAILABLE")
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._serving.discard(task)
+        self._answering.discard(task)
+
+    # Stop
+
+    async def finish(self, grace: float) -> None:
+        """Refuse calls from now on, and wait until all others have been answered.
+
+        Args:
+            grace: Seconds after which calls in progress are cancelled, and refused as well.
 
         Cancellation: safe.
         """
         self.begun = True
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(longest, LONGEST_SECONDS)
-        busy_end = loop.time() + min(longest, LONGEST_BUSY_SECONDS)
-        before, woken = -1, loop.time()
-        while woken < end and before != self._activity():
-            before, asleep = self._activity(), woken
-            await asyncio.sleep(QUIET_SECONDS)
-            woken = loop.time()
-            if woken > asleep + _LATE_SECONDS:
-                before = -1  # The machine is too busy to tell: it was no time to look.
-                end = min(end + (woken - asleep), busy_end)
+        await _ended(self._serving, grace)
+        if self._serving:
+            self._is_cut = True
+            for task in self._serving:
+                task.cancel()
+            await _ended(self._serving, UNWIND_SECONDS)
+        self._is_over = True
+        await _ended(self._answering, UNWIND_SECONDS)
 
-    def release(self) -> None:
-        """Release held requests, and stop holding later ones."""
-        self._over.set()
 
-    async def hold(self) -> None:
-        """Wait until clients know of the end.
-
-        Cancellation: safe.
-        """
-        await self._over.wait()
+async def _ended(tasks: AbstractSet[asyncio.Task[Any]], longest: float) -> None:
+    """Wait until no tasks are left in a set which changes meanwhile."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + longest
+    while tasks and (left := end - loop.time()) > 0:
+        await asyncio.wait(tuple(tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)

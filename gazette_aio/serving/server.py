@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.drain import QUIET_SECONDS, Drain
+from gazette_aio.serving.calls import CallsOfOthers
+from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listening import probe
 from gazette_aio.serving.unix_socket import UnixSocket
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from gazette_aio.serving.drain import Drain
     from gazette_aio.serving.extras import Health
+
+
+_LINGER_SECONDS = 2.0
+"""Longest wait for clients to read the ends of their connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +45,10 @@ class GrpcServer:
 
     Args:
         handlers: The services.
-        drain: Holds the calls of these services during a planned stop.
+        drain: Knows the calls of these services, and refuses them during a planned stop.
         limits: Limits of calls.
         health: Health service among `handlers`, which ends with the server.
+        others: Whether there may be services which know nothing of the drain.
     """
 
     def __init__(
@@ -52,13 +58,16 @@ class GrpcServer:
         *,
         limits: ServerLimits | None = None,
         health: Health | None = None,
+        others: bool = False,
     ) -> None:
         self._handlers = tuple(handlers)
         self._drain = drain
         self._limits = limits or ServerLimits()
         self._health = health
+        self._others = others
         self._server: grpc.aio.Server | None = None
         self._socket: UnixSocket | None = None
+        self._connections: Connections | None = None
         self._is_started = False
 
     def __repr__(self) -> str:
@@ -86,12 +95,15 @@ class GrpcServer:
         address = listen_address(host, port)
         try:
             if credentials is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, credentials)
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             # Wire: gRPC has the reason in the text of its log only.
             reason = probe(host, port) or "the library doesn't say why"
             raise pb.ConfigurationError(f"unable to listen on {address}: {reason}") from error
+        self._connections = Connections(host, port)
+        return port
 
     async def bind_socket(self, path: Path, mode: int) -> None:
         """Listen on a Unix socket.
@@ -112,6 +124,7 @@ class GrpcServer:
             await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
         except RuntimeError as error:
             raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+        self._connections = Connections("", path)
 
     async def start(self) -> None:
         """Begin to answer.
@@ -123,7 +136,9 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Stop to listen, and end the calls in progress after `grace` seconds. Idempotent.
+        """Serve the calls in progress within `grace` seconds, refuse all others, and end.
+
+        Idempotent. Clients see what isn't served as UNAVAILABLE.
 
         Cancellation: safe — takes effect when the server has ended.
         """
@@ -136,10 +151,7 @@ class GrpcServer:
             if server is not None and not started:
                 await finish(_unbind(server))
             elif server is not None:
-                try:
-                    await self._drain.quiet(grace)
-                finally:
-                    await finish(self._end(server, grace))
+                await finish(self._end(server, grace))
         finally:
             if socket is not None:
                 socket.remove()
@@ -147,6 +159,7 @@ class GrpcServer:
     def _new_server(self) -> grpc.aio.Server:
         limits = self._limits
         server = self._server = grpc.aio.server(
+            interceptors=(CallsOfOthers(self._drain),) if self._others else (),
             options=(
                 ("grpc.max_receive_message_length", limits.max_receive_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -155,17 +168,19 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.server.max_pending_requests", limits.max_pending_calls),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
-            )
+            ),
         )
         server.add_generic_rpc_handlers(self._handlers)
         return server
 
     async def _end(self, server: grpc.aio.Server, grace: float) -> None:
-        stopped = asyncio.ensure_future(server.stop(grace))
-        # Clients learn of the end before held calls are answered.
-        await asyncio.sleep(QUIET_SECONDS)
-        self._drain.release()
-        await stopped
+        await self._drain.finish(grace)
+        # Invariant: whatever arrives from here on has no effect, nor an answer. Clients see the end
+        # of their connections, before the library would cancel any of it.
+        assert self._connections is not None, "not bound"
+        self._connections.refuse()
+        await self._connections.finish(_LINGER_SECONDS)
+        await server.stop(None)
 
 
 async def _unbind(server: grpc.aio.Server) -> None:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions, EmbeddedBroker
+from gazette_aio.serving.drain import Drain
 from gazette_aio.serving.extras import Health, Reflection
 from gazette_aio.serving.extras.messages import HEALTH, REFLECTIONS, file_of, message_class
 
@@ -100,7 +101,7 @@ async def test_who_watches_is_told_the_end(
 
 
 async def test_the_end_is_told_although_it_comes_within_the_first_answer() -> None:
-    health = Health(["protocol.Journal"])
+    health = Health(["protocol.Journal"], Drain())
     written: list[bytes] = []
 
     class Context:

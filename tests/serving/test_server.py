@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.serving.calls import (
     CallCounts,
     CountedCall,
@@ -28,6 +31,7 @@ from gazette_aio.serving.server import GrpcServer, ServerLimits
 from tests.broker.caller import eventually
 
 PATH = "/test.Names/Upper"
+REFUSED = (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 Serve = Callable[[pb.Label, Any], Awaitable[pb.Label]]
 
 
@@ -37,7 +41,7 @@ class Names:
     def __init__(self, serve: Serve, **limits: Any) -> None:
         self.counts = CallCounts()
         self.serve = serve
-        self.drain = Drain(self.counts.activity)
+        self.drain = Drain()
         method = grpc.unary_unary_rpc_method_handler(self._upper, None, pb.Label.SerializeToString)
         handlers = grpc.method_handlers_generic_handler("test.Names", {"Upper": method})
         self.server = GrpcServer([handlers], self.drain, limits=ServerLimits(**limits))
@@ -90,7 +94,6 @@ async def test_calls_are_answered_and_counted() -> None:
         assert "running" in repr(names.server)
         assert await call(label("a")) == label("A")
         assert (names.counts.started, names.counts.completed) == ({"Upper": 1}, {("Upper", "A"): 1})
-        assert names.counts.activity() == 2
     assert "stopped" in repr(names.server)
 
 
@@ -146,7 +149,7 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
     await names.server.stop(0.0)
 
 
-async def test_a_stop_serves_what_arrives_meanwhile() -> None:
+async def test_a_stop_serves_what_is_in_progress_and_refuses_the_rest() -> None:
     gate, entered = asyncio.Event(), asyncio.Event()
 
     async def wait(label: pb.Label, context: Any) -> pb.Label:
@@ -157,32 +160,116 @@ async def test_a_stop_serves_what_arrives_meanwhile() -> None:
     async with serving(wait) as (names, call):
         first = asyncio.ensure_future(call(label("first")))
         await entered.wait()
+        assert "idle, 1 calls" in repr(names.drain)
         stopping = asyncio.create_task(names.server.stop(60.0))
         await asyncio.sleep(0)
-        assert names.drain.begun
-        held = asyncio.ensure_future(call(label("held")))
-
-        async def both_have_arrived() -> bool:
-            return names.counts.started["Upper"] == 2
-
-        await eventually(both_have_arrived)
+        assert await failure(call(label("late"))) == REFUSED
+        assert "begun, 1 calls" in repr(names.drain)
         gate.set()
-        assert [await first, await held] == [label("FIRST"), label("HELD")]
+        assert await first == label("FIRST")
+        await stopping
+        assert "over, 0 calls" in repr(names.drain)
+
+
+async def test_a_stop_serves_calls_of_other_services_too() -> None:
+    gate, entered = asyncio.Event(), asyncio.Event()
+
+    async def echo(message: bytes, _context: Any) -> bytes:
+        entered.set()
+        await gate.wait()
+        return message
+
+    drain = Drain()
+    server = GrpcServer((), drain, others=True)
+    port = server.bind("127.0.0.1", 0)
+    methods = {"Upper": grpc.unary_unary_rpc_method_handler(echo)}
+    server.add([grpc.method_handlers_generic_handler("test.Names", methods)])
+    await server.start()
+    async with calling(f"127.0.0.1:{port}") as call:
+        first = asyncio.ensure_future(call(b"first"))
+        await entered.wait()
+        stopping = asyncio.create_task(server.stop(60.0))
+        await asyncio.sleep(0)
+        assert await failure(call(b"late")) == REFUSED
+        gate.set()
+        assert await first == b"first"
         await stopping
 
 
-async def test_the_grace_of_a_stop_is_an_upper_bound() -> None:
-    entered = asyncio.Event()
+async def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_refused() -> None:
+    entered, unwound = asyncio.Event(), asyncio.Event()
 
     async def hang(_label: pb.Label, _context: Any) -> pb.Label:
         entered.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            unwound.set()
         raise AssertionError
 
     async with serving(hang) as (names, call):
         hanging = asyncio.ensure_future(call(b""))
         await entered.wait()
         await names.server.stop(0.05)
-        code, _ = await failure(hanging)
-        assert code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert unwound.is_set()
+        assert await failure(hanging) == REFUSED
         assert names.counts.completed == {("Upper", "<error>"): 1}
+
+
+async def test_a_stop_under_load_loses_no_answer_and_cancels_nothing() -> None:
+    served = 0
+    codes: Counter[grpc.StatusCode] = Counter()
+
+    async def count(label: pb.Label, context: Any) -> pb.Label:
+        nonlocal served
+        served += 1
+        return await upper(label, context)
+
+    def call_on(target: str, ended: threading.Event) -> None:
+        # Without any pause: there's always a call which the server hasn't looked at.
+        with grpc.insecure_channel(target) as channel:
+            call: Any = channel.unary_unary(PATH)
+            while not ended.is_set():
+                try:
+                    call(b"")
+                    codes[grpc.StatusCode.OK] += 1
+                except grpc.RpcError as error:
+                    failed: Any = error
+                    codes[failed.code()] += 1
+
+    for _ in range(5):
+        names, ended = Names(count), threading.Event()
+        port = names.server.bind("127.0.0.1", 0)
+        await names.server.start()
+        before, target = served, f"127.0.0.1:{port}"
+        clients = [asyncio.create_task(in_thread(call_on, target, ended)) for _ in range(8)]
+
+        async def under_load(before: int = before) -> bool:
+            return served > before + 100
+
+        await eventually(under_load)
+        await names.server.stop(60.0)
+        ended.set()
+        await asyncio.gather(*clients)
+    assert codes.pop(grpc.StatusCode.OK) == served
+    assert set(codes) <= {grpc.StatusCode.UNAVAILABLE}
+
+
+async def test_a_stop_ends_the_connections_of_its_server_alone() -> None:
+    async with serving(upper) as (stopped, call), serving(upper) as (_, other):
+        assert await call(label("a")) == label("A")
+        assert await other(label("a")) == label("A")
+        await stopped.server.stop(60.0)
+        assert (await failure(call(label("a"))))[0] is grpc.StatusCode.UNAVAILABLE
+        assert await other(label("b")) == label("B")
+
+
+async def test_a_client_that_never_closes_does_not_keep_a_server() -> None:
+    names = Names(upper)
+    port = names.server.bind("localhost", 0)
+    await names.server.start()
+    reader, writer = await asyncio.open_connection("localhost", port)
+    assert await reader.read(1)  # It's accepted.
+    await names.server.stop(60.0)
+    await reader.read()
+    writer.close()

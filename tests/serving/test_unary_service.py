@@ -63,7 +63,7 @@ class Served:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Served]:
     served = Served()
-    drain = Drain(served.counts.activity)
+    drain = Drain()
     service = UnaryService(
         SHARD_SERVICE_NAME,
         SHARD_METHODS,

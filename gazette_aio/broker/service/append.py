@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.broker.fragments.append_writer import AppendWriter
 from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.host.files import os_error_text
@@ -111,7 +112,12 @@ class _Append:
             if response is not None:
                 # The next append may stream meanwhile. What an answer is based on, a refusal
                 # included, must not be taken back by a crash.
-                await replica.head.synced()
+                try:
+                    await replica.head.synced()
+                except asyncio.CancelledError:
+                    # It can't be taken back: whoever listens still, as when the server stops, is
+                    # to be told so.
+                    await finish(replica.head.synced())
                 return response
 
     async def _resolve(self) -> Resolution:

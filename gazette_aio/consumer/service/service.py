@@ -348,9 +348,9 @@ class Service(Owner):
         if options.server_cert_file is not None:
             tls = await in_thread(read_tls, options.tls_files)
         auth = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
-        drain = Drain(self._counts.activity)
+        drain = Drain()
         limits = ServerLimits(max_receive_bytes=options.max_grpc_recv_size)
-        server = GrpcServer((), drain, limits=limits)
+        server = GrpcServer((), drain, limits=limits, others=True)
         try:
             self.endpoint = await self._bind(server, tls)
             parts = self._parts = self._assemble(server, auth or pb.NoopAuth())

@@ -14,6 +14,8 @@ from gazette_aio.serving.extras.messages import HEALTH, message_class
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gazette_aio.serving.drain import Drain
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -22,9 +24,11 @@ class Health:
 
     Args:
         services: Their names. The server as a whole, with the empty name, is included.
+        drain: Planned stop of the server, which waits until those who watch are told.
     """
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], drain: Drain) -> None:
+        self._drain = drain
         self._services = frozenset(("", *services))
         self._request = message_class(HEALTH, "HealthCheckRequest")
         self._response = message_class(HEALTH, "HealthCheckResponse")
@@ -54,6 +58,13 @@ class Health:
         return self._status()
 
     async def _watch(self, data: bytes, context: Context) -> None:
+        task = self._drain.enter()
+        try:
+            await self._tell(data, context)
+        finally:
+            self._drain.leave(task)
+
+    async def _tell(self, data: bytes, context: Context) -> None:
         service = await self._service(data, context)
         if service not in self._services:
             await context.write(self._answer("SERVICE_UNKNOWN"))

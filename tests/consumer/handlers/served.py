@@ -22,7 +22,7 @@ class ServedGroup(Group):
         self.api = ShardAPI()
         self.auth = auth
         counts = CallCounts()
-        drain = Drain(counts.activity)
+        drain = Drain()
         service = shard_service(self.api, self, verifier=auth, drain=drain, counts=counts)
         self.server = GrpcServer([service.handlers()], drain)
         port = self.server.bind("127.0.0.1", 0)

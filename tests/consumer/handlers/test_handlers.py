@@ -170,7 +170,7 @@ async def test_a_stat_ends_with_its_token(client):
     now = [0.0]
     auth = pb.KeyedAuth("c2VjcmV0", clock=lambda: now[0])
     counts = CallCounts()
-    drain = Drain(counts.activity)
+    drain = Drain()
 
     async def stat(caller, service, request):
         await asyncio.Event().wait()
