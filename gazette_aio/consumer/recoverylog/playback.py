@@ -21,7 +21,7 @@ from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.segments import Segment
@@ -115,6 +115,7 @@ class Playback:
         self._target_length = 0
         self._expected_checksum = 0
         self._checksum = 0
+        self._rest: Callable[[], object] = int
         self.log = ""
         """Log being read."""
         self.content_bytes = 0
@@ -180,7 +181,9 @@ class Playback:
             max(0, (part.end or self._heads[part.log]) - part.begin) for part in self.ranges()
         )
 
-    def play(self, begin: int, chunks: Iterable[bytes]) -> None:
+    def play(
+        self, begin: int, chunks: Iterable[bytes], *, rest: Callable[[], object] = int
+    ) -> None:
         """Play content of the `log`.
 
         Afterwards, another `log` or a later `offset` may be due. What lies before it is ignored.
@@ -188,11 +191,14 @@ class Playback:
         Args:
             begin: Offset of the first chunk, at most `offset`.
             chunks: Content, without a gap.
+            rest: Called between operations, unless files are written, which lets other threads
+                run anyway.
 
         Raises:
             PlaybackError: The log is damaged, or files can't be changed.
         """
         log = self.log
+        self._rest = rest
         try:
             for chunk in chunks:
                 self._feed(begin, chunk)
@@ -306,7 +312,7 @@ class Playback:
             del self._boundaries[0]
 
     def _drain(self) -> None:
-        decoder, fsm = self._decoder, self.fsm
+        decoder, fsm, rest = self._decoder, self.fsm, self._rest
         while True:
             hinted = fsm.hinted_segment
             if hinted is not None and decoder.is_at_boundary:
@@ -319,6 +325,7 @@ class Playback:
             if hinted is None and (whole := decoder.next_write()) is not None:
                 self._play_write(whole)
                 continue
+            rest()
             try:
                 event = decoder.next()
             except RecoveryError as error:

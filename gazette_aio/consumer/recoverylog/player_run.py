@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.aio.turns import in_thread_slices
 from gazette_aio.client.listing.fragment_calls import iter_fragments
 from gazette_aio.consumer.recoverylog.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress, RateMeter
@@ -116,7 +118,7 @@ class PlayerRun:
         chunks = feed.take(playback.offset, goal if is_last else None)
         if chunks:
             size = sum(map(len, chunks))
-            await in_thread(playback.play, feed.offset - size, chunks)
+            await in_thread(_play, playback, feed.offset - size, chunks)
             self._report(size)
             return
         failure = feed.take_failure()
@@ -206,6 +208,12 @@ class PlayerRun:
         if feed is None or feed.log != playback.hints_log or feed.log != playback.log:
             return 0
         return feed.write_head - playback.offset
+
+
+def _play(playback: Playback, begin: int, chunks: list[bytes]) -> None:
+    """Play chunks in a worker thread, in slices of time."""
+    slices = in_thread_slices(itertools.repeat(None))
+    playback.play(begin, chunks, rest=slices.__next__)
 
 
 def _patient(policy: RetryPolicy) -> RetryPolicy:

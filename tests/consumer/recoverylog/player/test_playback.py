@@ -1,0 +1,185 @@
+"""Decisions of playback, without a broker, and the files that it changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gazette_aio.consumer.recoverylog import PlaybackError, Segment
+from gazette_aio.consumer.recoverylog.playback import READ_THROUGH_BYTES, LogRange, ranges_of
+from gazette_aio.consumer.recoverylog.playback import Playback as Pure
+from gazette_aio.consumer.recoverylog.playback_files import StagedFiles
+from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress, RateMeter
+from gazette_aio.protocol.recoverylog import FSMHints
+from tests.consumer.recoverylog.player.logs import LOG, LogWriter, files_of
+
+HINTS = FSMHints(log=LOG)
+FAR = READ_THROUGH_BYTES + 1
+
+
+@pytest.fixture
+def files(directory: Path) -> Iterator[StagedFiles]:
+    files = StagedFiles(directory)
+    files.prepare(wipe=False)
+    yield files
+    files.discard()
+
+
+def begun(files: Any, head: int, hints: FSMHints = HINTS) -> Pure:
+    playback = Pure(hints, files)
+    assert playback.logs == [LOG]
+    playback.begin({LOG: head})
+    return playback
+
+
+def segment(begin: int, end: int, *, log: str = LOG) -> Segment:
+    return Segment(1, begin + 1, begin, 0, begin + 1, end, log)
+
+
+def test_ranges() -> None:
+    other = "recovery/other"
+    assert ranges_of([], LOG, LOG, 7) == [LogRange(LOG, 7, 0)]
+    near, far = segment(10, 20), segment(20 + FAR, 30 + FAR)
+    assert ranges_of([near], LOG, LOG, 0) == [LogRange(LOG, 10, 0)]
+    assert ranges_of([near], LOG, LOG, 15) == [LogRange(LOG, 15, 0)]
+    assert ranges_of([near, far], LOG, LOG, 0) == [
+        LogRange(LOG, 10, 20),
+        LogRange(LOG, 20 + FAR, 0),
+    ]
+    assert ranges_of([near, segment(20 + FAR - 1, 0)], LOG, LOG, 0) == [LogRange(LOG, 10, 0)]
+    assert ranges_of([segment(0, 0), far], LOG, LOG, 0) == [LogRange(LOG, 0, 0)]
+    assert ranges_of([segment(5, 9, log=other), near, far], LOG, other, 6) == [
+        LogRange(other, 6, 9),
+        LogRange(LOG, 10, 20),
+        LogRange(LOG, 20 + FAR, 0),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_chunks_make_no_difference(files: StagedFiles, directory: Path, size: int) -> None:
+    writer = LogWriter()
+    writer.create("/a")
+    writer.write("/a", b"0123456789", 5)
+    writer.write("/a", b"abcde", 0)
+    writer.rename("/a", "/b")
+    content = b"junk" + writer.content
+    playback = begun(files, len(content))
+    for begin in range(0, len(content), size):
+        playback.play(begin, [content[begin : begin + size]])
+    assert playback.has_reached(len(content))
+    assert playback.junk_bytes == len(b"junk")
+    files.make_live(playback.fsm)
+    assert files_of(directory) == writer.expected()
+
+
+def test_what_lies_before_is_ignored(files: StagedFiles) -> None:
+    """Chunks may begin before what's due, and go on after the log was left."""
+    writer = LogWriter()
+    writer.create("/dead")
+    writer.unlink("/dead")
+    writer.create("/a")
+    playback = begun(files, writer.offset, writer.hints)
+    assert playback.offset == writer.ops[2][0]
+    assert playback.remaining_bytes() == writer.offset - playback.offset
+    playback.play(0, [writer.content[:10], writer.content[10:]])
+    assert playback.fsm.links == {"/a": 3}
+    assert playback.remaining_bytes() == 0
+
+
+def test_staged_files(files: StagedFiles, directory: Path) -> None:
+    """A file survives the loss of one of two paths, and a file that exists is an error."""
+    writer = LogWriter()
+    both = writer.create("/a") + writer.link("/a", "/b")
+    playback = begun(files, 1000)
+    playback.play(0, [both])
+    assert (directory / ".fnodes" / "1").exists()
+    first = writer.unlink("/a")
+    playback.play(playback.offset, [first])
+    assert (directory / ".fnodes" / "1").exists()
+    playback.play(playback.offset, [writer.unlink("/b")])
+    assert not (directory / ".fnodes" / "1").exists()
+    (directory / ".fnodes" / str(writer.fsm.next_seq_no)).touch()
+    with pytest.raises(PlaybackError, match=r"playOperation.*File exists"):
+        playback.play(playback.offset, [writer.create("/c")])
+
+
+def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> None:
+    writer = LogWriter()
+    playback = begun(files, 1000)
+    playback.play(0, [writer.create("/a") + writer.write("/a", b"x")])
+    (directory / ".fnodes" / "1").unlink()
+    with pytest.raises(PlaybackError, match=r"playOperation.*No such file"):
+        playback.play(playback.offset, [writer.unlink("/a")])
+
+
+def test_jumps(files: StagedFiles) -> None:
+    writer = LogWriter()
+    writer.create("/a")
+    playback = begun(files, 10_000)
+    playback.play(0, [writer.content])
+    playback.jump(5_000)
+    assert playback.offset == 5_000
+    playback.play(5_000, [writer.content[:9]])
+    with pytest.raises(
+        PlaybackError, match=r"playOperation.*, 5000\): offset jumps from 5009 to 7"
+    ):
+        playback.jump(7_000)
+    hinted = begun(files, 10_000, writer.hints)
+    with pytest.raises(PlaybackError, match="offset jumps over hinted segment"):
+        hinted.jump(writer.offset)
+    begun(files, 10_000, writer.hints).jump(writer.offset - 1)
+
+
+def test_gaps_of_other_authors(files: StagedFiles) -> None:
+    """Only the history that is followed must be without gaps."""
+    writer = LogWriter()
+    writer.create("/a")
+    zombie = LogWriter(author=666)
+    first = zombie.create("/z")
+    zombie.op()  # Missing in the log.
+    late = zombie.op()
+    new = LogWriter(fsm=writer.fsm, author=777)
+    content = writer.content + first + late + new.op()
+    playback = begun(files, len(content))
+    playback.play(0, [content])
+    assert playback.fsm.next_seq_no == new.fsm.next_seq_no
+
+
+def test_directories_that_stay(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What can't be removed is logged, and the error of the playback remains."""
+    files = StagedFiles(directory)
+    files.discard()  # Nothing was prepared.
+    files.prepare(wipe=False)
+    files.create(1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        patch.setattr(os, "rmdir", refuse)
+        files.discard()
+    assert files.open_count == 0
+    assert "isn't removed after playback" in caplog.text
+    assert directory.exists()
+    shutil.rmtree(directory)
+
+
+def test_progress() -> None:
+    assert PlaybackProgress().lag_bytes == 0
+    meter = RateMeter(100.0)
+    assert meter.count(5, 100.0) == 0
+    first = meter.count(1000, 101.0)
+    assert 0 < first < 1000
+    for second in range(102, 150):
+        rate = meter.count(1000, float(second))
+    assert rate == pytest.approx(1000, rel=0.01)
+    assert meter.count(0, 250.0) == pytest.approx(0, abs=1e-3)
