@@ -72,8 +72,13 @@ class JournalErrors:
         return self._cleared.get(journal)
 
     def operations_except(self, journal: str) -> Iterator[OpFuture[Any]]:
-        """Iterate the failed operations of other journals than `journal`."""
-        return (failed for name, failed in self._failed.items() if name != journal)
+        """Iterate the failed operations of other journals than `journal`, and a cancellation."""
+        # Invariant: appends that a cancellation ended are forgotten, but no barrier succeeds later.
+        if self.cancellation is not None:
+            yield finished_operation(self.cancellation)
+        for name, failed in self._failed.items():
+            if name != journal:
+                yield failed
 
     def __contains__(self, journal: str) -> bool:
         return journal in self._failed

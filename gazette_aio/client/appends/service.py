@@ -309,7 +309,8 @@ class AppendService(Owner):
     def pending_except(self, journal: str) -> set[OpFuture[Any]]:
         """Return operations that complete when all appends pending now have completed.
 
-        They form a barrier: an append that depends on them follows all earlier appends.
+        They form a barrier: an append that depends on them follows all earlier appends. Failed
+        appends are part of it, until their error is cleared. After `cancel()` it always fails.
 
         Args:
             journal: Journal to leave out, or empty.

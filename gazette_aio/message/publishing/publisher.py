@@ -441,12 +441,14 @@ class Publisher(Generic[T]):
 
         Raises:
             RuntimeError: Messages are queued.
-            DependencyError: Queued messages could not be published.
+            DependencyError: Queued messages could not be published, or messages may be missing,
+                since an error of their journal was cleared.
             Exception: The adapter raises it. Nothing is forgotten.
         """
         if self._backlog:
             raise RuntimeError("messages are queued: await drain() first")
         self._backlog.check()
+        self._uncommitted.check()
         return self._uncommitted.acknowledge()
 
     def transaction(self, *, intents: TransactionLog | None = None) -> Transaction:

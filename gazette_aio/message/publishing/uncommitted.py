@@ -70,6 +70,15 @@ class Uncommitted:
             # somebody clears the error.
             if state.last is not None:
                 await state.last
+        self.check()
+
+    def check(self) -> None:
+        """Raise if messages may be missing, since an error of a journal was cleared.
+
+        Raises:
+            DependencyError: An error was cleared after the first message.
+        """
+        for state in self._journals.pending:
             cleared = self.appends.cleared_error(state.journal)
             if cleared is not state.cleared_error:
                 raise missing(state.journal, cleared)

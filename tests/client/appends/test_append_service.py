@@ -240,6 +240,10 @@ async def test_cancelling_the_service(
     held.release()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await held
+    # The appends are forgotten, but no barrier succeeds.
+    [barrier] = service.pending_except("")
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await barrier
     journals.gate.set()
     await eventually(lambda: broker.open_rpcs == 0)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from gazette_aio.message import (
     json_adapter,
 )
 from gazette_aio.protocol.errors import TransactionError
+from tests import extent
 from tests.consumer.transactions.world import (
     NDJSON,
     OUT,
@@ -342,3 +345,64 @@ async def test_a_failed_append_fails_the_commit(client: Any):
     assert text.startswith("runTransactions: store.StartCommit: ")
     assert "JOURNAL_NOT_FOUND" in text
     assert disk.commits == []
+
+
+async def test_cancelled_appends_fail_the_commit(client: Any):
+    class Cancelling(Counter):
+        async def finalize_txn(self, shard: Any, store: Any, publisher: Any) -> None:
+            shard.appends.cancel()
+            await eventually(lambda: not shard.appends.status().batches)
+
+    disk = Disk()
+    await publish(client, SOURCES[0], 1)
+    text = await failure_of(Member(client, disk, Cancelling()))
+    assert text.endswith("CANCELLED: the append service was cancelled")
+    assert disk.commits == []
+
+
+async def test_members_that_are_replaced_at_random(client: Any):
+    """Members end at any moment, gracefully or not, while messages are published."""
+    rng = random.Random(extent.seed())
+    disk, published = Disk(), {source: list[int]() for source in SOURCES}
+    numbers = itertools.count()
+    is_over = asyncio.Event()
+
+    async def publish_always(source: str) -> None:
+        publisher: Publisher[Any] = Publisher(client.appends, json_adapter())
+        while not is_over.is_set():
+            async with publisher.transaction():
+                for number in itertools.islice(numbers, rng.choice([1, 3, 40])):
+                    await publisher.publish_uncommitted(lambda _: (source, NDJSON), {"v": number})
+                    published[source].append(number)
+            await asyncio.sleep(rng.random() / 50)
+
+    publishers = [asyncio.create_task(publish_always(source)) for source in SOURCES]
+    for _ in range(extent.of(40, 400)):
+        member = replaced_member(client, disk, rng)
+        async with member:
+            await asyncio.wait((member.task,), timeout=rng.choice([0, 0.01, 0.05, 0.1]))
+            assert not member.task.done()
+            if rng.random() < 0.5:
+                member.shard.appends.cancel()
+                await turns(rng.randrange(5))
+    is_over.set()
+    await asyncio.gather(*publishers)
+    async with Member(client, disk, spec=shard_spec(*SOURCES, max_ms=50)) as member:
+        for source in SOURCES:
+            await publish(client, source, -1)
+            published[source].append(-1)
+        await member.through(await heads(client, *SOURCES))
+    assert disk.state == published
+    everything = itertools.chain(*published.values())
+    assert sorted(await echoed(client)) == sorted(everything)
+
+
+def replaced_member(client: Any, disk: Disk, rng: random.Random) -> Member:
+    spec = shard_spec(
+        *SOURCES,
+        min_ms=rng.choice([0, 5]),
+        max_ms=rng.choice([2, 20, 200]),
+        ring_buffer_size=rng.choice([1, 10, 0]),
+        read_channel_size=rng.choice([1, 10, 0]),
+    )
+    return Member(client, disk, rng.choice(FORMS)(), spec)

@@ -663,6 +663,8 @@ async def test_an_error_which_is_cleared_while_a_batch_is_held_fails_the_transac
     await task
     with pytest.raises(DependencyError, match="may be missing"):
         await publisher.flush()
+    with pytest.raises(DependencyError, match="may be missing"):
+        publisher.build_ack_intents()
 
 
 async def test_clock_follows_wall_time():
