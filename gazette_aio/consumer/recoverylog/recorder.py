@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import math
 import threading
@@ -14,16 +13,10 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.client import AppendService
-from gazette_aio.client.appends.service import DRAIN_SECONDS
+from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
+from gazette_aio.consumer.recoverylog import recorder_errors as errors
 from gazette_aio.consumer.recoverylog.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recorder_appends import Barrier, Piece, RecorderAppends
-from gazette_aio.consumer.recoverylog.recorder_errors import (
-    RecorderError,
-    append_error,
-    is_cancellation,
-    later_error,
-)
 from gazette_aio.consumer.recoverylog.recorder_hints import CommittedOffsets, check_hints
 from gazette_aio.consumer.recoverylog.recorder_opening import begin_recording, recorder_policy
 from gazette_aio.consumer.recoverylog.recorder_paths import clean_directory, path_within
@@ -79,7 +72,6 @@ class Recorder(Owner):
         """Directory of the files, an absolute path."""
         self._encoder = encoder
         self._lock = threading.Lock()
-        self._loop_thread = threading.get_ident()
         self._handed_over = self._begin = self._head = encoder.offset
         self._offsets = CommittedOffsets(encoder.offset, encoder.fsm.next_seq_no)
         self._atomic_blocks = 0
@@ -175,7 +167,7 @@ class Recorder(Owner):
         return self._error
 
     def links(self) -> dict[str, int]:
-        """Return the fnodes of all files by their paths in the log, such as `/state.json`."""
+        """Return the fnodes of all files by path in the log, such as `/state.json`."""
         with self._lock:
             return dict(self._encoder.fsm.links)
 
@@ -264,8 +256,8 @@ class Recorder(Owner):
             encoder = self._encoder
             try:
                 encoder.write(fnode, content, offset)
-            except RecorderError as error:
-                self._error = error
+            except errors.RecorderError as error:
+                self._poison(error)
                 raise
             if encoder.pending_bytes >= HAND_OVER_BYTES:
                 self._hand_over()
@@ -337,7 +329,9 @@ class Recorder(Owner):
         finally:
             with self._lock:
                 self._atomic_blocks -= 1
-                if not self._atomic_blocks and (self._deferred or self._has_open_append):
+                if self._error is not None:
+                    self._drop()
+                elif not self._atomic_blocks and (self._deferred or self._has_open_append):
                     barriers, self._deferred = tuple(self._deferred), []
                     self._hand_over(barriers)
                 elif self._encoder.pending_bytes >= HAND_OVER_BYTES:
@@ -364,7 +358,7 @@ class Recorder(Owner):
         barrier = Barrier()
         with self._lock:
             if self._error is not None:
-                barrier.fail(later_error(self.log, self._error))
+                barrier.fail(errors.later_error(self.log, self._error))
             elif self._atomic_blocks:
                 if wait_for:
                     raise RuntimeError("a barrier within atomic() can't wait for futures")
@@ -383,15 +377,9 @@ class Recorder(Owner):
             RecorderError: Recording has failed.
             RuntimeError: This is the thread of the event loop.
         """
-        if threading.get_ident() == self._loop_thread:
-            raise RuntimeError("the event loop's thread has to await a barrier instead")
+        self._appends.check_thread()
         barrier = self.barrier()
-        committed: concurrent.futures.Future[None] = concurrent.futures.Future()
-        if not barrier.done():
-            self._appends.loop.call_soon_threadsafe(
-                barrier.operation.when_done, lambda: committed.set_result(None)
-            )
-            committed.result()
+        self._appends.block(barrier)
         barrier.result()
 
     async def build_hints(self, *, budget_bytes: int = HINTS_BYTES) -> FSMHints:
@@ -434,7 +422,7 @@ class Recorder(Owner):
                 barriers, self._deferred = tuple(self._deferred), []
                 if self._encoder.pending_bytes or self._has_open_append or barriers:
                     self._hand_over(barriers, is_last=True)
-                self._error = RecorderError("it was closed")
+                self._error = errors.RecorderError("it was closed")
         await self._appends.aclose()
 
     @contextlib.contextmanager
@@ -443,12 +431,26 @@ class Recorder(Owner):
             self._check()
             try:
                 yield self._encoder
-            except RecorderError as error:
-                # The files were changed, and the history wasn't.
-                self._error = error
+            except errors.RecorderError as error:
+                self._poison(error)
                 raise
             if self._encoder.pending_bytes >= HAND_OVER_BYTES:
                 self._hand_over()
+
+    def _poison(self, error: errors.RecorderError) -> None:
+        """Record nothing further: the files were changed, and the history wasn't."""
+        self._error = error
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop what isn't handed over, and the append of an atomic block. The lock is held."""
+        assert self._error is not None
+        self._encoder.take()
+        if self._has_open_append or self._deferred:
+            barriers, self._deferred = tuple(self._deferred), []
+            self._has_open_append = False
+            error = errors.later_error(self.log, self._error)
+            self._appends.put(Piece(self._handed_over, [], barriers, error=error))
 
     def _hand_over(
         self,
@@ -466,8 +468,8 @@ class Recorder(Owner):
 
     def _check(self) -> None:
         """Raise the error because of which nothing is recorded, unless that's a cancellation."""
-        if self._error is not None and not is_cancellation(self._error):
-            raise later_error(self.log, self._error)
+        if self._error is not None and not errors.is_cancellation(self._error):
+            raise errors.later_error(self.log, self._error)
 
     def _committed(self, position: int, begin: int, end: int) -> None:
         """Note a commit. Called in the event loop, in the order of commits.
@@ -486,7 +488,7 @@ class Recorder(Owner):
 
     def _failed(self, error: Exception) -> Exception:
         """Note the first error of an append, and return it as it's told."""
-        told = append_error(self.log, self.author, error)
+        told = errors.append_error(self.log, self.author, error)
         # Race: the lock may be held, and another thread may note an error, too. Either will do.
         if self._error is None:
             self._error = told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -82,6 +83,8 @@ class Piece(NamedTuple):
     """What has to succeed before the append."""
     is_open: bool = False
     """Whether the next piece belongs to the same append."""
+    error: Exception | None = None
+    """Error because of which neither this piece nor a later one is appended."""
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the content in chunks of about `PIECE_BYTES`."""
@@ -124,6 +127,7 @@ class RecorderAppends(Owner):
         self._on_failure = on_failure
         self._drain_timeout = drain_timeout
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._lock = threading.Lock()
         self._pieces: deque[Piece] = deque()
         self._is_scheduled = False
@@ -134,10 +138,24 @@ class RecorderAppends(Owner):
         """The append that takes further pieces, and its position."""
         self._error: Exception | None = None
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Event loop of the appends."""
-        return self._loop
+    def check_thread(self) -> None:
+        """Check that this thread may be blocked.
+
+        Raises:
+            RuntimeError: It's that of the event loop.
+        """
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("the event loop's thread has to await a barrier instead")
+
+    def block(self, barrier: Barrier) -> None:
+        """Block this thread until a barrier is done."""
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        if not barrier.done():
+            # Race: only the event loop may look for waiters.
+            self._loop.call_soon_threadsafe(
+                barrier.operation.when_done, lambda: done.set_result(None)
+            )
+            done.result()
 
     def put(self, piece: Piece) -> None:
         """Have a piece appended after all earlier ones. Called from any thread."""
@@ -194,7 +212,7 @@ class RecorderAppends(Owner):
 
     async def _work(self) -> None:
         while (piece := self._next()) is not None:
-            error = self._error
+            error = self._error or (piece.error and self._fail(piece.error))
             if error is None:
                 try:
                     await self._append(piece)

@@ -253,12 +253,14 @@ class RecordedDirectory(RuleBasedStateMachine):
             shutil.rmtree(self.temporary)
 
     async def stop(self) -> None:
-        for file, _ in self.opened:
-            file.close()
-        await self.recorder.aclose()
-        await self.recover(FSMHints(log=LOG))
-        await self.client.aclose()
-        await self.broker.__aexit__(None, None, None)
+        try:
+            for file, _ in self.opened:
+                file.close()
+            await self.recorder.aclose()
+            await self.recover(FSMHints(log=LOG))
+        finally:
+            await self.client.aclose()
+            await self.broker.__aexit__(None, None, None)
 
 
 def test_recorded_directories():

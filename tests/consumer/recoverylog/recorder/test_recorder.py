@@ -263,6 +263,25 @@ async def test_an_atomic_block_that_raises_keeps_what_is_recorded(client: Journa
         assert (await play(client)).files == {"/file": b""}
 
 
+async def test_misuse_within_an_atomic_block_drops_it(
+    client: JournalClient, broker: EmbeddedBroker
+):
+    recorder = await open_recorder(client, drain_timeout=10_000)
+    recorder.record_create("/strip/before")
+    before = recorder.barrier()
+    with contextlib.suppress(RecorderError), recorder.atomic():
+        fnode = recorder.record_create("/strip/within")
+        within = recorder.barrier()
+        recorder.record_write_at(fnode, bytes(HAND_OVER_BYTES), 0)
+        recorder.record_remove("/strip/unknown")
+    with pytest.raises(RecorderError, match="delete of unknown path"):
+        await within
+    await before
+    # The append that the block held is given up. Otherwise this would wait for it.
+    await recorder.aclose()
+    assert (await play(client)).files == {"/before": b""}
+
+
 async def test_a_barrier_waits_for_futures(client: JournalClient):
     async with await open_recorder(client) as recorder:
         recorder.record_create("/strip/before")
