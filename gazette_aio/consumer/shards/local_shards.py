@@ -10,6 +10,8 @@ import anyio
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Scope
+from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.allocator.model import Assignment, Item
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.shards.replica import Replica
@@ -48,10 +50,10 @@ class LocalShards(Scope):
         Hooks(host.application)  # Raises what's wrong, rather than each shard.
         self._host = host
         self._replicas: dict[str, Replica] = {}
-        self._tasks: TaskGroup | None = None
+        self._starting: dict[str, None] = {}  # In the order of their assignments.
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
-        self._is_closing = asyncio.Event()
+        self._changed = Signal()
         self.has_stopped = False
         """Whether `stop()` was called."""
 
@@ -95,22 +97,26 @@ class LocalShards(Scope):
         if self._supervisor is not None:
             await finish(self._supervisor)
 
-    async def _supervise(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            self._is_open.set()
-            await self._is_closing.wait()
-
     def stop(self) -> None:
-        """Cancel all replicas, and start no others. Idempotent.
+        """Have all replicas cancelled, and start no others. Idempotent.
 
         The key space may still show assignments, which end with the lease of the member.
         """
         self.has_stopped = True
-        self._is_closing.set()
-        for replica in self._replicas.values():
-            replica.cancel()
-        self._replicas.clear()
+        self._starting.clear()
+        self._changed.set()
+
+    async def replica(self, shard: str) -> Replica | None:
+        """Return the replica of a shard, once it's made; None if there's none, or after `stop()`.
+
+        Cancellation: safe.
+        """
+        while not self.has_stopped:
+            changed = self._changed.next()
+            if shard not in self._starting:
+                return self._replicas.get(shard)
+            await changed.wait()
+        return None
 
     def observe(self, changes: Sequence[Change[GroupEntry]]) -> None:
         """Take changes of the key space, which the group has taken before."""
@@ -126,27 +132,50 @@ class LocalShards(Scope):
         replica = self._replicas.get(shard)
         wanted = item.assignment if item is not None else None
         step = transition(replica.assignment if replica is not None else None, wanted)
+        if item is None:
+            self._starting.pop(shard, None)
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
             _logger.info("stopping local shard %s", shard)
             del self._replicas[shard]
             replica.cancel()
-        if item is None:
-            return
         if step in {Transition.START, Transition.REPLACE}:
-            self._start(shard, item)
-        elif replica is not None:
+            self._starting[shard] = None
+            self._changed.set()
+        elif replica is not None and item is not None:
             replica.update(item)
             if step is Transition.PROMOTE:
                 _logger.info("promoted local shard %s to primary", shard)
                 replica.promote()
 
-    def _start(self, shard: str, item: LocalItem) -> None:
-        assert self._tasks is not None, "entered before"
+    async def _supervise(self) -> None:
+        """Start replicas, and cancel them at the end, in turns: there may be thousands."""
+        turns = Turns()
+        async with anyio.create_task_group() as tasks:
+            self._is_open.set()
+            while not self.has_stopped:
+                changed = self._changed.next()
+                while self._starting:
+                    shard = next(iter(self._starting))
+                    self._start(tasks, shard)
+                    del self._starting[shard]
+                    self._changed.set()
+                    await turns.rest()
+                if not self.has_stopped:
+                    await changed.wait()
+            while self._replicas:
+                _, replica = self._replicas.popitem()
+                replica.cancel()
+                await turns.rest()
+
+    def _start(self, tasks: TaskGroup, shard: str) -> None:
+        item = self._host.group.local_item(shard)
+        if item is None:
+            return
         _logger.info("starting local shard %s, slot %d", shard, item.assignment.slot)
         self._replicas[shard] = replica = Replica(item, self._host)
         if item.assignment.slot == 0:
             replica.promote()
-        self._tasks.start_soon(replica.run, name=f"shard {shard}")
+        tasks.start_soon(replica.run, name=f"shard {shard}")
 
 
 def _affected(changes: Sequence[Change[GroupEntry]]) -> dict[str, None]:

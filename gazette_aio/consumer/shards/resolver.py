@@ -248,9 +248,13 @@ class Resolver:
 
     async def _serve(self, resolution: Resolution, request: _Request) -> None:
         """Wait until the local replica can serve, and attach it."""
-        replica = self._local_shards.replicas.get(request.shard)
+        replica = await self._local_shards.replica(request.shard)
         if replica is None:
-            raise ResolverStoppedError
+            if self._local_shards.has_stopped:
+                raise ResolverStoppedError
+            # Race: the assignment ended before the replica was made.
+            resolution.status = pc.Status.SHARD_STOPPED
+            return
         hold: Hold | None = replica.hold()
         try:
             if await _is_served(replica, request.read_through):

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.allocator.model import MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
 from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
@@ -150,9 +151,11 @@ class Group:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-        self.watch.cancel()
-        await asyncio.wait((self.watch,))
+        try:
+            await self._stack.aclose()
+        finally:
+            self.watch.cancel()
+            await finish(asyncio.wait((self.watch,)))
 
     async def announce(self, member: MemberID) -> None:
         spec = ConsumerSpec(shard_limit=100)

@@ -105,7 +105,7 @@ async def test_a_standby_back_fills_then_tails_and_completes_when_promoted(clien
 async def test_a_failed_recovery_fails_the_primary_too(client, slot):
     async with recovering(client) as (group, made):
         await group.assign(slot=slot)
-        replica = group.shards.replicas[A]
+        replica = await group.shards.replica(A)
         await eventually(lambda: made[0].calls)
         made[0].error = RecoveryError("no such log")
         made[0].tailing.set()

@@ -200,7 +200,8 @@ async def test_a_member_that_stops_serves_only_others_shards(group):
     assert (await group.resolver.resolve("shard-B")).status == Status.OK
     await group.create(shard_spec("shard-C"))
     await group.assign("shard-C")
-    assert not group.shards.replicas
+    assert await group.shards.replica("shard-C") is None
+    await eventually(lambda: not group.shards.replicas)
 
 
 async def test_each_await_of_a_resolution_cancelled(group):
@@ -229,6 +230,9 @@ async def test_transitions_of_local_shards(group):
     await group.assign("shard-B", slot=1)
     await group.assign("shard-B", member=REMOTE)
     await group.assign("shard-C", member=REMOTE)
+    for shard in ("shard-A", "shard-B", "shard-C"):
+        replica = await group.shards.replica(shard)
+        assert (replica is None) == (shard == "shard-C")
     assert sorted(group.shards.replicas) == ["shard-A", "shard-B"]
     await group.status("STANDBY", "shard-B", 1)
     assert group.shards.status_codes()["shard-B"] == "STANDBY"
@@ -247,7 +251,7 @@ async def test_transitions_of_local_shards(group):
     second = await group.store.transact([], [Put(key, entry.raw.value)])
     assert first.succeeded
     await group.key_space.wait_for_revision(second.header.revision)
-    assert group.shards.replicas["shard-B"] is not standby
+    assert await group.shards.replica("shard-B") is not standby
     assert standby.cancelled.is_set()
 
 
