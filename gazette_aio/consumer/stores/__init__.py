@@ -1,0 +1,43 @@
+"""Stores of shards: state and checkpoint, committed as one.
+
+Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
+`protocol`. SQLAlchemy is imported only for `SQLStore`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.consumer.stores.compare_and_set import CompareAndSetStore, StoredRecord
+from gazette_aio.consumer.stores.json_file import JSONFileStore
+from gazette_aio.consumer.stores.memory import MemoryDatabase, MemoryStore
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.stores.sql import SQLStore
+    from gazette_aio.consumer.stores.sql_table import checkpoint_table
+
+__all__ = [
+    "CompareAndSetStore",
+    "JSONFileStore",
+    "MemoryDatabase",
+    "MemoryStore",
+    "SQLStore",
+    "StoredRecord",
+    "checkpoint_table",
+]
+
+_MODULES = {
+    "SQLStore": "gazette_aio.consumer.stores.sql",
+    "checkpoint_table": "gazette_aio.consumer.stores.sql_table",
+}
+
+
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        if (module := _MODULES.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value

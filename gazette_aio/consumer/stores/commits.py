@@ -1,0 +1,122 @@
+"""Commits of a store, each in a task of its own, which nothing but its store ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.client.appends.futures import AsyncOperation
+from gazette_aio.protocol.errors import DependencyError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
+
+    from gazette_aio.client.appends.futures import OpFuture
+
+
+class Commits:
+    """Commits of a store, one at a time.
+
+    A commit runs in its own task, so cancelling somebody who awaits it has no effect on it.
+    """
+
+    def __init__(self) -> None:
+        self._last: AsyncOperation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    @property
+    def last(self) -> OpFuture[None] | None:
+        """The latest commit, which may be pending; None if there was none."""
+        return self._last
+
+    def start(
+        self,
+        wait_for: Collection[asyncio.Future[Any]],
+        apply: Callable[[], Awaitable[None]],
+        abandon: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> OpFuture[None]:
+        """Begin a commit. The one before it must have ended.
+
+        Args:
+            wait_for: Futures that have to succeed first. If one fails, so does the commit, by
+                DependencyError.
+            apply: Makes the commit take effect.
+            abandon: Undoes what was begun. It's called unless `apply` succeeds, and runs to its
+                end.
+        """
+        assert self._last is None or self._last.done(), "the commit before it is still pending"
+        operation = self._last = AsyncOperation()
+        task = self._task = asyncio.get_running_loop().create_task(
+            self._commit(tuple(wait_for), apply, abandon), name="gazette commit of a store"
+        )
+        task.add_done_callback(lambda _: operation.resolve(_error_of(task)))
+        return operation
+
+    async def wait(self, futures: Collection[asyncio.Future[Any]]) -> None:
+        """Wait within a commit until all futures succeed, or one has failed.
+
+        Cancellation: safe.
+
+        Raises:
+            StoreError: The store was destroyed meanwhile.
+        """
+        if all(future.done() for future in futures):
+            return
+        if self._is_closing:
+            raise _destroyed()
+        # A task of its own is what `aclose()` can cancel without touching the commit.
+        waiting = self._waiting = asyncio.get_running_loop().create_task(
+            _first_error(futures), name="gazette dependencies of a store"
+        )
+        try:
+            await asyncio.wait((waiting,))
+        finally:
+            waiting.cancel()
+            self._waiting = None
+        if waiting.cancelled():
+            raise _destroyed()
+
+    async def aclose(self) -> None:
+        """End the commit under way: what still waits for futures fails, else it's waited for.
+
+        Cancellation: safe — the commit ends anyway; call again to wait for it.
+        """
+        self._is_closing = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _commit(
+        self,
+        wait_for: tuple[asyncio.Future[Any], ...],
+        apply: Callable[[], Awaitable[None]],
+        abandon: Callable[[], Coroutine[Any, Any, None]] | None,
+    ) -> None:
+        try:
+            await self.wait(wait_for)
+            for future in wait_for:
+                if future.done() and (error := _error_of(future)) is not None:
+                    raise DependencyError(f"dependency failed: {error}") from error
+            await apply()
+        except BaseException:
+            if abandon is not None:
+                await finish(abandon())
+            raise
+
+
+def _destroyed() -> StoreError:
+    return StoreError("the store was destroyed before its commit")
+
+
+async def _first_error(futures: Collection[asyncio.Future[Any]]) -> None:
+    await asyncio.wait(set(futures), return_when=asyncio.FIRST_EXCEPTION)
+
+
+def _error_of(future: asyncio.Future[Any]) -> BaseException | None:
+    if future.cancelled():
+        return StoreError("it was cancelled")
+    return future.exception()

@@ -1,0 +1,273 @@
+"""Store whose state is one JSON file, written anew by each commit."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import aiofiles
+import msgspec
+
+from gazette_aio.aio.file_calls import FileCalls
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.state_file import decode_state_file, encode_state_file
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Collection, Generator
+    from contextlib import AbstractContextManager
+
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application import Shard
+
+S = TypeVar("S")
+
+_CURRENT: Final = "state.json"
+_NEXT: Final = "next.json"
+_FENCE: Final = "fence"
+_logger = logging.getLogger(__name__)
+
+
+class FileRecorder(Protocol):
+    """What the store needs of the recorder of its directory. Threads may call it."""
+
+    @property
+    def directory(self) -> str:
+        """Directory of the files."""
+        ...
+
+    def atomic(self) -> AbstractContextManager[None]:
+        """Have everything that is recorded within the block in one append."""
+        ...
+
+    def record_create(self, path: str, /) -> int:
+        """Record a file that was created, or made empty, and return its number."""
+        ...
+
+    def record_write_at(self, fnode: int, data: bytes, offset: int, /) -> None:
+        """Record a write."""
+        ...
+
+    def record_rename(self, source: str, target: str, /) -> None:
+        """Record that a file was renamed."""
+        ...
+
+    def barrier(self, wait_for: Collection[asyncio.Future[Any]] = (), /) -> OpFuture[Any]:
+        """Return a future that completes when what was recorded is committed."""
+        ...
+
+
+class JSONFileStore(Generic[S]):
+    """Store whose state is one JSON file, written anew by each commit.
+
+    It's for states of up to some megabytes. With a recorder, the file is recorded in the recovery
+    log of the shard, in the form that Gazette's own JSONFileStore reads and writes. Without one, it
+    is a file of this machine: the state is lost to a member elsewhere that the shard moves to, so
+    this is for a single member. Stores of several processes which share the directory fence off
+    each other.
+
+    Args:
+        recorder: Recorder that `Application.new_store()` was given, or None.
+        state: State of a shard that has none so far: anything that JSON can hold, a dataclass, or
+            a msgspec Struct. A restored state is of its type.
+        dumps: Encodes the state as JSON; `msgspec.json.encode` by default.
+        loads: Decodes the state; by default, msgspec decodes the type of `state`. Give both for
+            other types, and `loads` for dicts whose keys aren't texts.
+        directory: Directory of the file if there's no recorder. It's made if it's missing, and
+            must be of this shard only.
+
+    Raises:
+        ConfigurationError: Both or none of `recorder` and `directory` are given, or msgspec doesn't
+            know the type of `state`.
+    """
+
+    def __init__(
+        self,
+        recorder: FileRecorder | None,
+        state: S,
+        *,
+        dumps: Callable[[S], bytes | str] | None = None,
+        loads: Callable[[bytes], S] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if (recorder is None) == (directory is None):
+            raise ConfigurationError("JSONFileStore takes either a recorder or a directory")
+        self.state = state
+        """State, which the application changes within transactions. Restoring replaces it."""
+        self.directory = Path(recorder.directory if recorder is not None else directory or "")
+        """Directory of the file."""
+        self._recorder = recorder
+        self._dumps: Callable[[S], bytes | str] = dumps or msgspec.json.encode
+        self._loads = loads or _decoder(type(state))
+        self._fence = b""
+        self._commits = Commits()
+
+    def start_commit(
+        self,
+        shard: Shard,  # noqa: ARG002 - The directory is of one shard.
+        checkpoint: Checkpoint,
+        wait_for: Collection[OpFuture[Any]],
+        /,
+    ) -> OpFuture[None]:
+        """Encode state and checkpoint, and begin to commit them. See `Store.start_commit()`."""
+        # The barrier comes first: nothing that is recorded after it is committed before `wait_for`.
+        barrier = self._recorder.barrier(wait_for) if self._recorder is not None else None
+        try:
+            content = encode_state_file(self._dumps, self.state, checkpoint)
+        except StoreError as error:
+            return finished_operation(error)
+        if barrier is not None:
+            return self._commits.start((), lambda: self._record(content))
+        return self._commits.start(wait_for, lambda: in_thread(self._replace, content))
+
+    async def restore_checkpoint(
+        self,
+        shard: Shard,  # noqa: ARG002 - The directory is of one shard.
+        /,
+    ) -> Checkpoint:
+        """Read the file, and fence off other stores of its directory.
+
+        Cancellation: safe — other stores may have been fenced off.
+
+        Raises:
+            StoreError: The file can't be read, or isn't valid.
+        """
+        if self._recorder is None:
+            self._fence = await in_thread(self._take)
+        try:
+            content = await _read(self.directory / _CURRENT)
+        except FileNotFoundError:
+            return Checkpoint()
+        except OSError as error:
+            raise StoreError(f"opening state file: {error}") from error
+        stored = decode_state_file(content)
+        try:
+            self.state = self._loads(stored.state)
+        except Exception as error:
+            raise StoreError(f"decode(state): {error}") from error
+        return stored.checkpoint
+
+    async def destroy(self) -> None:
+        """End the commit under way, and remove the directory of a recorder.
+
+        A directory without a recorder has the only copy of the state, and stays.
+
+        Cancellation: safe — call again.
+        """
+        await self._commits.aclose()
+        if self._recorder is not None:
+            try:
+                await in_thread(shutil.rmtree, self.directory)
+            except OSError:
+                _logger.exception("failed to remove the directory of a store: %s", self.directory)
+
+    async def _record(self, content: bytes) -> None:
+        closing = await in_thread(self._replace_recorded, content)
+        await self._commits.wait((closing,))
+        closing.result()
+
+    def _replace_recorded(self, content: bytes) -> OpFuture[Any]:
+        """Replace the file, and return the barrier of what was recorded. Runs in a thread."""
+        recorder, following = self._recorder, str(self.directory / _NEXT)
+        assert recorder is not None
+        with recorder.atomic():
+            self._write_next(content, sync=False)
+            fnode = recorder.record_create(following)
+            recorder.record_write_at(fnode, content, 0)
+            self._rename()
+            recorder.record_rename(following, str(self.directory / _CURRENT))
+        return recorder.barrier()
+
+    def _replace(self, content: bytes) -> None:
+        """Replace the file if nobody else has taken the directory. Runs in a thread."""
+        with self._locked() as fence:
+            if os.pread(fence, 64, 0) != self._fence:
+                raise fenced()
+            self._write_next(content, sync=True)
+            self._rename()
+            with _explained("syncing the directory of the state file"):
+                descriptor = os.open(self.directory, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _take(self) -> bytes:
+        """Fence off other stores of the directory. Runs in a thread."""
+        with _explained("opening state file"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        taken = secrets.token_hex(16).encode()
+        with self._locked() as fence, _explained("writing the fence"):
+            os.pwrite(fence, taken, 0)
+        return taken
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[int]:
+        """Lock the directory, and yield the descriptor of its fence."""
+        with _explained("opening the fence"):
+            descriptor = os.open(self.directory / _FENCE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            with _explained("locking the fence"):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _write_next(self, content: bytes, *, sync: bool) -> None:
+        # Not exclusive: the file of a transaction that was rolled back may be there.
+        with _explained("creating state file"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            file = os.fdopen(os.open(self.directory / _NEXT, flags, 0o600), "wb", buffering=0)
+        with file, _explained("closing state file"):
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+            if sync:
+                os.fsync(file.fileno())
+
+    def _rename(self) -> None:
+        with _explained("renaming next => current"):
+            (self.directory / _NEXT).replace(self.directory / _CURRENT)
+
+    def __repr__(self) -> str:
+        recorded = "recorded " if self._recorder is not None else ""
+        return f"<JSONFileStore in the {recorded}directory {str(self.directory)!r}>"
+
+
+def _decoder(kind: type[S]) -> Callable[[bytes], S]:
+    try:
+        return msgspec.json.Decoder(kind).decode
+    except TypeError as error:
+        raise ConfigurationError(
+            f"JSONFileStore needs dumps and loads for states of {kind}: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _explained(step: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{step}: {error}") from error
+
+
+async def _read(path: Path) -> bytes:
+    calls = FileCalls()
+    # Unbuffered, it's read at once.
+    file = await calls.open(aiofiles.open(path, "rb", buffering=0, executor=calls))
+    try:
+        return await calls.run(file.read())
+    finally:
+        await finish(calls.close(file))

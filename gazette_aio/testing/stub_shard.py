@@ -1,0 +1,85 @@
+"""Shard for tests of stores and applications, without brokers and without Etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+from gazette_aio.consumer.application import Progress
+from gazette_aio.protocol.consumer import ShardSpec
+
+if TYPE_CHECKING:
+    from gazette_aio.client import AsyncJournalClient, JournalClient
+    from gazette_aio.consumer.allocator.model import Assignment
+    from gazette_aio.message import Publisher
+    from gazette_aio.protocol.consumer import GetHintsResponse
+
+_ROOT: Final = "/gazette/consumers/tests"
+
+
+class StubShard:
+    """Shard for tests of stores and applications, without brokers and without Etcd.
+
+    Args:
+        spec: Spec of the shard, or its ID.
+        root: Root of its key in Etcd.
+    """
+
+    def __init__(self, spec: ShardSpec | str, *, root: str = _ROOT) -> None:
+        self.spec = ShardSpec(id=spec) if isinstance(spec, str) else spec
+        """Current spec."""
+        self.id = self.spec.id
+        """ID of the shard."""
+        self.fqn = f"{root}/items/{self.id}"
+        """Key of the shard's spec, by which stores fence."""
+        self.recovered_hints: GetHintsResponse | None = None
+        """Hints of a recovery: none."""
+        self.progress = Progress({}, {})
+        """Progress of fully acknowledged transactions, for tests to set."""
+        self.primary_loop: OpFuture[None] = AsyncOperation()
+        """Pending: the shard is a primary."""
+        self.cancelled = asyncio.Event()
+        """Whether the assignment is lost, for tests to set."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """There's none.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        self._refuse("assignment")
+
+    @property
+    def client(self) -> JournalClient:
+        """There's none.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        self._refuse("client")
+
+    @property
+    def appends(self) -> AsyncJournalClient:
+        """There are none.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        self._refuse("appends")
+
+    @property
+    def publisher(self) -> Publisher[Any]:
+        """There's none.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        self._refuse("publisher")
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise RuntimeError(f"a StubShard has no {name}")
+
+    def __repr__(self) -> str:
+        return f"<StubShard {self.id!r}>"

@@ -1,0 +1,307 @@
+"""`check_store()` passes for our stores, and catches stores that are broken on purpose."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
+from gazette_aio.consumer.application import Shard, Store
+from gazette_aio.consumer.stores import (
+    CompareAndSetStore,
+    JSONFileStore,
+    MemoryDatabase,
+    MemoryStore,
+    SQLStore,
+    StoredRecord,
+)
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.testing import ErrorStore, check_store
+from tests.consumer.stores import databases
+
+State = dict[str, str]
+
+
+def write(store: Any, value: str) -> None:
+    store.state["value"] = value
+
+
+def read(store: Any) -> str | None:
+    value: str | None = store.state.get("value")
+    return value
+
+
+async def test_memory_store() -> None:
+    database = MemoryDatabase()
+    await check_store(lambda _: MemoryStore({}, database), write=write, read=read)
+
+
+async def test_json_file_store(tmp_path: Path) -> None:
+    def make(shard: Shard) -> JSONFileStore[State]:
+        return JSONFileStore(None, {}, directory=tmp_path / shard.id)
+
+    await check_store(make, write=write, read=read)
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+async def test_sql_store(db: AsyncEngine, pipeline: bool) -> None:
+    shards: dict[Any, str] = {}
+
+    def make(shard: Shard) -> SQLStore:
+        store = SQLStore(db, pipeline=pipeline)
+        shards[store] = shard.id
+        return store
+
+    await check_store(
+        make,
+        write=lambda store, value: databases.write(store, shards[store], value),
+        read=lambda store: databases.read(store, shards[store]),
+    )
+
+
+class Cloud:
+    """A system that replaces one record at a time, by its version."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, StoredRecord[int]] = {}
+        self.states: dict[str, State] = {}
+
+
+class CloudStore(CompareAndSetStore[State, int]):
+    def __init__(self, cloud: Cloud, shard: Shard) -> None:
+        super().__init__()
+        self.cloud = cloud
+        self.shard = shard
+        self.state = dict(cloud.states.get(shard.id, {}))
+
+    def take_changes(self) -> State:
+        return dict(self.state)
+
+    async def write_changes(self, changes: State) -> None:
+        self.cloud.states[self.shard.id] = changes
+
+    async def load_record(self, key: str) -> StoredRecord[int] | None:
+        return self.cloud.records.get(key)
+
+    async def replace_record(self, key: str, content: bytes, expected: int | None) -> int | None:
+        record = self.cloud.records.get(key)
+        if (record.version if record is not None else None) != expected:
+            return None
+        version = (expected or 0) + 1
+        self.cloud.records[key] = StoredRecord(content, version)
+        return version
+
+
+async def test_compare_and_set_store() -> None:
+    cloud = Cloud()
+    make = lambda shard: CloudStore(cloud, shard)  # noqa: E731
+    await check_store(make, write=write, read=read, exactly_once=False)
+
+
+class Unfenced(MemoryStore[State]):
+    """Doesn't notice that another store has restored the shard."""
+
+    async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
+        row = self.database._rows.get(shard.fqn)
+        self.database._rows.setdefault(shard.fqn, type(row)(0, Checkpoint(), ())) if row else None
+        checkpoint = await super().restore_checkpoint(shard)
+        if row is not None:
+            taken = self.database._rows[shard.fqn]
+            self.database._rows[shard.fqn] = taken._replace(fence=row.fence)
+            self._fence = row.fence
+        return checkpoint
+
+
+class Impatient(MemoryStore[State]):
+    """Commits at once, whatever the commit has to wait for."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        return super().start_commit(shard, checkpoint, ())
+
+
+class WaitsForFirst(MemoryStore[State]):
+    """Waits for one dependency only."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        return super().start_commit(shard, checkpoint, list(wait_for)[:1])
+
+
+class Deaf(MemoryStore[State]):
+    """Waits for its dependencies, but not for their success."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        all_done = [AsyncOperation() for _ in wait_for]
+        for each, done in zip(wait_for, all_done, strict=True):
+            each.operation.when_done(done.resolve)
+        return super().start_commit(shard, checkpoint, all_done)
+
+
+class CommitsEarly(MemoryStore[State]):
+    """Lets the commit take effect, and waits only then."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        commit = super().start_commit(shard, checkpoint, wait_for)
+        row = self.database._rows[shard.fqn]
+        if row.fence == self._fence:
+            self.database.put(shard.fqn, row.fence, checkpoint, copy.deepcopy(self.state))
+        return commit
+
+
+class EncodesLate(MemoryStore[State]):
+    """Commits the state as it is when the commit takes effect."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        async def apply() -> None:
+            self.database.put(shard.fqn, self._fence, checkpoint, copy.deepcopy(self.state))
+
+        return self._commits.start(wait_for, apply)
+
+
+class Forgetful(MemoryStore[State]):
+    """Keeps the state, but not the checkpoint."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        return super().start_commit(shard, Checkpoint(), wait_for)
+
+
+class Stateless(MemoryStore[State]):
+    """Keeps the checkpoint, but not the state."""
+
+    async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
+        checkpoint = await super().restore_checkpoint(shard)
+        self.state = {}
+        return checkpoint
+
+
+class Leaving(MemoryStore[State]):
+    """Leaves commits behind."""
+
+    async def destroy(self) -> None:
+        pass
+
+
+class Wiping(MemoryStore[State]):
+    """Removes what it has committed."""
+
+    async def destroy(self) -> None:
+        await super().destroy()
+        self.database._rows.clear()
+
+
+class Changing(MemoryStore[State]):
+    """Modifies the checkpoint that it was given."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        commit = super().start_commit(shard, checkpoint, wait_for)
+        checkpoint.ack_intents.clear()
+        return commit
+
+
+class OfOneShard(MemoryStore[State]):
+    """Mixes up shards."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        return super().start_commit(Everyone, checkpoint, wait_for)
+
+    async def restore_checkpoint(self, shard: Any, /) -> Checkpoint:
+        return await super().restore_checkpoint(Everyone)
+
+
+class Everyone:
+    fqn = "everyone"
+
+
+class Raising(MemoryStore[State]):
+    """Raises the error of a dependency which has failed already."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        for each in wait_for:
+            if each.done() and each.exception() is not None:
+                raise each.exception()
+        return super().start_commit(shard, checkpoint, wait_for)
+
+
+class NoFuture(MemoryStore[State]):
+    """Returns a coroutine in place of a future."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        super().start_commit(shard, checkpoint, wait_for)
+        return None
+
+
+class OtherError(MemoryStore[State]):
+    """Fails with an error by which nobody knows that it was fenced off."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        if self.database._rows[shard.fqn].fence != self._fence:
+            return finished_operation(ValueError("not mine"))
+        return super().start_commit(shard, checkpoint, wait_for)
+
+
+class Hanging(MemoryStore[State]):
+    """Never ends a commit that a dependency has failed."""
+
+    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
+        pending = [each for each in wait_for if each.done() and each.exception() is not None]
+        return AsyncOperation() if pending else super().start_commit(shard, checkpoint, wait_for)
+
+
+class Persistent(MemoryStore[State]):
+    """Has changes in its storage before they commit."""
+
+    async def destroy(self) -> None:
+        await super().destroy()
+        for key, row in self.database._rows.items():
+            if row.fence == self._fence and row.states:
+                self.database._rows[key] = row._replace(states=(self.state,))
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (Unfenced, "although another store has restored the shard"),
+        (Impatient, "doesn't wait for all of its dependencies"),
+        (WaitsForFirst, "doesn't wait for all of its dependencies"),
+        (Deaf, "succeeds although a dependency failed"),
+        (CommitsEarly, "takes effect although a dependency failed"),
+        (EncodesLate, "after start_commit\\(\\) returned"),
+        (Forgetful, "doesn't restore the last commit"),
+        (Stateless, "doesn't restore the last commit \\(its state\\)"),
+        (Leaving, "leaves a commit behind"),
+        (Wiping, "doesn't restore the last commit"),
+        (Changing, "modifies the checkpoint"),
+        (OfOneShard, "a new shard's checkpoint isn't empty"),
+        (Raising, "start_commit\\(\\) raised"),
+        (NoFuture, "doesn't return an OpFuture"),
+        (OtherError, "instead of FencedError"),
+        (Hanging, "took more than"),
+        (Persistent, "changes without a commit are restored"),
+    ],
+)
+async def test_broken_stores_are_caught(
+    broken: Callable[[State, MemoryDatabase], Store], promise: str
+) -> None:
+    database = MemoryDatabase()
+    timeout = 0.2 if broken is Hanging else 30
+    with pytest.raises(AssertionError, match=promise):
+        await check_store(lambda _: broken({}, database), write=write, read=read, timeout=timeout)
+
+
+async def test_checkpoints_alone_are_checked() -> None:
+    database = MemoryDatabase()
+
+    async def make(_: Shard) -> MemoryStore[None]:
+        return MemoryStore(None, database)
+
+    await check_store(make)
+    with pytest.raises(AssertionError, match="doesn't restore the last commit"):
+        await check_store(lambda _: ErrorStore())
+    with pytest.raises(AssertionError, match="a commit failed without a cause"):
+        await check_store(lambda _: ErrorStore(start_commit_error=OSError("no")))
+    with pytest.raises(OSError, match="cannot restore"):
+        await check_store(lambda _: ErrorStore(restore_error=OSError("cannot restore")))
