@@ -89,8 +89,7 @@ class JSONFileStore(Generic[S]):
             must be of this shard only.
 
     Raises:
-        ConfigurationError: Both or none of `recorder` and `directory` are given, or msgspec doesn't
-            know the type of `state`.
+        ConfigurationError: Both or none of `recorder` and `directory` are given.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class JSONFileStore(Generic[S]):
         """Directory of the file."""
         self._recorder = recorder
         self._dumps: Callable[[S], bytes | str] = dumps or msgspec.json.encode
-        self._loads = loads or _decoder(type(state))
+        self._loads = loads or msgspec.json.Decoder(type(state)).decode
         self._fence = b""
         self._commits = Commits()
 
@@ -244,15 +243,6 @@ class JSONFileStore(Generic[S]):
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
         return f"<JSONFileStore in the {recorded}directory {str(self.directory)!r}>"
-
-
-def _decoder(kind: type[S]) -> Callable[[bytes], S]:
-    try:
-        return msgspec.json.Decoder(kind).decode
-    except TypeError as error:
-        raise ConfigurationError(
-            f"JSONFileStore needs dumps and loads for states of {kind}: {error}"
-        ) from error
 
 
 @contextlib.contextmanager

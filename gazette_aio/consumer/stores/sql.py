@@ -22,7 +22,7 @@ from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.consumer.stores.fence import fenced
 from gazette_aio.consumer.stores.sql_errors import as_store_error
 from gazette_aio.consumer.stores.sql_table import TABLE, checkpoint_table, create_checkpoint_table
-from gazette_aio.consumer.stores.sql_transaction import SQLTransaction
+from gazette_aio.consumer.stores.sql_transaction import SQLTransaction, finish_statements
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
@@ -68,6 +68,8 @@ class SQLStore:
         self._fence = 0
         self._commits = Commits()
         self._open: SQLTransaction | None = None
+        if db.dialect.name == "sqlite":
+            finish_statements(db)
 
     @staticmethod
     async def create_table(db: AsyncEngine, *, table: str = TABLE) -> None:
@@ -100,7 +102,7 @@ class SQLStore:
             ConfigurationError: `isolation_level` is `AUTOCOMMIT`.
 
         Cancellation: safe — call again. A statement that is cancelled ends the transaction, and its
-            commit fails.
+            commit fails. SQLite finishes the statement before.
         """
         if isolation_level is not None and isolation_level.upper() == "AUTOCOMMIT":
             raise ConfigurationError("a store can't commit by AUTOCOMMIT")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy.exc import DBAPIError
 
 from gazette_aio.protocol.errors import StoreError
 
-if TYPE_CHECKING:
-    from sqlalchemy.exc import SQLAlchemyError
 
-
-def as_store_error(error: SQLAlchemyError) -> StoreError:
+def as_store_error(error: Exception) -> StoreError:
     """Return a StoreError with the text of the database itself, which becomes a status."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return StoreError(str(error.orig))

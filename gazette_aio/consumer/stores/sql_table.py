@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, mysql, oracle
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from gazette_aio.consumer.stores.sql_errors import as_store_error
@@ -52,14 +52,22 @@ async def create_checkpoint_table(db: AsyncEngine, table: sa.Table) -> None:
     Cancellation: aborts — the table may have been created.
     """
     try:
-        async with db.begin() as connection:
-            if not await connection.run_sync(_has, table):
+        if await _is_there(db, table):
+            return
+        try:
+            async with db.begin() as connection:
                 await connection.execute(CreateTable(table))
-    except DBAPIError as error:
-        # Race: another member may have created it meanwhile.
-        async with db.connect() as connection:
-            if not await connection.run_sync(_has, table):
-                raise as_store_error(error) from error
+        except DBAPIError:
+            # Race: another member may have created it meanwhile.
+            if not await _is_there(db, table):
+                raise
+    except (SQLAlchemyError, OSError) as error:
+        raise as_store_error(error) from error
+
+
+async def _is_there(db: AsyncEngine, table: sa.Table) -> bool:
+    async with db.connect() as connection:
+        return await connection.run_sync(_has, table)
 
 
 def _has(connection: sa.Connection, table: sa.Table) -> bool:

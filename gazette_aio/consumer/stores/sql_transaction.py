@@ -6,13 +6,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.util import greenlet_spawn
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.stores.sql_errors import as_store_error
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction
 
 ROLLBACK_SECONDS: Final = 10.0
@@ -96,10 +100,8 @@ class SQLTransaction:
             except BaseException:
                 await finish(self._connection.close())
                 raise
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:
             raise as_store_error(error) from error
-        except OSError as error:
-            raise StoreError(str(error)) from error
 
     async def _lock(self) -> None:
         """Begin at once, and to write: SQLite's driver begins only with the first write.
@@ -110,3 +112,42 @@ class SQLTransaction:
         raw = await self._connection.get_raw_connection()
         if not getattr(raw.driver_connection, "in_transaction", False):
             await self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def finish_statements(db: AsyncEngine) -> None:
+    """Have statements of SQLite run to their end, also if they're cancelled. Idempotent.
+
+    A cancelled statement drops its connection. While a cursor of it is in the midst of its rows,
+    which the traceback of the cancellation may hold until garbage is collected, SQLite wouldn't
+    close it, and its locks would be in the way of everybody.
+    """
+    for name, listener in (
+        ("do_execute", _execute),
+        ("do_executemany", _execute_many),
+        ("do_execute_no_params", _execute_without),
+    ):
+        if not event.contains(db.sync_engine, name, listener):
+            event.listen(db.sync_engine, name, listener)
+
+
+def _execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    return _run(context, cursor.execute, statement, parameters)
+
+
+def _execute_many(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    return _run(context, cursor.executemany, statement, parameters)
+
+
+def _execute_without(cursor: Any, statement: str, context: Any) -> bool:
+    return _run(context, cursor.execute, statement)
+
+
+def _run(context: Any, execute: Callable[..., Any], *arguments: Any) -> bool:
+    """Execute in place of SQLAlchemy, which the result says, within the greenlet of a statement."""
+    connection = context.root_connection.connection.dbapi_connection
+
+    async def executed(_: object) -> None:
+        await finish(greenlet_spawn(execute, *arguments))
+
+    connection.run_async(executed)
+    return True

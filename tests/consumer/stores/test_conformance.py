@@ -254,11 +254,15 @@ class Hanging(MemoryStore[State]):
 class Persistent(MemoryStore[State]):
     """Has changes in its storage before they commit."""
 
+    async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
+        self.fqn = shard.fqn
+        return await super().restore_checkpoint(shard)
+
     async def destroy(self) -> None:
         await super().destroy()
-        for key, row in self.database._rows.items():
-            if row.fence == self._fence and row.states:
-                self.database._rows[key] = row._replace(states=(self.state,))
+        row = self.database._rows[self.fqn]
+        if row.fence == self._fence and row.states:
+            self.database._rows[self.fqn] = row._replace(states=(self.state,))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,248 @@
+"""JSONFileStore, without and with a recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from blockbuster import blockbuster_ctx
+
+from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
+from gazette_aio.consumer.stores import JSONFileStore
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import ConfigurationError, FencedError, StoreError
+from gazette_aio.testing import StubShard
+from tests.cancellation import cancel_at_every_await
+from tests.consumer.stores.databases import checkpoint_at
+from tests.waiting import eventually
+
+
+class Counts(msgspec.Struct):
+    words: dict[str, int] = {}
+
+
+@dataclasses.dataclass
+class Totals:
+    sum: int = 0
+
+
+class Model:
+    """A state of a type that msgspec doesn't know."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+
+async def restored(directory: Path, state: Any, **codec: Any) -> tuple[Any, Checkpoint]:
+    store = JSONFileStore(None, state, directory=directory, **codec)
+    checkpoint = await store.restore_checkpoint(StubShard("a-shard"))
+    return store.state, checkpoint
+
+
+@pytest.mark.parametrize(
+    ("fresh", "later"),
+    [({}, {"a": 1}), ([], [1]), (Counts(), Counts({"a": 1})), (Totals(), Totals(5))],
+)
+async def test_states_of_types(tmp_path: Path, fresh: Any, later: Any) -> None:
+    shard, directory = StubShard("a-shard"), tmp_path / "new" / "directory"
+    store = JSONFileStore(None, fresh, directory=directory)
+    assert await store.restore_checkpoint(shard) == Checkpoint()
+    assert store.state is fresh
+    store.state = later
+    await store.start_commit(shard, checkpoint_at(3), ())
+    assert await restored(directory, fresh) == (later, checkpoint_at(3))
+    assert (directory / "state.json").stat().st_mode & 0o777 == 0o600
+    await store.destroy()
+    assert await restored(directory, fresh) == (later, checkpoint_at(3))
+
+
+async def test_states_with_a_codec(tmp_path: Path) -> None:
+    unknown = JSONFileStore(None, Model(), directory=tmp_path)
+    with pytest.raises(StoreError, match=r"^encode\(state\): .*Model"):
+        await unknown.start_commit(StubShard("a-shard"), checkpoint_at(3), ())
+    codec: Any = {
+        "dumps": lambda state: f'{{\n"value": {state.value}}}',
+        "loads": lambda raw: Model(msgspec.json.decode(raw)["value"]),
+    }
+    store = JSONFileStore(None, Model(4), directory=tmp_path, **codec)
+    await store.restore_checkpoint(StubShard("a-shard"))
+    await store.start_commit(StubShard("a-shard"), checkpoint_at(3), ())
+    state, _ = await restored(tmp_path, Model(), **codec)
+    assert state.value == 4
+    with pytest.raises(StoreError, match=r"^decode\(state\): "):
+        await restored(tmp_path, [])
+
+
+async def test_the_state_is_encoded_at_once(tmp_path: Path) -> None:
+    shard, state = StubShard("a-shard"), {"a": 1}
+    store = JSONFileStore(None, state, directory=tmp_path)
+    await store.restore_checkpoint(shard)
+    dependency = AsyncOperation()
+    commit = store.start_commit(shard, checkpoint_at(1), [dependency])
+    state["a"] = 2
+    dependency.resolve()
+    await commit
+    assert (await restored(tmp_path, {}))[0] == {"a": 1}
+
+
+async def test_errors_name_their_step(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    store: JSONFileStore[Any] = JSONFileStore(None, {}, directory=tmp_path)
+    await store.restore_checkpoint(shard)
+    store.state = {"a": object()}
+    commit = store.start_commit(shard, checkpoint_at(1), ())
+    assert commit.done()
+    with pytest.raises(StoreError, match=r"^encode\(state\): "):
+        await commit
+    store.state = {}
+    (tmp_path / "next.json").mkdir()
+    with pytest.raises(StoreError, match=r"^creating state file: .*next.json"):
+        await store.start_commit(shard, checkpoint_at(1), ())
+    (tmp_path / "next.json").rmdir()
+    (tmp_path / "state.json").mkdir()
+    with pytest.raises(StoreError, match=r"^renaming next => current: .*state.json"):
+        await store.start_commit(shard, checkpoint_at(1), ())
+    with pytest.raises(StoreError, match=r"^opening state file: .*state.json"):
+        await store.restore_checkpoint(shard)
+    (tmp_path / "file").touch()
+    store = JSONFileStore(None, {}, directory=tmp_path / "file")
+    with pytest.raises(StoreError, match=r"^opening state file: .*file"):
+        await store.restore_checkpoint(shard)
+
+
+async def test_a_directory_is_of_one_store(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    first, second = (JSONFileStore(None, {}, directory=tmp_path) for _ in range(2))
+    await first.restore_checkpoint(shard)
+    await second.restore_checkpoint(shard)
+    with pytest.raises(FencedError, match="checkpoint fence was updated"):
+        await first.start_commit(shard, checkpoint_at(1), ())
+    await second.start_commit(shard, checkpoint_at(2), ())
+    # A file that a crash has left half written is replaced.
+    (tmp_path / "next.json").write_bytes(b'{"a')
+    await second.start_commit(shard, checkpoint_at(3), ())
+    assert (await restored(tmp_path, {}))[1] == checkpoint_at(3)
+
+
+async def test_no_file_blocks_the_event_loop(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    with blockbuster_ctx():
+        store = JSONFileStore(None, {}, directory=tmp_path)
+        await store.restore_checkpoint(shard)
+        await store.start_commit(shard, checkpoint_at(1), ())
+        await store.restore_checkpoint(shard)
+        await store.destroy()
+
+
+async def test_restoring_is_cancelled_at_every_await(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    store = JSONFileStore(None, {"a": 1}, directory=tmp_path)
+    await store.restore_checkpoint(shard)
+    await store.start_commit(shard, checkpoint_at(1), ())
+
+    async def check() -> None:
+        assert await restored(tmp_path, {}) == ({"a": 1}, checkpoint_at(1))
+
+    assert await cancel_at_every_await(lambda: store.restore_checkpoint(shard), check) > 2
+
+
+def test_a_recorder_or_a_directory() -> None:
+    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
+        JSONFileStore(None, {})
+    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
+        JSONFileStore(Recorder("/tmp/there"), {}, directory="/tmp/elsewhere")
+
+
+class Recorder:
+    """Recorder that notes its calls."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.calls: list[Any] = []
+        self.closing = finished_operation()
+
+    @contextlib.contextmanager
+    def atomic(self) -> Generator[None]:
+        self.calls.append("atomic")
+        yield
+        self.calls.append("end")
+
+    def record_create(self, path: str) -> int:
+        assert Path(path).exists()
+        self.calls.append(("create", Path(path).name))
+        return 7
+
+    def record_write_at(self, fnode: int, data: bytes, offset: int) -> None:
+        self.calls.append(("write", fnode, data, offset))
+
+    def record_rename(self, source: str, target: str) -> None:
+        assert Path(target).exists()
+        self.calls.append(("rename", Path(source).name, Path(target).name))
+
+    def barrier(self, wait_for: Any = ()) -> AsyncOperation:
+        self.calls.append(("barrier", list(wait_for)))
+        return finished_operation() if wait_for else self.closing
+
+
+async def test_files_are_recorded_between_barriers(tmp_path: Path) -> None:
+    shard, directory = StubShard("a-shard"), tmp_path / "recorded"
+    directory.mkdir()
+    recorder = Recorder(str(directory))
+    recorder.closing = AsyncOperation()
+    store = JSONFileStore(recorder, {"a": 1})
+    assert await store.restore_checkpoint(shard) == Checkpoint()
+    appended = AsyncOperation()
+    commit = store.start_commit(shard, checkpoint_at(1), [appended])
+    assert recorder.calls == [("barrier", [appended])]
+    await eventually(lambda: recorder.calls[-1] == ("barrier", []))
+    content = (directory / "state.json").read_bytes()
+    assert recorder.calls[1:] == [
+        "atomic",
+        ("create", "next.json"),
+        ("write", 7, content, 0),
+        ("rename", "next.json", "state.json"),
+        "end",
+        ("barrier", []),
+    ]
+    assert not commit.done()
+    recorder.closing.resolve()
+    await commit
+    assert [path.name for path in directory.iterdir()] == ["state.json"]
+    other = JSONFileStore(recorder, {})
+    assert await other.restore_checkpoint(shard) == checkpoint_at(1)
+    await store.destroy()
+    assert not directory.exists()
+
+
+async def test_errors_of_the_recorder_fail_the_commit(tmp_path: Path) -> None:
+    shard, recorder = StubShard("a-shard"), Recorder(str(tmp_path))
+    store = JSONFileStore(recorder, {})
+    recorder.closing = finished_operation(FencedError("taken"))
+    with pytest.raises(FencedError, match="taken"):
+        await store.start_commit(shard, checkpoint_at(1), ())
+
+
+async def test_destroying_ends_a_commit_whose_barrier_never_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shard, directory = StubShard("a-shard"), tmp_path / "recorded"
+    directory.mkdir()
+    recorder = Recorder(str(directory))
+    recorder.closing = AsyncOperation()
+    store = JSONFileStore(recorder, {})
+    commit = store.start_commit(shard, checkpoint_at(1), [finished_operation()])
+    await eventually(lambda: recorder.calls[-1] == ("barrier", []))
+    await store.destroy()
+    with pytest.raises(StoreError, match="the store was destroyed"):
+        await commit
+    # The second time, the directory is missing: that's logged, and no error.
+    with caplog.at_level(logging.ERROR):
+        await asyncio.wait_for(store.destroy(), 60)
+    assert "failed to remove the directory of a store" in caplog.text
