@@ -28,49 +28,70 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.service.process import main, run_consumer
     from gazette_aio.consumer.service.service import Service
     from gazette_aio.consumer.shards.resolver import Resolution, Resolver
+    from gazette_aio.consumer.stores import (
+        CompareAndSetStore,
+        JSONFileStore,
+        MemoryDatabase,
+        MemoryStore,
+        SQLStore,
+        StoredRecord,
+    )
 
 __all__ = [
     "Application",
     "BatchConsumer",
     "BeginFinisher",
+    "CompareAndSetStore",
     "ConsumerOptions",
     "DeferToNextTransaction",
     "EmbeddedStore",
     "EtcdOptions",
     "EtcdStore",
+    "JSONFileStore",
+    "MemoryDatabase",
+    "MemoryStore",
     "MessageProducer",
     "MessageSink",
     "Progress",
     "Resolution",
     "Resolver",
+    "SQLStore",
     "Service",
     "Shard",
     "Store",
+    "StoredRecord",
     "main",
     "run_consumer",
 ]
 
 _APPLICATION = "gazette_aio.consumer.application"
 _SERVICE = "gazette_aio.consumer.service"
+_STORES = "gazette_aio.consumer.stores"
 
 # Imported at first use: clients of shards need no servers.
 _MODULES = {
     "Application": _APPLICATION,
     "BatchConsumer": _APPLICATION,
     "BeginFinisher": _APPLICATION,
+    "CompareAndSetStore": _STORES,
     "ConsumerOptions": f"{_SERVICE}.options",
     "DeferToNextTransaction": _APPLICATION,
     "EmbeddedStore": "gazette_aio.consumer.keyspace.embedded",
     "EtcdOptions": "gazette_aio.consumer.keyspace.etcd.options",
     "EtcdStore": "gazette_aio.consumer.keyspace.etcd.store",
+    "JSONFileStore": _STORES,
+    "MemoryDatabase": _STORES,
+    "MemoryStore": _STORES,
     "MessageProducer": _APPLICATION,
     "MessageSink": _APPLICATION,
     "Progress": _APPLICATION,
     "Resolution": "gazette_aio.consumer.shards.resolver",
     "Resolver": "gazette_aio.consumer.shards.resolver",
+    "SQLStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,
     "Store": _APPLICATION,
+    "StoredRecord": _STORES,
     "main": f"{_SERVICE}.process",
     "run_consumer": f"{_SERVICE}.process",
 }

@@ -128,7 +128,7 @@ class JSONFileStore(Generic[S]):
         except StoreError as error:
             return finished_operation(error)
         if barrier is not None:
-            return self._commits.start((), lambda: self._record(content))
+            return self._commits.start((), lambda: self._record(content, barrier))
         return self._commits.start(wait_for, lambda: in_thread(self._replace, content))
 
     async def restore_checkpoint(
@@ -172,10 +172,16 @@ class JSONFileStore(Generic[S]):
             except OSError:
                 _logger.exception("failed to remove the directory of a store: %s", self.directory)
 
-    async def _record(self, content: bytes) -> None:
-        closing = await in_thread(self._replace_recorded, content)
-        await self._commits.wait((closing,))
-        closing.result()
+    async def _record(self, content: bytes, opening: OpFuture[Any]) -> None:
+        try:
+            closing = await in_thread(self._replace_recorded, content)
+            await self._commits.wait((closing,))
+            closing.result()
+        except Exception as error:
+            # A failed dependency is the cause, of which the recorder tells its later calls only so.
+            if opening.done() and (cause := opening.exception()) is not None:
+                raise cause from error
+            raise
 
     def _replace_recorded(self, content: bytes) -> OpFuture[Any]:
         """Replace the file, and return the barrier of what was recorded. Runs in a thread."""
