@@ -8,6 +8,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +19,20 @@ import pytest
 
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
 from tests.ports import free_port
+
+
+@contextmanager
+def cluster(directory: Path, count: int = 3) -> Iterator[list[Etcd]]:
+    """Run a cluster of several members."""
+    members = [Etcd(directory / f"member-{number}") for number in range(count)]
+    with ExitStack() as stack:
+        for member in members:
+            member.members = members
+            stack.callback(member.stop)
+            member.launch()
+        for member in members:
+            member.wait_until_healthy()
+        yield members
 
 
 def binary() -> Path:
@@ -32,7 +48,7 @@ def binary() -> Path:
 
 
 class Etcd:
-    """A member of its own cluster, on a directory; a context manager.
+    """A member, by default of its own cluster, on a directory; a context manager.
 
     It's ended by SIGTERM only: Etcd 3.5.1 may lose consistency when it's killed.
 
@@ -47,7 +63,10 @@ class Etcd:
         self.options = options
         self.scheme = "https" if tls else "http"
         self.port = free_port()
-        self._peer_port = free_port()
+        self.peer = f"http://127.0.0.1:{free_port()}"
+        self.name = directory.name
+        self.members = [self]
+        """Members of the cluster."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,7 +76,11 @@ class Etcd:
 
     def start(self) -> None:
         """Start the process, and wait until it serves."""
-        peer = f"http://127.0.0.1:{self._peer_port}"
+        self.launch()
+        self.wait_until_healthy()
+
+    def launch(self) -> None:
+        """Start the process."""
         self.directory.mkdir(exist_ok=True)
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -66,9 +89,10 @@ class Etcd:
                     f"--data-dir={self.directory / 'data'}",
                     f"--listen-client-urls={self.endpoint}",
                     f"--advertise-client-urls={self.endpoint}",
-                    f"--listen-peer-urls={peer}",
-                    f"--initial-advertise-peer-urls={peer}",
-                    f"--initial-cluster=default={peer}",
+                    f"--name={self.name}",
+                    f"--listen-peer-urls={self.peer}",
+                    f"--initial-advertise-peer-urls={self.peer}",
+                    f"--initial-cluster={','.join(f'{each.name}={each.peer}' for each in self.members)}",
                     "--unsafe-no-fsync",
                     *self.options,
                 ],
@@ -77,7 +101,11 @@ class Etcd:
                 stderr=log,
                 env={"PATH": os.environ["PATH"]},  # Etcd takes options of the environment, too.
             )
+
+    def wait_until_healthy(self) -> None:
+        """Wait until the cluster serves; with TLS, clients have to do that."""
         while self.scheme == "http" and not self._is_healthy():
+            assert self._process is not None
             assert self._process.poll() is None, (self.directory / "log").read_text()[-2000:]
             time.sleep(0.01)
 
