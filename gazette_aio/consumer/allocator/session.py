@@ -59,6 +59,7 @@ class MemberSession(Owner):
         zero_limit_on_exit: Whether an exit also sets the member's limit to 0. Groups need it that
             have members of Gazette up to v0.101.
         apply_delay_seconds: Time for which changes are gathered before they are applied.
+        max_hot_standbys: Most hot standbys of a shard that this member assigns; None for no limit.
         announce_retry_seconds: Pause before a failed announcement is repeated.
         on_round: Called after each successful round of a leader, with whether it was idle.
 
@@ -90,6 +91,7 @@ class MemberSession(Owner):
         is_consistent: IsConsistent = shard_is_consistent,
         zero_limit_on_exit: bool = False,
         apply_delay_seconds: float = 0.03,
+        max_hot_standbys: int | None = None,
         announce_retry_seconds: float = 10.0,
         on_round: Callable[[bool], None] | None = None,
     ) -> None:
@@ -107,7 +109,10 @@ class MemberSession(Owner):
         named = spec.process_spec.id
         self.keys = keys
         self.key_space: KeySpace[GroupEntry] = new_key_space(
-            store, keys, apply_delay_seconds=apply_delay_seconds
+            store,
+            keys,
+            apply_delay_seconds=apply_delay_seconds,
+            max_hot_standbys=max_hot_standbys,
         )
         self.group = ObservedGroup(MemberID(named.zone, named.suffix), is_consistent)
         self.key_space.observers.append(self.group.observe)

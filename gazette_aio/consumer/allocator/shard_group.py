@@ -9,7 +9,12 @@ from google.protobuf.message import DecodeError
 from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
 from gazette_aio.consumer.keyspace.key_space import KeySpace
 from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey, MemberKey
-from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
+from gazette_aio.protocol.consumer import (
+    ConsumerSpec,
+    ReplicaStatus,
+    ShardSpec,
+    desired_replication,
+)
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.validation.rules import validate
 
@@ -24,7 +29,11 @@ M = TypeVar("M", ConsumerSpec, ShardSpec, ReplicaStatus)
 
 
 def new_key_space(
-    store: KeyValueStore, keys: GroupKeys, *, apply_delay_seconds: float = 0.03
+    store: KeyValueStore,
+    keys: GroupKeys,
+    *,
+    apply_delay_seconds: float = 0.03,
+    max_hot_standbys: int | None = None,
 ) -> KeySpace[GroupEntry]:
     """Return the key space of a group of consumers, which isn't loaded yet.
 
@@ -32,13 +41,19 @@ def new_key_space(
         store: Store of the group.
         keys: Keys of the group.
         apply_delay_seconds: Time for which changes are gathered before they are applied.
+        max_hot_standbys: Most hot standbys of a shard, whatever its spec says; None for no limit.
     """
     return KeySpace(
-        store, keys.prefix, group_decoder(keys), apply_delay_seconds=apply_delay_seconds
+        store,
+        keys.prefix,
+        group_decoder(keys, max_hot_standbys),
+        apply_delay_seconds=apply_delay_seconds,
     )
 
 
-def group_decoder(keys: GroupKeys) -> Callable[[KeyValue], GroupEntry]:
+def group_decoder(
+    keys: GroupKeys, max_hot_standbys: int | None = None
+) -> Callable[[KeyValue], GroupEntry]:
     """Return what decodes a key of the group as a member, a shard or an assignment.
 
     `decoded` of the result is the ConsumerSpec, ShardSpec or ReplicaStatus. The decoder raises
@@ -50,7 +65,7 @@ def group_decoder(keys: GroupKeys) -> Callable[[KeyValue], GroupEntry]:
             case MemberKey(zone, suffix):
                 return _member(raw, MemberID(zone, suffix))
             case ItemKey(shard):
-                return _shard(raw, shard)
+                return _shard(raw, shard, max_hot_standbys)
             case AssignmentKey(shard, zone, suffix, slot):
                 return Assignment(
                     shard,
@@ -106,11 +121,11 @@ def _member(raw: KeyValue, member: MemberID) -> Member:
     )
 
 
-def _shard(raw: KeyValue, shard: str) -> Item:
+def _shard(raw: KeyValue, shard: str, max_hot_standbys: int | None) -> Item:
     spec = _decoded(ShardSpec, raw)
     if spec.id != shard:
         raise ValidationError(f"ShardSpec ID doesn't match Item ID ({spec.id} vs {shard})")
-    replication = 0 if spec.disable else spec.hot_standbys + 1
+    replication = desired_replication(spec, max_hot_standbys)
     return Item(shard, replication, raw.key, raw.create_revision, raw.mod_revision, spec)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path  # noqa: TC003 - Type hints are evaluated.
 from typing import Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.shards.restarts import RestartPolicy  # noqa: TC001 - As above.
 from gazette_aio.serving.address import MAX_PORT
 from gazette_aio.serving.tls import TLSFiles
 from gazette_aio.serving.unix_socket import check_socket_path
@@ -70,6 +71,11 @@ class ConsumerOptions:
     understand it."""
     stop_timeout: float = 15.0
     """Time within which RPCs may end when the member stops."""
+    restarts: RestartPolicy | None = None
+    """When failed replicas are restarted; by default, they aren't: they stay failed until they're
+    unassigned."""
+    recovery_directory: Path | None = None
+    """Directory below which shards are recovered into temporary ones; None for the system's."""
     auth_keys: str = dataclasses.field(default="", repr=False)
     """Base64 keys, separated by commas or blanks, that sign (the first one) and verify tokens."""
     auth_keys_file: Path | None = None

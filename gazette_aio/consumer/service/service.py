@@ -22,6 +22,7 @@ from gazette_aio.consumer.service.options import DEFAULT_PREFIX, ConsumerOptions
 from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
+from gazette_aio.consumer.shards.restarts import Restarts
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.protocol.consumer import ConsumerSpec
 from gazette_aio.serving.address import url_host
@@ -402,6 +403,7 @@ class Service(Owner):
             ttl_seconds=options.lease_ttl,
             zero_limit_on_exit=options.zero_limit_on_exit,
             apply_delay_seconds=options.watch_delay,
+            max_hot_standbys=options.max_hot_standbys,
             on_round=self._converged,
         )
         host = ShardHost(
@@ -412,6 +414,8 @@ class Service(Owner):
             client=self.client,
             application=self.application,
             primary_loop=self._primary_loop,
+            restarts=Restarts(options.restarts),
+            recovery_directory=options.recovery_directory,
         )
         local_shards = LocalShards(host)
         resolver = Resolver(host, local_shards)

@@ -19,6 +19,7 @@ from gazette_aio.consumer.keyspace.operations import Delete
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
+from gazette_aio.consumer.shards.restarts import RestartPolicy
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import consumer_harness, no_leaks
@@ -228,6 +229,48 @@ async def test_a_failed_shard_tells_why(harness: ConsumerHarness) -> None:
     await eventually(lambda: has_failed(member))
     with pytest.raises(RuntimeError, match=r"app\.ConsumeMessage: cannot count this"):
         await harness.wait_for_primary("shard-one")
+
+
+async def test_standbys_are_limited(harness: ConsumerHarness) -> None:
+    options = ConsumerOptions(
+        prefix="/standbys.test", bind="127.0.0.1", host="127.0.0.1", max_hot_standbys=1
+    )
+    async with Service(Summing(), harness.store, harness.client, options) as member:
+        spec = shard_spec("shard-one", SOURCE)
+        spec.hot_standbys = 3
+        async with connect_shards(member.endpoint) as client:
+            await apply_shards(client, [pc.ApplyRequest.Change(upsert=spec)])
+        assert member.session.group.items["shard-one"].replication == 2
+
+
+class FailingOnce(Summing):
+    """Fails at its first message, and never again."""
+
+    has_failed = False
+
+    def consume_message(self, *args: Any) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ValueError("the first time")
+        super().consume_message(*args)
+
+
+async def test_failed_shards_are_restarted_if_options_say_so(harness: ConsumerHarness) -> None:
+    options = ConsumerOptions(
+        prefix="/restarts.test",
+        bind="127.0.0.1",
+        host="127.0.0.1",
+        restarts=RestartPolicy(first_seconds=0.01),
+    )
+    application = FailingOnce()
+    async with (
+        Service(application, harness.store, harness.client, options) as member,
+        connect_shards(member.endpoint) as client,
+    ):
+        change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
+        await apply_shards(client, [change])
+        await publish(harness.client, range(10))
+        await eventually(lambda: application.totals.sums == {"shard-one": sum(range(10))})
 
 
 async def test_an_endpoint_that_is_taken_is_refused() -> None:
