@@ -8,13 +8,12 @@ milliseconds of any monotonic clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 BANK_SECONDS = 10
 QUANTUM_MILLIS = 50
 """Interval at which a waiting append is looked at."""
-
-_NEVER_MILLIS = 10**10
 
 
 @dataclass(slots=True)
@@ -64,15 +63,21 @@ class FlowControl:
             journal.balance = min(journal.balance, max_rate * BANK_SECONDS)
         self.spent = min_rate
 
-    def tick(self, now_millis: int) -> bool:
-        """Account for time which has passed; return False if the client has underflowed."""
+    def tick(self, now_millis: int, waited_millis: int) -> bool:
+        """Account for time which has passed; return False if the client has underflowed.
+
+        Args:
+            now_millis: Current time.
+            waited_millis: Time to charge the client for, of that which has passed.
+        """
         elapsed = now_millis - self.journal.last_millis
         if elapsed < 0:
             return True
         if elapsed == 0 and self.charge == 0:
             return self.spent > 0 or self.min_rate == 0
         self._credit(elapsed)
-        self.spent -= min(self.min_rate * elapsed // 1000, self.spent)
+        charged = min(waited_millis, elapsed)
+        self.spent -= min(self.min_rate * charged // 1000, self.spent)
         self.journal.last_millis = now_millis
         self._debit()
         return self.spent > 0 or self.min_rate == 0
@@ -98,12 +103,11 @@ class FlowControl:
         self.max_rate = 0
         self._debit()
 
-    def underflow_millis(self) -> int:
-        """Return the time at which a silent client is to be cut off."""
+    def patience_millis(self) -> float:
+        """Return for how long to wait for a silent client; infinity if it may be silent."""
         if self.min_rate == 0:
-            return self.journal.last_millis + _NEVER_MILLIS
-        left = -(-self.spent * 1000 // self.min_rate)
-        return self.journal.last_millis + left + QUANTUM_MILLIS
+            return math.inf
+        return -(-self.spent * 1000 // self.min_rate) + QUANTUM_MILLIS
 
     def hold_millis(self) -> int:
         """Return how long to hold the present chunk before the next tick."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -297,18 +298,13 @@ class _Append:
     ) -> bytes | memoryview | None:
         """Return the content of the next message, empty to commit, None at the end."""
         flow.skip(int(self._time() * 1000))
-        deadline = flow.underflow_millis() / 1000
-        if self._until is not None:
-            deadline = min(deadline, self._until.loop_time)
+        until = math.inf if self._until is None else self._until.loop_time
         try:
-            message = await receive.next(deadline)
+            message = await receive.next(flow.patience_millis() / 1000, until)
         except TimeoutError:
             self._check_token()
             raise self._machine.underflow() from None
-        now = int(self._time() * 1000)
-        if receive.was_late:
-            flow.skip(now)
-        elif not flow.tick(now):
+        if not flow.tick(int(self._time() * 1000), int(receive.waited * 1000)):
             raise self._machine.underflow()
         if self._until is not None:
             self._check_token()
@@ -325,7 +321,7 @@ class _Append:
                 flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
                 continue
             await asyncio.sleep(hold / 1000)
-            flow.tick(int(self._time() * 1000))
+            flow.tick(int(self._time() * 1000), hold)
         return content
 
     def _check_token(self) -> None:

@@ -1,23 +1,23 @@
-"""Receiver of a client's messages, each by a deadline."""
+"""Receiver of a client's messages, each of which may be waited for only so long."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from gazette_aio.broker.journal.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 T = TypeVar("T")
 
-_LATE_SECONDS = 0.25
-"""Lateness of a timer from which a busy loop is at fault, and not the client."""
-
 
 class ReceiveGuard(Generic[T]):
-    """Receives from an iterator with deadlines; a context manager for one task.
+    """Receives from an iterator with limits of time; a context manager for one task.
 
-    One timer serves many messages: it's left alone as long as it fires early enough.
+    One timer serves many messages: it's left alone until it fires.
     """
 
     def __init__(self, messages: AsyncIterator[T]) -> None:
@@ -25,12 +25,11 @@ class ReceiveGuard(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_when = 0.0
-        self._deadline = 0.0
+        self._timer_when = math.inf
+        self._patience = Patience()
+        self._until = math.inf
         self._waiting = False
         self._expired = False
-        self.was_late = False
-        """Whether the loop was too busy to measure the client during the last wait."""
 
     def __enter__(self) -> ReceiveGuard[T]:
         return self
@@ -39,11 +38,17 @@ class ReceiveGuard(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
 
-    async def next(self, deadline: float) -> T | None:
+    @property
+    def waited(self) -> float:
+        """Seconds of the last wait for which the client is to be charged."""
+        return self._patience.waited
+
+    async def next(self, allowance: float, until: float = math.inf) -> T | None:
         """Return the next message, or None at the end.
 
         Args:
-            deadline: Latest time, of the loop's clock.
+            allowance: Most seconds to wait, of those which the broker was there to read within.
+            until: Latest time, of the loop's clock.
 
         Raises:
             TimeoutError: If there was none in time.
@@ -53,11 +58,11 @@ class ReceiveGuard(Generic[T]):
         task = self._task
         assert task is not None, "outside of a task"
         cancelling = task.cancelling()
-        self._deadline = deadline
-        if self._timer is None or self._timer_when > deadline:
-            self._arm(deadline)
+        now = self._loop.time()
+        self._patience.begin(now, allowance)
+        self._until = until
+        self._look_by(min(self._patience.next_look(now), until))
         self._waiting = True
-        self.was_late = False
         try:
             return await self._messages.__anext__()
         except StopAsyncIteration:
@@ -68,26 +73,25 @@ class ReceiveGuard(Generic[T]):
             raise
         finally:
             self._waiting = False
+            if not self._expired:
+                self._patience.look(self._timer_when, self._loop.time())
 
-    def _arm(self, when: float) -> None:
+    def _look_by(self, when: float) -> None:
+        if self._timer_when <= when:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._fire, when)
         self._timer_when = when
 
     def _fire(self, when: float) -> None:
-        self._timer = None
-        now = self._loop.time()
+        self._timer, self._timer_when = None, math.inf
         if not self._waiting:
             return  # The next wait arms it again.
-        if now < self._deadline:
-            self._arm(self._deadline)
-        elif now > when + _LATE_SECONDS:
-            # The message may be there, with the loop too busy to have seen it.
-            self.was_late = True
-            self._deadline = now + _LATE_SECONDS
-            self._arm(self._deadline)
-        else:
+        now = self._loop.time()
+        if self._patience.look(when, now) or now >= self._until:
             self._expired = True
             assert self._task is not None
             self._task.cancel()
+        else:
+            self._look_by(min(self._patience.next_look(now), self._until))

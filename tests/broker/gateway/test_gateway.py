@@ -292,8 +292,7 @@ async def test_a_writer_which_is_reset_is_rolled_back(
 async def test_a_writer_which_stalls_is_rolled_back(
     site: Site, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(FlowControl, "underflow_millis", lambda _: now * 1000 + 50)
+    monkeypatch.setattr(FlowControl, "patience_millis", lambda _: 50)
     sent = request("PUT", "/test/journal", b"x" * 100)[:-1]
     async with connected(site, sent) as (reader, _):
         assert b" 500 " in await head_of(reader)

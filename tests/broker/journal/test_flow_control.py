@@ -14,6 +14,11 @@ def flow(
     return FlowControl(journal or FlowBalance(), max_rate=max_rate, min_rate=1000, now_millis=now)
 
 
+def all_waited(fc: FlowControl, now: int) -> bool:
+    """Charge the client for all time."""
+    return fc.tick(now, now - fc.journal.last_millis)
+
+
 def test_balance_and_underflow() -> None:
     fc = flow()
     assert (fc.journal.balance, fc.spent) == (10_000, 1000)
@@ -21,12 +26,12 @@ def test_balance_and_underflow() -> None:
     assert (fc.journal.balance, fc.charge) == (20, 0)
     fc.chunk(40)
     assert (fc.journal.balance, fc.charge) == (0, 20)
-    assert fc.tick(100_001)
+    assert all_waited(fc, 100_001)
     assert fc.charge == 10
-    assert fc.tick(200_001)  # A held chunk is not the client's fault.
+    assert all_waited(fc, 200_001)  # A held chunk is not the client's fault.
     assert (fc.journal.balance, fc.spent, fc.charge) == (99_990, 10, 0)
     fc.chunk(40)
-    assert not fc.tick(200_052)
+    assert not all_waited(fc, 200_052)
     assert (fc.total_chunks, fc.delayed_chunks) == (3, 1)
 
 
@@ -34,10 +39,10 @@ def test_a_large_chunk_is_discharged_over_time() -> None:
     fc = flow(max_rate=1000)
     fc.chunk(11_000)
     for second in range(1, 10):
-        assert fc.tick(100_000 + second * 1000)
+        assert all_waited(fc, 100_000 + second * 1000)
         assert fc.charge == 10_000 - second * 1000
         assert 0 < fc.hold_millis() <= 1000
-    assert fc.tick(110_000)
+    assert all_waited(fc, 110_000)
     assert fc.charge == fc.hold_millis() == 0
 
 
@@ -70,15 +75,19 @@ def test_unlimited_journals_still_underflow() -> None:
     fc = flow(max_rate=0)
     fc.chunk(1 << 40)
     assert (fc.charge, fc.spent) == (0, 1000)
-    assert fc.tick(100_999)
-    assert not fc.tick(101_000)
+    assert all_waited(fc, 100_999)
+    assert not all_waited(fc, 101_000)
 
 
 def test_the_silent_client_is_cut_off_after_its_credit() -> None:
     fc = flow()
-    assert fc.underflow_millis() == 101_050
+    assert fc.patience_millis() == 1050
     fc.skip(100_400)  # The broker was busy: the client isn't charged for it.
-    assert fc.underflow_millis() == 101_450
+    assert fc.patience_millis() == 1050
+    assert fc.tick(105_000, 300)  # Nor for what else the broker spent of the wait.
+    assert fc.patience_millis() == 750
+    assert flow(max_rate=0).tick(200_000, 999)
+    assert not flow(max_rate=0).tick(200_000, 1000)
 
 
 def test_the_broker_bounds_journals_which_have_a_limit() -> None:
@@ -99,12 +108,12 @@ def test_rates_hold(max_rate: int, steps: list[tuple[int, int]]) -> None:
     passed = 0
     for length, pause in steps:
         now += pause
-        fc.tick(now)
+        all_waited(fc, now)
         fc.chunk(length)
         ticks = 0
         while hold := fc.hold_millis():
             now += hold
-            fc.tick(now)
+            all_waited(fc, now)
             ticks += 1
             assert ticks < 10_000_000
         passed += length
