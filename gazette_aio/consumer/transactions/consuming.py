@@ -220,9 +220,12 @@ class DecodingConsumer:
             text = f"readMessage: framing.Unmarshal(offset {rows[begin].begin})"
             raise explained(text, self._bad)
         try:
-            return await self._consumer.consume(run, deadline)
+            consumed = await self._consumer.consume(run, deadline)
         except Exception as error:
             raise explained("app.ConsumeMessage", error) from error
+        if begin + consumed.messages == len(rows):
+            self._rows = ()  # Idle shards retain no messages.
+        return consumed
 
     def _decode(self, rows: Sequence[Envelope[Any]]) -> None:
         if self._bad is not None:

@@ -221,6 +221,7 @@ class TransactionMachine:
                     published, self._idle_progress = self._idle_progress, {}
                     return Publish(published)
             else:
+                self._run, self._queued = (), 0  # Idle shards retain no messages.
                 return _RECEIVE if is_ready else None
 
     def _consume(self, rows: Sequence[Envelope[Any]]) -> Action:

@@ -157,6 +157,7 @@ class SourceReaders(Owner):
                     splitter.jump(jump.offset)
                     continue
                 splitter.feed(chunk, reader.offset - len(chunk))
+                del chunk  # Idle shards retain no content.
                 while run := splitter.next_run():
                     await channel.send_run(run)
                     await pace.rest()  # The channel may take all that's at hand.

@@ -180,6 +180,7 @@ class TransactionRun:
                     deadline = machine.deadline
                     end = slice_end if deadline is None else min(slice_end, deadline)
                     consumed = await self._consumer.consume(rows, begin, end)
+                    del rows  # Idle shards retain no messages.
                     machine.consumed(consumed.messages)
                     if consumed.is_deferred:
                         machine.deferred()

@@ -174,6 +174,7 @@ class Echo:
             if isinstance(item, Exception):
                 raise item
             await sink.send(item)
+            del item
 
     async def replay_range(self, shard: Any, store: Any, journal: str, begin: int, end: int) -> Any:
         self._event("replay", begin, end)

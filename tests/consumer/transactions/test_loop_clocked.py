@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -21,6 +23,13 @@ from tests.waiting import turns
 
 MIN, MAX = 0.001, 0.010
 UNIX_NS = 1_700_000_000_000_000_000
+
+
+class Kept:
+    """A message which a weak reference may tell."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
 
 
 def clocked(test: Any) -> Callable[[], None]:
@@ -353,6 +362,22 @@ async def test_a_timer_that_rings_early_rings_again(loop: ClockLoop):
         assert len(rung) == 2
         await loop.advance(MIN)
         assert len(world.store.commits) == 1
+
+
+@clocked
+async def test_an_idle_shard_retains_no_messages(loop: ClockLoop):
+    async with Clocked(loop, shard_spec(max_ms=10)) as world:
+        rows = [world.content.outside() for _ in range(3)]
+        world.content.messages.clear()
+        for row in rows:
+            row.message = Kept(row.begin)
+        weak = [weakref.ref(row.message) for row in rows]
+        await world.send(*rows)
+        del rows, row
+        await world.committed()
+        await world.acked()
+        gc.collect()
+        assert [ref() for ref in weak] == [None] * 3
 
 
 @clocked

@@ -467,3 +467,37 @@ def test_durations_are_those_of_the_start_of_the_commit_before():
     bench.send(content.outside())
     bench.run()
     assert bench.machine.deadline == bench.now + 1
+
+
+def test_checkpoints_forget_producers_of_the_day_before():
+    day = (24 * 3600 * 10**7) << 4
+    bench, content = Bench(), Content()
+    bench.send(content.pending(A, clock=1))
+    bench.send(content.outside(B, clock=2 * day))
+    bench.run()
+    bench.now += MIN
+    bench.run()
+    bench.now += MAX
+    assert isinstance(bench.run(), Commit)
+    assert [state.producer for state in bench.commit().producers] == [B]
+
+
+def test_a_producer_whose_messages_are_being_consumed_isnt_forgotten():
+    day = (24 * 3600 * 10**7) << 4
+    bench, content = Bench(buffer=2), Content()
+    bench.content = content
+    bench.send(content.outside(B, clock=3 * day))
+    rows = [content.pending(A, clock=clock) for clock in (1, 2, 3, 4)]
+    rows.append(content.ack(A, clock=5))
+    bench.send(*rows)
+    bench.defers_at = 3
+    assert isinstance(bench.run(), Wait)
+    bench.now += MIN
+    assert isinstance(bench.run(), Commit)
+    checkpoint = bench.commit()
+    assert {state.producer for state in checkpoint.producers} == {A, B}
+    again = Bench(checkpoint, buffer=2)
+    again.content = content
+    again.send(*content.read(checkpoint.offsets["source/A"]))
+    again.run()
+    assert [row.begin for row in again.consumed] == [row.begin for row in rows[2:]]
