@@ -348,6 +348,35 @@ async def test_closing_is_cancelled_at_each_await(client: JournalClient):
     await close(recorders[-1])
 
 
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("turns", range(4))
+async def test_the_task_of_appends_is_cancelled_natively(
+    client: JournalClient, turns: int, is_atomic: bool
+):
+    """As by a program that cancels all tasks. Whoever waits is told, and closing ends at once."""
+    recorder = await open_recorder(client, drain_timeout=10_000)
+    fnode = recorder.record_create("/strip/file")
+    await recorder.barrier()
+    with recorder.atomic() if is_atomic else contextlib.nullcontext():
+        with recorder.atomic():
+            recorder.record_write_at(fnode, bytes(3 << 20), 0)
+            barrier = recorder.barrier()
+        await asyncio.sleep(0)
+        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "gazette recorder")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+    for waited in (barrier, recorder.barrier()):
+        if task.cancelled():
+            with pytest.raises(pb.TransportError, match="CANCELLED"):
+                await waited
+        else:
+            await waited
+    await recorder.aclose()
+    assert len((await play(client)).ops) == (2 if task.cancelled() else 5)
+
+
 async def test_a_bound_of_closing(client: JournalClient, broker: EmbeddedBroker):
     recorder = await open_recorder(client, drain_timeout=0.01)
     hold = broker.control.hold("append", journal=LOG)

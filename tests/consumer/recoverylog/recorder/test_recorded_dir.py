@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -329,6 +329,35 @@ async def test_write_file_atomic(
         directory.write_file_atomic("state.json", iter(failing, None))  # type: ignore[arg-type]
     files = await check(client, directory.recorder)
     assert files == {"/state.json": b"once more", "/state.json.next": b""}
+
+
+async def test_write_file_atomic_is_one_append_of_any_length(
+    client: JournalClient, directory: RecordedDir
+):
+    """Nothing of it is appended before its end."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def chunks() -> Iterator[bytes]:
+        yield bytes(2 * MAX_WRITE_BYTES)
+        begun.set()
+        goes_on.wait()
+        yield b"end"
+
+    writing = asyncio.ensure_future(
+        asyncio.to_thread(directory.write_file_atomic, "state", chunks())
+    )
+    await asyncio.to_thread(begun.wait)
+    barrier = directory.recorder.barrier()
+    head = len(await read_log(client))
+    for _ in range(5):
+        await client.append(LOG, b"")
+    assert not barrier.done()
+    goes_on.set()
+    await writing
+    assert (await barrier).commit.begin == head
+    assert await check(client, directory.recorder) == {
+        "/state": bytes(2 * MAX_WRITE_BYTES) + b"end"
+    }
 
 
 async def test_a_failed_recorder(client: JournalClient, directory: RecordedDir):
