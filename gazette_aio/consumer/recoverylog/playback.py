@@ -293,14 +293,13 @@ class Playback:
     def _feed(self, begin: int, chunk: bytes) -> None:
         decoder, end = self._decoder, begin + len(chunk)
         while (due := decoder.fed_offset) < end:
-            boundary = self._boundaries[0] if self._boundaries else end
-            stop = min(end, boundary)
+            stop = min((end, *self._boundaries[:1]))
             decoder.feed(chunk[due - begin : stop - begin])
             self._has_read = True
             self._drain()
             if decoder is not self._decoder:
                 return  # Another log is due.
-            if decoder.fed_offset == boundary:
+            if decoder.fed_offset in self._boundaries[:1]:
                 try:
                     self._take(decoder.end(is_append_boundary=True))
                 except RecoveryError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.retry import backoff
@@ -125,7 +127,12 @@ class LogFeed(Owner):
         """Read to the end, and return whether that worked. If not, brokers may have content."""
         attempt = 0
         async with self._client.read(
-            self.log, offset=self._read_offset, end_offset=self._end, block=True, direct=direct
+            self.log,
+            offset=self._read_offset,
+            end_offset=self._end,
+            block=True,
+            direct=direct,
+            timeout=math.inf,
         ) as reader:
             while not self._has_ended:
                 try:
@@ -184,6 +191,7 @@ class LogFeeds(Owner):
         self._wake = wake
         self._current: LogFeed | None = None
         self._next: LogFeed | None = None
+        self._stale = Closing()
 
     async def at(self, log: str, offset: int, ranges: list[LogRange]) -> LogFeed:
         """Return the feed that has content of a log at an offset.
@@ -198,18 +206,18 @@ class LogFeeds(Owner):
         feed = self._current
         if feed is not None and not feed.has_ended and feed.reaches(log, offset):
             return feed
-        if self._next is not None and self._next.reaches(log, offset):
-            feed, self._next = self._next, None
+        following, self._next = self._next, None
+        self._drop(feed)
+        if following is not None and following.reaches(log, offset):
+            feed = following
         else:
-            feed = None
-        await self.aclose()
-        if feed is None:
+            self._drop(following)
             end = ranges[0].end
-            begin = offset
-            feed = LogFeed(
-                self._client, LogRange(log, begin, end if end > begin else 0), self._wake
-            )
+            part = LogRange(log, offset, end if end > offset else 0)
+            feed = LogFeed(self._client, part, self._wake)
+        # Invariant: each feed is held until it's closed, also if this call is cancelled.
         self._current = feed
+        await self._stale.aclose()
         if len(ranges) > 1:
             self._next = LogFeed(self._client, ranges[1], self._wake)
         return feed
@@ -224,7 +232,11 @@ class LogFeeds(Owner):
 
         Cancellation: safe — reading ends anyway; call again to wait for that.
         """
-        for feed in (self._current, self._next):
-            if feed is not None:
-                await feed.aclose()
+        self._drop(self._current)
+        self._drop(self._next)
         self._current = self._next = None
+        await self._stale.aclose()
+
+    def _drop(self, feed: LogFeed | None) -> None:
+        if feed is not None:
+            self._stale.add(feed)

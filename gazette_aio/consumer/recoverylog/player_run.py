@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -170,7 +171,9 @@ class PlayerRun:
     async def _append(self, what: str, request: pb.AppendRequest, *content: bytes) -> pb.Fragment:
         policy = _patient(self._client.retry_policy)
         try:
-            response = await self._client.append(request, *content, retry_policy=policy)
+            response = await self._client.append(
+                request, *content, retry_policy=policy, timeout=math.inf
+            )
         except pb.GazetteError as error:
             raise PlaybackError(f"{what}: {error}", log=request.journal) from error
         return response.commit

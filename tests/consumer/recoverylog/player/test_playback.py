@@ -118,6 +118,19 @@ def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> N
         playback.play(playback.offset, [writer.unlink("/a")])
 
 
+@pytest.mark.parametrize("size", [1, 7])
+def test_chunks_beyond_the_known_end(files: StagedFiles, directory: Path, size: int) -> None:
+    """Only known ends of appends tell junk and torn operations."""
+    writer = LogWriter()
+    writer.create("/a")
+    writer.write("/a", b"0123456789")
+    playback = begun(files, 0)
+    for begin in range(0, writer.offset, size):
+        playback.play(begin, [writer.content[begin : begin + size]])
+    files.make_live(playback.fsm)
+    assert files_of(directory) == writer.expected()
+
+
 def test_jumps(files: StagedFiles) -> None:
     writer = LogWriter()
     writer.create("/a")

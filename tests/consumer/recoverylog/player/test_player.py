@@ -144,6 +144,9 @@ async def test_tailing(client: JournalClient, directory: Path):
         await client.append(LOG, writer.write("/baz", b"%d" % number))
         await eventually(lambda: player.progress.offset == writer.offset)
     assert (directory / ".fnodes" / "3").read_bytes() == b"bing012"
+    # An operation may arrive in pieces.
+    await client.append(LOG, writer.write("/baz", os.urandom(6 << 20)))
+    await eventually(lambda: player.progress.offset == writer.offset)
     # What was appended before the call is played, also if it isn't received yet.
     await client.append(LOG, writer.create("/late"))
     player.finish_at_write_head()

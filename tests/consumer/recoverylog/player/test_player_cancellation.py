@@ -61,6 +61,31 @@ async def test_at_every_await(client: JournalClient, directory: Path, author: in
     assert count >= 5
 
 
+async def test_at_every_await_of_parts(client: JournalClient, directory: Path):
+    """Parts of the log that are read ahead end with the playback, too."""
+    writer = LogWriter()
+    for number in range(3):
+        writer.create(f"/live{number}")
+        writer.create("/dead")
+        writer.write("/dead", bytes(2 << 20))
+        writer.unlink("/dead")
+    writer.create("/last")
+    await create_log(client)
+    await client.append(LOG, writer.content)
+
+    async def play() -> None:
+        player = Player(wipe=True)
+        player.finish_at_write_head()
+        await player.play(writer.hints, directory, client)
+
+    async def check() -> None:
+        mine = [task for task in asyncio.all_tasks() if "gazette recovery log" in task.get_name()]
+        assert not [task for task in mine if not task.done()]
+        assert not is_there(directory) or files_of(directory) == writer.expected()
+
+    assert await cancel_at_every_await(play, check) >= 8
+
+
 async def test_a_standby_by_a_scope(client: JournalClient, directory: Path):
     await written(client)
     player = Player()
