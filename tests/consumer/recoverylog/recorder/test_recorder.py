@@ -254,6 +254,14 @@ async def test_an_atomic_block_is_one_append(client: JournalClient, broker: Embe
     assert (await play(client)).files == dict.fromkeys(("/file", "/other"), part * 5)
 
 
+async def test_a_long_atomic_block_is_appended_at_its_end(client: JournalClient):
+    async with await open_recorder(client) as recorder:
+        with recorder.atomic():
+            fnode = recorder.record_create("/strip/file")
+            recorder.record_write_at(fnode, bytes(3 * HAND_OVER_BYTES), 0)
+        await eventually(lambda: _head_is_beyond(client, 3 * HAND_OVER_BYTES))
+
+
 async def test_an_atomic_block_that_raises_keeps_what_is_recorded(client: JournalClient):
     async with await open_recorder(client) as recorder:
         with contextlib.suppress(KeyError), recorder.atomic():
