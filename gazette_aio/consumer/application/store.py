@@ -54,6 +54,8 @@ class Store(Protocol):
     async def destroy(self) -> None:
         """Release resources. It's called once, when nothing refers to the store any longer.
 
+        A commit under way ends before it returns: one that waits for its dependencies fails.
+
         Cancellation: waits — the framework doesn't cancel it.
         """
         ...

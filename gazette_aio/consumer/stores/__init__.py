@@ -29,7 +29,7 @@ __all__ = [
 
 _MODULES = {
     "SQLStore": "gazette_aio.consumer.stores.sql",
-    "checkpoint_table": "gazette_aio.consumer.stores.sql_table",
+    "checkpoint_table": "gazette_aio.consumer.stores.sql",
 }
 
 

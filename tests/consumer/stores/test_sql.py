@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 import uuid
 from pathlib import Path
@@ -373,6 +374,13 @@ def test_tables_of_dialects() -> None:
         "LONGBLOB NOT NULL",
     ]
     assert types(oracle.dialect())[0] == "VARCHAR2(1000 CHAR) NOT NULL"
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    monkeypatch.delitem(sys.modules, "gazette_aio.consumer.stores.sql")
+    with pytest.raises(ImportError, match=r'pip install "gazette-aio\[postgres\]"'):
+        importlib.import_module("gazette_aio.consumer.stores.sql")
 
 
 class Process:
