@@ -78,7 +78,7 @@ class Application(Protocol[M, S]):
     def consume_message(
         self, shard: Shard, store: S, envelope: Envelope[M], publisher: Publisher[Any], /
     ) -> Awaitable[None] | None:
-        """Consume a committed message, which may be an acknowledgement (`Flags.ACK_TXN`).
+        """Consume a committed message, which may be an acknowledgement (its `flags` are ACK_TXN).
 
         It isn't called if the application is a BatchConsumer.
 

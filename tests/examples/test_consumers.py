@@ -1,0 +1,44 @@
+"""The examples of consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from examples import stream_sum
+from gazette_aio.consumer.service.process import command
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+async def test_streams_are_summed_though_a_member_crashes() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-m", "examples.stream_sum",
+        "--streams=8", "--chunks=20", "--seed=1",
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert out.decode().splitlines()[-1] == (
+        "8 streams of 20 chunks were summed exactly once (seed 1)"
+    )
+
+
+def test_the_application_has_a_command_line() -> None:
+    result = CliRunner().invoke(command(stream_sum.StreamSum()), ["print-config"])
+    assert result.exit_code == 0
+    assert "[etcd]" in result.output
+
+
+def test_a_sum_refuses_a_chunk_out_of_order() -> None:
+    total = stream_sum.Sum("one")
+    assert not total.add(stream_sum.Chunk("one", 1, b"data"))
+    with pytest.raises(ValueError, match="chunk 3 of stream one follows 1"):
+        total.add(stream_sum.Chunk("one", 3, b"data"))
+    assert total.add(stream_sum.Chunk("one", 2, b""))
