@@ -24,7 +24,7 @@ from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
 from gazette_aio.consumer.shards.restarts import Restarts
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
-from gazette_aio.protocol.consumer import ConsumerSpec
+from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
 from gazette_aio.serving.address import url_host
 from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import CallCounts
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.shards.resolver import Resolution, Resolving
     from gazette_aio.consumer.transactions.observer import TransactionReport
     from gazette_aio.consumer.transactions.progress import ProgressCell
+    from gazette_aio.protocol.consumer import GetHintsResponse
     from gazette_aio.serving.tls import ServerTLS
 
 _logger = logging.getLogger(__name__)
@@ -416,12 +417,18 @@ class Service(Owner):
             primary_loop=self._primary_loop,
             restarts=Restarts(options.restarts),
             recovery_directory=options.recovery_directory,
+            get_hints=self._get_hints,
         )
         local_shards = LocalShards(host)
         resolver = Resolver(host, local_shards)
         return _Parts(
             server, session, host, local_shards, resolver, Peers(auth, _peer_tls(options))
         )
+
+    async def _get_hints(self, shard: str) -> GetHintsResponse:
+        """Return the hints that a shard recovers from: a user's function may know better ones."""
+        claims = pb.Claims(pb.Capability.ALL)
+        return await self.shard_api.get_hints(claims, self, GetHintsRequest(shard=shard))
 
     async def _bind(self, server: GrpcServer, tls: ServerTLS | None) -> str:
         options = self.options

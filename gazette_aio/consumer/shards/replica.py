@@ -33,6 +33,7 @@ from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.message.uuid import Clock
 from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
+from gazette_aio.protocol.errors import GazetteError
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
@@ -274,9 +275,9 @@ class Replica:
             try:
                 hints = await recorder.build_hints()
                 await store_recorded_hints(self._host.store, self.spec, self.assignment, hints)
-            except Exception:
+            except GazetteError as error:
                 # Earlier hints serve until the next ones.
-                _logger.exception("hints of shard %s couldn't be recorded", self.id)
+                _logger.warning("hints of shard %s couldn't be recorded: %s", self.id, error)
             await asyncio.sleep(self._host.hints_seconds)
 
     def _fail(self, error: Exception) -> None:

@@ -212,6 +212,13 @@ async def test_list(member):
     assert await listed("id=shard-C") == ["shard-C"]
     assert await listed("", "foo") == ["shard-A", "shard-B"]
     assert await listed("foo=bing") == []
+    bad = pc.ListRequest()
+    bad.selector.include.labels.add(name="a bad label")
+    token = KEYED.sign(pb.Claims(LIST), timedelta(minutes=1), time.time())
+    with pytest.raises(grpc.aio.AioRpcError, match="not a valid token"):
+        await member.client.dispatcher.default().methods.list(
+            bad, metadata=[("authorization", f"Bearer {token}")]
+        )
     response = await list_shards(member.client)
     assert response.header.route.primary == -1
     assert response.header.process_id.zone == "local"

@@ -15,6 +15,7 @@ from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.message import Publisher, json_adapter
+from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.shards.group import REMOTE, A, Application, Group, shard_spec
 from tests.consumer.transactions.world import NDJSON, heads, journal_change, serve
@@ -212,6 +213,31 @@ async def test_garbage_hints(broker):
         await group.assign()
         (text,) = (await group.status("FAILED")).errors
         assert text.startswith("beginRecovery: GetHints: hints.Unmarshal: ")
+
+
+async def test_hints_of_a_users_function(broker):
+    """A shard may begin from the log of another one, and then records into its own."""
+    responses = [pc.GetHintsResponse(status=pc.Status.SHARD_NOT_FOUND), pc.GetHintsResponse()]
+    responses[1].primary_hints.hints.log = "recovery/logs/other"
+    asked = []
+
+    async def get_hints(shard):
+        asked.append(shard)
+        return responses[len(asked) - 1]
+
+    await broker.apply([journal_change("recovery/logs/other", LOG_TYPE)])
+    async with member(broker, get_hints=get_hints) as group:
+        await group.create(logged())
+        await group.assign()
+        assert list((await group.status("FAILED")).errors) == [
+            "beginRecovery: GetHints: SHARD_NOT_FOUND"
+        ]
+        await group.unassign()
+        await group.assign()
+        await group.status("PRIMARY")
+        assert asked == [A, A]
+        # These hints aren't the shard's own, and are no backup.
+        assert await stored_hints(group) == [None, None, None]
 
 
 async def test_two_replicas_hand_a_log_over(broker):
