@@ -73,7 +73,9 @@ class Store:
         elif kind < 0.9 and f"/{other}" not in files:
             self.directory.link(name, other)
         else:
-            self.directory.write_file_atomic("IDENTITY", b"%d" % source.randrange(9))
+            # Of a name of its own: a file with another path would share its content.
+            content = b"%d" % source.randrange(9)
+            self.directory.write_file_atomic("IDENTITY", content, temporary="identity")
 
 
 async def open_store(
