@@ -15,7 +15,7 @@ from gazette_aio.message.framing.base import (
     Framing,
     QueueingDecoder,
 )
-from gazette_aio.message.framing.ndjson import LineDecoder
+from gazette_aio.message.framing.ndjson import LineDecoder, long_line
 from gazette_aio.protocol.errors import FrameTooLargeError, FramingError, UnexpectedEOFError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 
@@ -83,6 +83,7 @@ class CSVDecoder(QueueingDecoder):
         self._field_count = 0
         self._record: RecordParser | None = None
         self._record_bytes = 0  # Including blank lines before the record.
+        self._blank_bytes = 0  # Of these lines.
         self._run: list[bytes] = []  # Records which aren't queued yet.
         self._run_ends: list[int] = []
         self._run_begin = offset
@@ -105,16 +106,9 @@ class CSVDecoder(QueueingDecoder):
                 continue
             if frames is None:
                 break
-            if self._record_bytes == 0 and self._tail_offset != frames.begin:
-                # The rest of a line which is too large was skipped.
-                self._queue_run()
-                self._tail_offset = frames.begin
             for payload in frames.payloads:
                 self._read_line(payload + b"\n")
         self._queue_run()
-        if self._record_bytes == 0:
-            # Of a line which is too large, more may have been skipped.
-            self._tail_offset = self._lines.offset
 
     def _read_line(self, line: bytes) -> None:
         """Read a line, and queue the record or error which it completes."""
@@ -124,13 +118,14 @@ class CSVDecoder(QueueingDecoder):
         record = self._record
         if record is None:
             if text == b"\n":
+                self._blank_bytes = self._record_bytes
                 return
             record = self._record = RecordParser(self._line)
-        if record.read_line(text, self._line):
+        is_whole = record.read_line(text, self._line)
+        if self._record_bytes - self._blank_bytes > self.max_frame_bytes:
+            self._refuse_record()
+        elif is_whole:
             self._finish(record)
-        elif self._record_bytes > self.max_frame_bytes:
-            error = f"record is longer than {self.max_frame_bytes} bytes"
-            self._refuse(error, "too_large", self._record_bytes)
 
     def _finish(self, record: RecordParser) -> None:
         if self._same_width and self._field_count == 0:
@@ -145,8 +140,16 @@ class CSVDecoder(QueueingDecoder):
         self._tail_offset += self._record_bytes
         self._run.append(bytes(record.source).removesuffix(b"\n"))
         self._run_ends.append(self._tail_offset)
+        self._drop_record()
+
+    def _drop_record(self) -> None:
         self._record = None
         self._record_bytes = 0
+        self._blank_bytes = 0
+
+    def _refuse_record(self) -> None:
+        text = f"record is longer than {self.max_frame_bytes} bytes"
+        self._refuse(text, "too_large", self._record_bytes)
 
     def _refuse(self, text: str, kind: str, size: int) -> None:
         self._queue_run()
@@ -154,8 +157,7 @@ class CSVDecoder(QueueingDecoder):
         cls = FrameTooLargeError if kind == "too_large" else FramingError
         self._ready.append(cls(text, begin=begin, end=end, kind=kind))
         self._tail_offset = end
-        self._record = None
-        self._record_bytes = 0
+        self._drop_record()
 
     def _queue_run(self) -> None:
         if self._run:
@@ -169,9 +171,13 @@ class CSVDecoder(QueueingDecoder):
         self._ended = True
 
     def _finish_leniently(self) -> None:
-        if self._record_bytes == 0:
-            self._tail_offset = self._lines.offset
+        rest_bytes, is_too_large = self._lines.buffered, self._lines.is_skipping
         rest = self._lines.take_partial()
+        if is_too_large:
+            self._line += 1
+            error = long_line(self.max_frame_bytes)
+            self._refuse(error, "too_large", self._record_bytes + rest_bytes)
+            return
         done = False
         if rest:
             self._line += 1
@@ -182,20 +188,22 @@ class CSVDecoder(QueueingDecoder):
             if self._record is not None and text:
                 done = self._record.read_line(text, self._line)
         if self._record is not None:
+            if self._record_bytes - self._blank_bytes > self.max_frame_bytes:
+                self._refuse_record()
+                return
             if not done:
                 self._record.end()
             self._finish(self._record)
             self._queue_run()
         else:
             self._tail_offset += self._record_bytes
-            self._record_bytes = 0
+            self._drop_record()
 
     def jump(self, offset: int) -> int:
         """Continue at `offset`."""
         discarded = self.buffered
         self._lines.jump(offset)
-        self._record = None
-        self._record_bytes = 0
+        self._drop_record()
         self._tail_offset = offset
         return discarded
 

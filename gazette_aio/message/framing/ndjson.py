@@ -51,7 +51,10 @@ class NDJSONFraming(Framing):
 
 
 class LineDecoder(QueueingDecoder):
-    """Splits content into lines. A last line without its newline is never returned."""
+    """Splits content into lines. A last line without its newline is never returned.
+
+    A line which is too large is refused once it ends, as a whole. Its bytes aren't kept.
+    """
 
     def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         super().__init__(offset, max_frame_bytes)
@@ -65,14 +68,23 @@ class LineDecoder(QueueingDecoder):
         """Number of bytes of the unfinished line."""
         return self._partial_bytes
 
+    @property
+    def is_skipping(self) -> bool:
+        """Whether the unfinished line is too large."""
+        return self._skipping
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of content."""
         self._ended = False
         if self._skipping:
             newline = chunk.find(b"\n")
             skipped = len(chunk) if newline == -1 else newline + 1
-            self._tail_offset += skipped
-            self._skipping = newline == -1
+            self._partial_bytes += skipped
+            if newline == -1:
+                return
+            self._refuse(self._partial_bytes)
+            self._partial_bytes = 0
+            self._skipping = False
             chunk = chunk[skipped:]
         lines = chunk.split(b"\n")
         tail = lines.pop()
@@ -87,9 +99,7 @@ class LineDecoder(QueueingDecoder):
             self._partial.append(tail)
             self._partial_bytes += len(tail)
             if self._partial_bytes > self.max_frame_bytes:
-                self._refuse(self._partial_bytes)
                 self._partial.clear()
-                self._partial_bytes = 0
                 self._skipping = True
 
     def _queue(self, lines: list[bytes], chunk_bytes: int) -> None:
@@ -130,22 +140,27 @@ class LineDecoder(QueueingDecoder):
         return discarded
 
     def take_partial(self) -> bytes:
-        """Remove the bytes of the unfinished line, and return them."""
+        """Remove the bytes of the unfinished line, and return them, or none if it's too large."""
         partial = b"".join(self._partial)
         self._partial.clear()
+        self._tail_offset += self._partial_bytes
         self._partial_bytes = 0
-        self._tail_offset += len(partial)
+        self._skipping = False
         return partial
 
     def _check_end(self) -> None:
-        if self._partial_bytes or self._skipping:
+        if self._partial_bytes:
             raise UnexpectedEOFError("unexpected EOF", offset=self._tail_offset)
 
 
 def line_too_large(begin: int, end: int, limit: int) -> FrameTooLargeError:
     """Return the error of a line beyond the limit, which is skipped from `begin` to `end`."""
-    text = f"line is longer than {limit} bytes"
-    return FrameTooLargeError(text, begin=begin, end=end, kind="too_large")
+    return FrameTooLargeError(long_line(limit), begin=begin, end=end, kind="too_large")
+
+
+def long_line(limit: int) -> str:
+    """Return the text of the error of a line beyond the limit."""
+    return f"line is longer than {limit} bytes"
 
 
 def unpack_line(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 
@@ -104,11 +103,11 @@ def test_chunking_makes_no_difference(framing, data, sizes, limit):
     if framing.content_type == FixedFraming.content_type:
         # Where garbage is cut depends on what's buffered: what's left out and the frames don't.
         def frames(got):
-            return [e for e in got if isinstance(e, tuple) and isinstance(e[2], bytes)], got[-1]
+            return [e for e in got if isinstance(e, tuple) and e[2] != "desync"], got[-1]
     else:
 
         def frames(got):
-            return [e if isinstance(e, str) or isinstance(e[2], bytes) else e[2] for e in got]
+            return got
 
     def make():
         return framing.decoder(1000, max_frame_bytes=limit)
@@ -236,7 +235,38 @@ def test_lines_over_the_limit():
         got = events(NDJSONFraming().decoder(max_frame_bytes=10), chunks)
         assert (got[-2][2], got[-1]) == (b"cd", "EOF")
         assert sum(e[2] == "too_large" for e in got if isinstance(e, tuple)) == 1
-    assert events(NDJSONFraming().decoder(max_frame_bytes=10), [b"x" * 20])[-1] == "unexpected EOF"
+    assert events(NDJSONFraming().decoder(max_frame_bytes=10), [b"x" * 20]) == ["unexpected EOF"]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
+@given(data=st.data(), limit=st.sampled_from([12, 16, 24]))
+def test_what_is_too_large_is_the_same_in_any_chunks(framing, data, limit):
+    """Also the span of its error, at the end of which reading can continue."""
+    pieces = st.one_of(
+        st.integers(0, 40).map(lambda size: framing.encode(b"x" * size)),
+        st.integers(0, 40).map(lambda size: b"y" * size),
+        st.sampled_from([b"\n", b"\r\n", b'"', b'"z\nz', b'\nz"\n', FIXED_FRAME_WORD]),
+    )
+    content = b"".join(data.draw(st.lists(pieces, max_size=12)))
+    refused = [
+        [
+            event
+            for event in events(framing.decoder(1000, max_frame_bytes=limit), chunks)
+            if event[2] == "too_large"
+        ]
+        for chunks in (
+            [content],
+            [content[at : at + 1] for at in range(len(content))],
+            cuts(content, data.draw(st.lists(st.integers(0, 30), max_size=12))),
+        )
+    ]
+    assert refused[0] == refused[1] == refused[2]
+    if framing.is_lines:
+        for begin, end, _ in refused[0]:
+            line = content[begin - 1000 : end - 1000]
+            assert limit < len(line)
+            assert line.index(b"\n") == len(line) - 1
+            assert begin == 1000 or content[begin - 1001 : begin - 1000] == b"\n"
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -252,6 +282,23 @@ def test_records_of_several_lines_over_the_limit(size):
         decoder = CSVFraming().decoder(max_frame_bytes=limit)
         decoder.feed(b'"ab\ncd\n')
         assert decoder.buffered == (0 if is_refused else 7)
+    # The last line counts, and blank lines before the record don't.
+    record = b'"ab\ncd"\n'
+    for limit, event in ((7, (0, 11, "too_large")), (8, (0, 11, b'"ab\ncd"'))):
+        content = b"\n\n\n" + record + b"e\n"
+        chunks = [content[at : at + size] for at in range(0, len(content), size)]
+        got = events(CSVFraming().decoder(max_frame_bytes=limit), chunks)
+        assert got == [event, (11, 13, b"e"), "EOF"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_last_record_over_the_limit(size):
+    for content in (b"a\n" + b"x" * 9, b'a\n"bc\nde\nf"'):
+        for limit, refused in ((7, True), (8, True), (9, False)):
+            decoder = CSVFraming(lenient_eof=True).decoder(max_frame_bytes=limit)
+            chunks = [content[at : at + size] for at in range(0, len(content), size)]
+            last = "too_large" if refused else content[2:]
+            assert events(decoder, chunks) == [(0, 2, b"a"), (2, len(content), last), "EOF"]
 
 
 @pytest.mark.parametrize("framing", FRAMINGS, ids=lambda f: f.content_type)
@@ -336,8 +383,10 @@ def test_the_offset_follows_a_line_which_is_skipped_as_too_large():
         for size in (30, 8, 5):
             decoder.feed(b"x" * size)
             fed += size
-            with contextlib.suppress(FrameTooLargeError):
-                assert decoder.next_frame() is None
-            assert decoder.offset + decoder.buffered == fed
+            assert decoder.next_frame() is None
+            assert (decoder.offset, decoder.buffered) == (0, fed)
         decoder.feed(b"rest\nuuid,1\n")
+        with pytest.raises(FrameTooLargeError):
+            decoder.next_frame()
+        assert decoder.offset == 48
         assert decoder.next_frame() == Frame(48, 55, b"uuid,1")

@@ -303,11 +303,12 @@ def test_a_line_which_is_too_large_is_skipped_to_its_end():
     splitter = NDJSONFraming().splitter(max_frame_bytes=10)
     splitter.feed(b"ok\n" + b"x" * 11)
     assert splitter.next_region(ALL) is not None
-    with pytest.raises(FrameTooLargeError, match="line is longer than 10 bytes"):
-        splitter.next_region(ALL)
     splitter.feed(b"x" * 1000)
-    assert (splitter.next_region(ALL), splitter.buffered) == (None, 0)
+    assert (splitter.next_region(ALL), splitter.offset, splitter.buffered) == (None, 3, 1011)
     splitter.feed(b"x\nok\n")
+    with pytest.raises(FrameTooLargeError, match="line is longer than 10 bytes") as raised:
+        splitter.next_region(ALL)
+    assert (raised.value.begin, raised.value.end) == (3, 1016)
     region = splitter.next_region(ALL)
     assert region is not None
     assert rows_of(region) == [(1016, 1019, b"ok")]

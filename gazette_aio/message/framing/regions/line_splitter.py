@@ -31,10 +31,14 @@ class LineSplitter(ChunkSplitter):
         self._ended = False
         if self._skipping:
             newline = chunk.find(b"\n")
-            skipped = len(chunk) if newline == -1 else newline + 1
-            self._base += skipped
-            self._skipping = newline == -1
-            chunk = chunk[skipped:]
+            self._size += len(chunk) if newline == -1 else newline + 1
+            if newline == -1:
+                return
+            begin, end = self._base, self._base + self._size
+            self._queue.append(line_too_large(begin, end, self._max))
+            self._restart(end, b"")
+            self._skipping = False
+            chunk = chunk[newline + 1 :]
         if not chunk:
             return
         newline = chunk.rfind(b"\n")
@@ -45,9 +49,8 @@ class LineSplitter(ChunkSplitter):
         if self._size - self._complete > self._max:
             if self._complete:
                 self._queue_complete()
-            begin, end = self._base, self._base + self._size
-            self._queue.append(line_too_large(begin, end, self._max))
-            self._restart(end, b"")
+            # Its bytes only count, until it ends.
+            self._pieces = []
             self._skipping = True
 
     def jump(self, offset: int) -> int:
@@ -59,7 +62,7 @@ class LineSplitter(ChunkSplitter):
         return _LineRun(data, self._base, self._complete, self._max)
 
     def _check_end(self) -> None:
-        if self._size or self._skipping:
+        if self._size:
             raise UnexpectedEOFError("unexpected EOF", offset=self._base)
 
 
