@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import sys
+import traceback
 
 from benchmarks.attacks import clients, decoders, tokens
 from benchmarks.soaks import broker, client
@@ -41,6 +42,10 @@ def main() -> int:
             asyncio.run(PARTS[part](options.duration / len(parts), seed))
         except BrokenInvariantError as error:
             print(f"BROKEN: {part}: {error} (seed {seed})", flush=True)
+            return 1
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the seed repeats it.
+            traceback.print_exc()
+            print(f"BROKEN: {part}: {error!r} (seed {seed})", flush=True)
             return 1
     return 0
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import BrokenInvariantError
-from gazette_aio.consumer.recoverylog import decode_hints
+from gazette_aio.consumer.recoverylog import LogDecoder, decode_hints
+from gazette_aio.consumer.shardspace import load_shard_space
 from gazette_aio.message import CSVFraming, FixedFraming, NDJSONFraming
+from gazette_aio.protocol.labels import validate_label_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,11 @@ _SEEDS = (
     b"app.gazette.dev/a in (b,c), !d, e=f, name:prefix=a/",
     b"1h30m0.5s",
     b"name: a/\nchildren:\n  - name: a/b\n    replication: 1\n",
+    b"common:\n  max_txn_duration: 1s\nshards:\n  - id: a-shard\n    sources: [{journal: a/b}]\n",
     b'{"log":"a/log","live_nodes":[{"fnode":"1","segments":[]}]}',
+    b"\x66\x33\x93\x36\x0b\x00\x00\x00\x08\x01\x20\x01\x3a\x05\n\x03/a/",
+    b"\x66\x33\x93\x36\x0c\x00\x00\x00\x08\x01\x20\x01\x52\x06\x08\x01\x10\x00\x18\x03abc",
+    b"content-type=application/x-ndjson,name:prefix=a/b",
     b'{"a":1}\n{"b":"\\u00e9"}\n',
     b'a,"b\nc",d\n1,2,3\n',
     b"\x66\x33\x93\x36\x04\x00\x00\x00abcd",
@@ -63,6 +69,24 @@ def _content(codec: pb.CompressionCodec.ValueType) -> Callable[[bytes], object]:
     return lambda data: sum(map(len, pb.decompress_all(codec, data)))
 
 
+def _labels(data: bytes) -> None:
+    parts = data.decode("utf-8", "replace").replace("=", ",").split(",")
+    labels = pb.label_set(*parts[: len(parts) // 2 * 2])
+    validate_label_set(pb.LabelSet.FromString(labels.SerializeToString()))
+
+
+def _operations(data: bytes) -> None:
+    decoder = LogDecoder("a/log", 1000)
+    middle = len(data) // 2
+    for chunk in (data[:middle], data[middle:]):
+        decoder.feed(chunk)
+        before = decoder.offset
+        while decoder.next() is not None:
+            if not before < decoder.offset <= 1000 + len(data):
+                raise AssertionError(f"at {decoder.offset} after {before}")
+            before = decoder.offset
+
+
 def _frames(framing: Framing) -> Callable[[bytes], object]:
     def split(data: bytes) -> None:
         decoder = framing.decoder(max_frame_bytes=64)
@@ -90,7 +114,10 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "selectors": _text(pb.parse_label_selector),
     "durations": _text(pb.parse_duration),
     "journal spaces": _text(pb.load_journal_space),
+    "shard spaces": _text(load_shard_space),
+    "labels": _labels,
     "hints": decode_hints,
+    "recorded operations": _operations,
     **{f"content {pb.CompressionCodec.Name(codec)}": _content(codec) for codec in _CODECS},
     "lines": _frames(NDJSONFraming()),
     "CSV": _frames(CSVFraming()),
