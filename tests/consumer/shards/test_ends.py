@@ -91,8 +91,13 @@ async def test_the_run_of_a_replica_cancelled_natively_at_each_await(client):
             running = asyncio.create_task(replica.run())
             for _ in range(number):
                 await asyncio.sleep(0)
-            running.cancel()
-            running.cancel()
+            hold = replica.hold()
+            for _ in range(2):
+                running.cancel()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not running.done(), "it left although its store is in use"
+            hold.release()
             await asyncio.wait((running,))
             assert running.cancelled()
             assert all(each.is_destroyed for each in application.stores)
