@@ -451,3 +451,55 @@ async def test_files_are_gone_once_appended(
             assert not os.listdir(tmp_path)  # noqa: PTH208
     expected = b"".join(pattern(SPILL_BYTES * 2, first) + b"end" for first in range(3))
     assert journals.contents[JOURNAL] == expected
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_failure_of_each_call_under_a_service(
+    client: JournalClient,
+    journals: MemoryJournals,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+) -> None:
+    """The next one may fail as well, and batches of two journals are written meanwhile."""
+    for module in (content_buffer, spool, journal_appends):
+        monkeypatch.setattr(module, "SPILL_BYTES", 7)
+
+    async def write(service: AppendService, journal: str) -> tuple[str, bytes, bool]:
+        content = b""
+        append = await service.start_append(journal)
+        for number in range(3):
+            part = pattern(20, number + len(journal))
+            content += part
+            append.write(part)
+            await eventually(none_moves)
+        append.release()
+        journals.gate.set()
+        try:
+            await append
+        except (OSError, pb.GazetteError):
+            return journal, content, False
+        return journal, content, True
+
+    async def run(failing: int) -> int:
+        count = itertools.count()
+
+        def fail(name: str, size: int) -> int | None:
+            if failing <= next(count) < failing + failures:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return size // 2 if name == "write" and size > 10 else None
+
+        files = SpoolFiles(monkeypatch, fail)
+        journals.contents.clear()
+        async with AppendService(client) as service:
+            results = await asyncio.gather(write(service, "a/one"), write(service, "b/three"))
+            await service.flush()
+        for journal, content, is_appended in results:
+            assert is_appended, failing
+            assert journals.contents[journal] == content, failing
+        assert (files.misuses, files.all_closed) == ([], True)
+        return len(files.calls)
+
+    failing = 0
+    while failing <= await run(failing):
+        failing += 1
+    assert failing > 10
