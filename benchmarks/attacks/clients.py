@@ -12,6 +12,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import grpc.aio
+
 from benchmarks.soaks.invariant import require
 from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _JOURNAL = "attack/journal"
 _OTHER = "attack/other"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _IDLE_SECONDS = 30.0
 
 
@@ -40,6 +43,8 @@ async def attack(duration: float, seed: int) -> None:
             expected.append(content)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_append(client, content))
+                group.create_task(_half_open(port, rng, content, client))
+                group.create_task(_long_metadata(broker.endpoint, rng))
                 for _ in range(4):
                     group.create_task(_garbage(port, rng))
                     group.create_task(_cancelled(client, rng))
@@ -68,6 +73,27 @@ async def _garbage(port: int, rng: random.Random) -> None:
     with contextlib.suppress(ConnectionError):
         await writer.drain()
     writer.transport.abort()
+
+
+async def _half_open(port: int, rng: random.Random, content: bytes, client: JournalClient) -> None:
+    """Hold connections which begin and say no more, while others are served."""
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(rng.randrange(20)):
+            writers.append((await asyncio.open_connection("127.0.0.1", port))[1])
+            writers[-1].write((_PREFACE + _SETTINGS)[: rng.randrange(40)])
+        await client.append(_OTHER, content)
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def _long_metadata(endpoint: str, rng: random.Random) -> None:
+    metadata = (("x-long", "y" * rng.randrange(200_000)),)
+    async with grpc.aio.insecure_channel(endpoint.removeprefix("http://")) as channel:
+        call = channel.unary_unary("/protocol.Journal/List")
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call(b"", metadata=metadata)
 
 
 async def _cancelled(client: JournalClient, rng: random.Random) -> None:
