@@ -151,10 +151,12 @@ async def test_a_stop_refuses_what_it_cancels_and_acknowledges_what_is_committed
 
         await eventually(holds)
         stopping = asyncio.create_task(broker.stop(0.05))
+        # Unwinding may need threads which wait at the gate. It's opened after the grace at any rate.
+        await asyncio.wait((stopping,), timeout=0.5)
+        gate.set()
         with pytest.raises(grpc.aio.AioRpcError, match="the server is stopping") as caught:
             await unfinished
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        gate.set()
         assert (await committed).status == pb.Status.OK
         await stopping
     async with EmbeddedBroker(tmp_path) as again, calling(again.endpoint) as caller:
