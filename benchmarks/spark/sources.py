@@ -37,7 +37,7 @@ class PreparedSource(DataSource):
         """Return the default schema of journals."""
         return "_value BINARY, _journal STRING, _begin BIGINT, _end BIGINT, _timestamp TIMESTAMP"
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         rows, partitions = int(self.options["rows"]), int(self.options["partitions"])
         return PreparedReader(rows // BATCH_ROWS, partitions)

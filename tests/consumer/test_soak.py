@@ -1,0 +1,24 @@
+"""A consumer under faults of members, Etcd and the broker, for a while.
+
+`GAZETTE_SEED` repeats the choices of a run. For longer ones there is `make soak SUITE=consumer`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.soaks.consumer import END_SECONDS, soak
+from tests import extent
+from tests.etcd import binary
+
+SECONDS = float(extent.of(20, 120))
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 4 * END_SECONDS)
+async def test_each_message_counts_once_under_random_faults() -> None:
+    binary()
+    seed = extent.seed()
+    print(f"GAZETTE_SEED={seed}")  # noqa: T201
+    await soak(SECONDS, seed, shards=12)
