@@ -233,7 +233,7 @@ class Faults:
 
 
 async def wait_for_primaries(members: list[Member], count: int, seconds: float) -> float:
-    """Wait until each shard has a primary, and return after how long."""
+    """Wait until each shard has a primary that answers, and return after how long."""
     began = time.monotonic()
     reason = ""
     while time.monotonic() < began + seconds:
@@ -242,7 +242,12 @@ async def wait_for_primaries(members: list[Member], count: int, seconds: float) 
                 async with connect_shards(
                     member.endpoint, timeout=2.0, connect_timeout=0.5, retry=RETRY
                 ) as client:
-                    reason = _missing(await list_shards(client), count)
+                    listing = await list_shards(client)
+                    if not (reason := _missing(listing, count)):
+                        # A member that was killed is listed until its lease ends.
+                        await asyncio.gather(
+                            *(stat_shard(client, shard.spec.id) for shard in listing.shards)
+                        )
             except (pb.GazetteError, OSError) as error:
                 reason = str(error)
             if not reason:
