@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from benchmarks.soaks.etcd import EtcdProcess, NoEtcdError, find_binary
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+from gazette_aio.testing.etcd_process import EtcdProcess, NoEtcdError, find_binary
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.consumer_member import LINES, OUT, Number
-from benchmarks.soaks.etcd import EtcdProcess
 from benchmarks.soaks.invariant import BrokenInvariantError, free_port, require
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.client import RetryPolicy
@@ -40,6 +39,7 @@ from gazette_aio.consumer.api import (
 )
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+from gazette_aio.testing.etcd_process import EtcdProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -3,6 +3,9 @@
 A broker process serves a directory; several producer processes publish 336,776 flights to journals
 partitioned by carrier, and one of them is killed in mid-transaction; the broker is stopped, and
 started again on the same directory; then everything is read back and compared with the CSV file.
+
+Three members of a consumer, on a real Etcd, sum the delays by carrier meanwhile; one of them is
+killed while it counts. Their sums are compared with the file as well.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from examples.flights import report
 from examples.flights.consumer import read_flights
 from examples.flights.data import DataSetMissingError, count_rows
 from examples.flights.fleet import Fleet, ProducerFailedError, shares
+from examples.flights.members import MemberFailedError, create_recovery_logs, free_port, members
 from examples.flights.progress import Progress, progress_for_stderr
 from gazette_aio import GazetteError, JournalClient, connect, load_journal_space
 from gazette_aio.testing import BrokerProcess
@@ -40,6 +44,8 @@ class Outcome:
     read_seconds: float
     killed_in: tuple[int, int] | None
     tally: report.Tally
+    consumed: dict[str, report.Figures] | None
+    """Figures of the consumer; None if it was left out."""
 
 
 async def create_journals(client: JournalClient) -> list[str]:
@@ -53,27 +59,39 @@ async def create_journals(client: JournalClient) -> list[str]:
 async def run(options: argparse.Namespace, directory: Path, progress: Progress) -> Outcome:
     """Publish and read back, with everything kept in `directory`."""
     total = count_rows(options.rows)
-    async with BrokerProcess(directory / "broker") as broker:
+    async with BrokerProcess(directory / "broker", port=free_port()) as broker:
         progress.note(f"broker at {broker.endpoint}, on {broker.data_dir}")
         async with connect(broker.endpoint) as client:
             journals = await create_journals(client)
+            await create_recovery_logs(client, journals)
         progress.note(f"journals: {', '.join(journals)}")
+        async with members(broker.endpoint, directory, progress) as group:
+            if group is not None:
+                await group.create_shards(journals)
+            progress.begin("published", total)
+            half_way = group.kill_one if group is not None else None
+            fleet = Fleet(broker.endpoint, options.transaction_rows, progress, half_way)
+            work = shares(total, options.producers, directory)
+            publish_seconds = await fleet.publish(work, victim=len(work) // 2)
 
-        progress.begin("published", total)
-        fleet = Fleet(broker.endpoint, options.transaction_rows, progress)
-        work = shares(total, options.producers, directory)
-        publish_seconds = await fleet.publish(work, victim=len(work) // 2)
+            await broker.stop()
+            await broker.start()
+            progress.note(f"broker stopped, and started again at {broker.endpoint}")
 
-        await broker.stop()
-        await broker.start()
-        progress.note(f"broker stopped, and started again at {broker.endpoint}")
-
+            consumed = None
+            if group is not None:
+                consumed = await group.figures()
+                progress.note(f"the members have summed {_flights(consumed):,} flights")
         progress.begin("read back", total)
         begun = time.monotonic()
         async with connect(broker.endpoint) as client:
             tally = await read_flights(client, journals, total, progress)
         read_seconds = time.monotonic() - begun
-    return Outcome(total, publish_seconds, read_seconds, fleet.killed_in, tally)
+    return Outcome(total, publish_seconds, read_seconds, fleet.killed_in, tally, consumed)
+
+
+def _flights(figures: dict[str, report.Figures]) -> int:
+    return sum(each.flights for each in figures.values())
 
 
 def show(
@@ -81,6 +99,8 @@ def show(
 ) -> list[str]:
     """Print the outcome, and return what is wrong with it."""
     wrong = report.differences(expected, outcome.tally)
+    if outcome.consumed is not None and outcome.consumed != expected:
+        wrong.append(f"the consumer summed {outcome.consumed}, but the file has {expected}")
     report.draw_chart(outcome.tally, options.chart)
     rates = {
         "published": outcome.rows / outcome.publish_seconds,
@@ -95,6 +115,7 @@ def show(
             "rows": outcome.rows,
             "messages_per_second": {name: round(rate) for name, rate in rates.items()},
             "killed_in_transaction": outcome.killed_in,
+            "consumed": None if outcome.consumed is None else _flights(outcome.consumed),
             "carriers": carriers,
             "chart": str(options.chart),
             "differences": wrong,
@@ -133,7 +154,12 @@ def main() -> int:
     failed: list[BaseException] = []
     try:
         return demonstrate(options)
-    except* (GazetteError, DataSetMissingError, ProducerFailedError) as group:
+    except* (
+        GazetteError,
+        DataSetMissingError,
+        ProducerFailedError,
+        MemberFailedError,
+    ) as group:
         failed.extend(group.exceptions)
     for error in failed:
         print(f"FAILED: {error}", file=sys.stderr)

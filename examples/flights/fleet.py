@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from examples.flights.progress import Progress
@@ -59,12 +59,20 @@ class Fleet:
         endpoint: Address of the broker.
         transaction_rows: Rows of each transaction.
         progress: Where to tell what happens.
+        half_way: Called once a producer was killed, half-way.
     """
 
-    def __init__(self, endpoint: str, transaction_rows: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        transaction_rows: int,
+        progress: Progress,
+        half_way: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._transaction_rows = transaction_rows
         self._progress = progress
+        self._half_way = half_way
         self._began_at = 0.0
         self.killed_in: tuple[int, int] | None = None
         """First row of the transaction in which a producer was killed, and how many it had sent."""
@@ -97,6 +105,8 @@ class Fleet:
             f"{share.name} was killed: it had sent {event.rows:,} rows from row {event.next_row:,} "
             f"on, and not committed them"
         )
+        if self._half_way is not None:
+            await self._half_way()
         await self._publish(share)
 
     async def _publish(self, share: Share) -> None:

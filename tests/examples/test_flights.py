@@ -43,6 +43,8 @@ def test_the_demo_in_small(tmp_path):
     expected = report.figures_of_csv(ROWS)
     assert result["rows"] == ROWS
     assert result["differences"] == []
+    assert result["consumed"] == ROWS
+    assert "a member of the consumer was killed" in done.stderr
     assert result["carriers"] == {
         carrier: dataclasses.asdict(figures) for carrier, figures in expected.items()
     }

@@ -10,6 +10,7 @@ from gazette_aio.consumer.shards.errors import ResolverError, ResolverStoppedErr
 from gazette_aio.consumer.shards.journal_index import JournalIndex
 from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.status_errors import shard_status_error
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -48,6 +49,16 @@ class Resolution:
     def is_local(self) -> bool:
         """Whether the shard is served here."""
         return self.shard is not None
+
+    def raise_for_status(self) -> None:
+        """Do nothing if the status is OK.
+
+        Raises:
+            ShardStatusError: The status isn't OK.
+        """
+        if self.status != pc.Status.OK:
+            shard = self.spec.id if self.spec is not None else ""
+            raise shard_status_error(self.status, shard=shard, header=self.header)
 
     def done(self) -> None:
         """Release the replica. Idempotent."""

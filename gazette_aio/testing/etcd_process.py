@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -12,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from benchmarks.soaks.invariant import free_port
+from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class NoEtcdError(RuntimeError):
+class NoEtcdError(ConfigurationError):
     """There's no program of Etcd."""
 
     def __init__(self) -> None:
@@ -54,8 +55,8 @@ class EtcdProcess:
         self.directory = directory
         self.options = options
         self.scheme = "https" if tls else "http"
-        self.port = free_port()
-        self.peer = f"http://127.0.0.1:{free_port()}"
+        self.port = _free_port()
+        self.peer = f"http://127.0.0.1:{_free_port()}"
         self.name = directory.name
         self.members: Sequence[EtcdProcess] = [self]
         """Members of the cluster."""
@@ -76,7 +77,7 @@ class EtcdProcess:
         self.directory.mkdir(exist_ok=True)
         cluster = ",".join(f"{each.name}={each.peer}" for each in self.members)
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - Users choose the program.
                 [
                     find_binary(),
                     f"--data-dir={self.directory / 'data'}",
@@ -104,7 +105,8 @@ class EtcdProcess:
 
     def _is_healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:
+            # It's a URL of this process.
+            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:  # noqa: S310
                 return b'"true"' in answer.read()
         except (OSError, urllib.error.URLError):
             return False
@@ -135,3 +137,10 @@ class EtcdProcess:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
