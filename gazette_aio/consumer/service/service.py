@@ -18,6 +18,7 @@ from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.handlers import Peers, ShardAPI, shard_service
 from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.service.metrics_feed import MemberView, TransactionCounter
 from gazette_aio.consumer.service.options import DEFAULT_PREFIX, ConsumerOptions
 from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.service.metrics import ConsumerMetrics
     from gazette_aio.consumer.shards.resolver import Resolution, Resolving
-    from gazette_aio.consumer.transactions.observer import TransactionReport
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.protocol.consumer import GetHintsResponse
     from gazette_aio.serving.tls import ServerTLS
@@ -372,7 +372,7 @@ class Service(Owner):
             await finish(server.stop(0))
 
     async def _serve_shards(self, parts: _Parts, started: asyncio.Future[None]) -> bool:
-        view = _View(parts)
+        view = MemberView(parts.session.group, parts.local_shards)
         handed_over, failure = False, None
         async with parts.local_shards:
             if self._metrics is not None:
@@ -480,7 +480,7 @@ class Service(Owner):
         progress: ProgressCell,
         recovery_log: str,
     ) -> PrimaryLoop:
-        observer = None if self._metrics is None else _Counter(self._metrics, shard.fqn)
+        observer = None if self._metrics is None else TransactionCounter(self._metrics, shard.fqn)
         return PrimaryLoop(
             shard,
             hooks,
@@ -499,35 +499,6 @@ class Service(Owner):
         if self._parts is None:
             raise RuntimeError(f"{self!r} wasn't started")
         return self._parts
-
-
-class _Counter:
-    """Observer of the transactions of one shard."""
-
-    def __init__(self, metrics: ConsumerMetrics, key: str) -> None:
-        self._metrics = metrics
-        self._key = key
-
-    def acknowledged(self, report: TransactionReport, /) -> None:
-        self._metrics.acknowledged(self._key, report)
-
-
-class _View:
-    """What metrics show of a member."""
-
-    def __init__(self, parts: _Parts) -> None:
-        self._parts = parts
-
-    def status_codes(self) -> Mapping[str, str]:
-        return self._parts.local_shards.status_codes()
-
-    def shard_keys(self) -> list[str]:
-        return [replica.fqn for replica in self._parts.local_shards.replicas.values()]
-
-    def group_sizes(self) -> tuple[int, int, int]:
-        group = self._parts.session.group
-        slots = sum(item.replication for item in group.items.values())
-        return len(group.items), len(group.members), slots
 
 
 def _peer_tls(options: ConsumerOptions) -> TLSOptions:

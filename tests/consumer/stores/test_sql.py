@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from gazette_aio.protocol.errors import (
 from gazette_aio.testing import StubShard
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.stores.databases import checkpoint_at, committed, engine, read, write
+from tests.waiting import eventually
 
 FENCED = r"^checkpoint fence was updated \(ie, by a new primary\)$"
 
@@ -338,6 +340,10 @@ async def test_errors_of_the_database(tmp_path: Path, shard: StubShard) -> None:
         with pytest.raises(StoreError, match="unable to open database file"):
             await call
     await db.dispose()
+    # The driver doesn't wait for the thread of a connection that couldn't be opened.
+    await eventually(
+        lambda: not any("_connection_worker" in each.name for each in threading.enumerate())
+    )
 
 
 async def test_engines_that_cannot_be_used(

@@ -1,0 +1,56 @@
+"""What a member feeds to its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gazette_aio.consumer.allocator.observed import ObservedGroup
+    from gazette_aio.consumer.service.metrics import ConsumerMetrics
+    from gazette_aio.consumer.shards.local_shards import LocalShards
+    from gazette_aio.consumer.transactions.observer import TransactionReport
+
+
+class TransactionCounter:
+    """Observer of the transactions of one shard.
+
+    Args:
+        metrics: Where to count them.
+        key: Key of the shard.
+    """
+
+    def __init__(self, metrics: ConsumerMetrics, key: str) -> None:
+        self._metrics = metrics
+        self._key = key
+
+    def acknowledged(self, report: TransactionReport, /) -> None:
+        """Count a transaction."""
+        self._metrics.acknowledged(self._key, report)
+
+
+class MemberView:
+    """What gauges show of a member.
+
+    Args:
+        group: The group, as the member sees it.
+        local_shards: Replicas of the member.
+    """
+
+    def __init__(self, group: ObservedGroup, local_shards: LocalShards) -> None:
+        self._group = group
+        self._local_shards = local_shards
+
+    def status_codes(self) -> Mapping[str, str]:
+        """Return the name of the status code of each local shard, by ID."""
+        return self._local_shards.status_codes()
+
+    def shard_keys(self) -> list[str]:
+        """Return the keys of local shards."""
+        return [replica.fqn for replica in self._local_shards.replicas.values()]
+
+    def group_sizes(self) -> tuple[int, int, int]:
+        """Return the numbers of shards, of members, and of replicas that shards should have."""
+        slots = sum(item.replication for item in self._group.items.values())
+        return len(self._group.items), len(self._group.members), slots
