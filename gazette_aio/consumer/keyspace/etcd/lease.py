@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import grpc
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.etcd import failures, rpcs
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
@@ -113,10 +114,15 @@ class LeaseKeeper:
         if (pending := self._pending) is not None:
             pending.cancel()
         try:
-            await finish(self._ended.wait())
+            await finish(self._over())
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.cancel()
+
+    async def _over(self) -> None:
+        await self._ended.wait()
+        # It has told so with its last step, and may still be on its way out.
+        await in_thread(self._thread.join)
 
     def _beat_on(self) -> None:
         """Note that the event loop runs."""
