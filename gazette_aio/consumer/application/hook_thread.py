@@ -41,7 +41,7 @@ class HookThread:
         logs that the hook is still running.
         """
         loop = asyncio.get_running_loop()
-        future = self._running = loop.run_in_executor(self._executor, hook, *args)
+        future = self._running = loop.run_in_executor(self._executor, _returned, hook, *args)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -70,3 +70,11 @@ class HookThread:
         self._executor.shutdown(wait=False)
         if self._running is not None:
             await self._over(self._running)
+
+
+def _returned(hook: Callable[..., T], *args: Any) -> T:
+    try:
+        return hook(*args)
+    except StopIteration as error:
+        # A future doesn't take it, and who waits would wait forever. Coroutines raise this, too.
+        raise RuntimeError("a hook raised StopIteration") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from dataclasses import dataclass
@@ -225,6 +226,11 @@ class ProducerReader(Owner):
         of = self._sources
         try:
             await of.hooks.read_messages(of.shard, of.store, of.checkpoint, self._channel)
+        except asyncio.CancelledError:
+            # The hook may raise this by itself, such as by awaiting a cancelled task.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self._channel.end(RuntimeError("read_messages() was cancelled"))
         except Exception as error:  # noqa: BLE001 - delivered.
             self._channel.end(error)
         else:

@@ -406,3 +406,18 @@ def replaced_member(client: Any, disk: Disk, rng: random.Random) -> Member:
         read_channel_size=rng.choice([1, 10, 0]),
     )
     return Member(client, disk, rng.choice(FORMS)(), spec)
+
+
+class CancelledProducer(Restarting):
+    """A MessageProducer whose reading awaits a task that was cancelled."""
+
+    async def read_messages(self, shard: Any, store: Any, checkpoint: Any, sink: Any) -> None:
+        helper = asyncio.create_task(asyncio.sleep(0))
+        helper.cancel()
+        await helper
+
+
+async def test_reading_that_ends_by_a_cancellation_of_its_own_fails_the_shard(client: Any):
+    async with Member(client, Disk(), CancelledProducer()) as member:
+        with pytest.raises(TransactionError, match=r"readMessage: read_messages\(\) was cancelled"):
+            await member.task

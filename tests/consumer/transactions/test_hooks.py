@@ -180,3 +180,10 @@ async def test_the_wait_for_a_hook_in_a_thread_is_bounded(caplog: pytest.LogCapt
     await thread.aclose()
     assert task.cancelled()
     assert "a hook of shard-A is still running" in caplog.text
+
+
+async def test_a_hook_in_a_thread_that_raises_stop_iteration_fails():
+    thread = HookThread("shard-A")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await thread.call(lambda: next(iter(())))
+    await thread.aclose()
