@@ -16,7 +16,7 @@ from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application.application import MessageSink
@@ -116,9 +116,10 @@ class Hooks:
         hook = self._begin_finisher.begin_txn
         if self._runs_in_thread(hook):
 
-            def begin() -> None:
-                hook(shard, store)
-                begun()
+            def begin() -> object:
+                if (waiting := hook(shard, store)) is not None:
+                    return _then(waiting, begun)
+                return begun()
 
             await self._call(begin)
         else:
@@ -193,6 +194,11 @@ class Hooks:
         else:
             result = hook(*args)
         return await result if inspect.isawaitable(result) else result
+
+
+async def _then(waiting: Awaitable[object], begun: Callable[[], object]) -> None:
+    await waiting
+    begun()
 
 
 def _has(application: object, hook: str) -> bool:

@@ -84,11 +84,16 @@ class ThreadPublisher(Generic[T]):
         Raises:
             Exception: The publisher raises it.
         """
-        calls = self._calls.copy()
-        self._calls.clear()
-        for publisher, mapping, message in calls:
-            try:
-                publisher.publish_uncommitted_nowait(mapping, message)
-            except asyncio.QueueFull:
-                await publisher.drain()
-                publisher.publish_uncommitted_nowait(mapping, message)
+        calls, done = self._calls, 0
+        try:
+            for publisher, mapping, message in calls:
+                try:
+                    publisher.publish_uncommitted_nowait(mapping, message)
+                except asyncio.QueueFull:
+                    await publisher.drain()
+                    publisher.publish_uncommitted_nowait(mapping, message)
+                done += 1
+        finally:
+            # Invariant: a call that failed stays, as do those after it. They are made again when
+            # the hook returns, so that no message is lost if it swallows the error.
+            del calls[:done]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -123,7 +124,9 @@ class EachMessageInThread:
         count = 0
         try:
             for envelope in run:
-                hook(envelope, publisher)
+                if (returned := hook(envelope, publisher)) is not None:
+                    text = f"consume_message() in a thread returned {returned!r}, not None"
+                    raise TransactionError(text)
                 count += 1
                 if clock() >= deadline:
                     break
@@ -156,11 +159,15 @@ class Batch:
             count: Any
             if self._thread is not None and self._in_thread is not None:
                 args = self._hook, self._shard, self._store, run, self._in_thread
-                count = await self._thread.call(*args)
+                try:
+                    count = await self._thread.call(*args)
+                except DeferToNextTransaction:
+                    await self._in_thread.handed_over()  # Part of this transaction, not the next.
+                    raise
                 await self._in_thread.handed_over()
             else:
                 count = self._hook(self._shard, self._store, run, self._publisher)
-                if not isinstance(count, int):
+                if inspect.isawaitable(count):
                     count = await count
         except DeferToNextTransaction:
             return Consumed(0, is_deferred=True)

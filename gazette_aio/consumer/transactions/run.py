@@ -280,7 +280,7 @@ class TransactionRun:
         try:
             async with asyncio.timeout(FINISHED_SECONDS):
                 await self._hooks.finished_txn(self._shard, self._store, failed)
-        except Exception as failure:  # noqa: BLE001 - the transaction failed before.
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - it failed before.
             _logger.warning(
                 "finished_txn() failed after its transaction: %r",
                 failure,
@@ -310,6 +310,9 @@ class TransactionRun:
                 self._assignment.progress.update(acknowledged.offsets, self._acks.ends())
                 if not acknowledged.is_restored:
                     self._assignment.observer.acknowledged(report_of(acknowledged))
+        except asyncio.CancelledError as error:
+            # A store's commit may be a task, which somebody cancelled.
+            self._failed = explained("store.StartCommit", error)
         except Exception as error:  # noqa: BLE001 - raised by the loop.
             self._failed = error
         self._wake.set()
@@ -330,6 +333,6 @@ class TransactionRun:
             if run is not None:
                 machine.replayed(run)
                 return
-        self._replay = None
         await replay.aclose()
+        self._replay = None
         machine.replay_ended()

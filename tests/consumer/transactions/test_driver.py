@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.consumer.transactions.world import (
     Counter,
     Disk,
     Member,
+    MemoryStore,
     heads,
     journal_change,
     serve,
@@ -420,4 +422,68 @@ class CancelledProducer(Restarting):
 async def test_reading_that_ends_by_a_cancellation_of_its_own_fails_the_shard(client: Any):
     async with Member(client, Disk(), CancelledProducer()) as member:
         with pytest.raises(TransactionError, match=r"readMessage: read_messages\(\) was cancelled"):
+            await member.task
+
+
+async def test_an_error_that_a_hook_in_a_thread_swallows_loses_no_other_message(client: Any):
+    def mapped(message: Any) -> tuple[str, str]:
+        if message["v"] == 100:
+            raise ValueError("no journal of 100")
+        return to_out(message)
+
+    class Swallowing(ThreadItems):
+        def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:  # type: ignore[override]
+            for value in range(600):
+                with contextlib.suppress(ValueError):
+                    publisher.publish_uncommitted_nowait(mapped, {"v": value})
+
+    await publish(client, SOURCES[0], 1)
+    disk = Disk()
+    async with Member(client, disk, Swallowing()) as member:
+        with pytest.raises(TransactionError, match="no journal of 100"):
+            await member.through(await heads(client))
+    assert not disk.commits
+
+
+async def test_a_hook_in_a_thread_that_is_async_in_disguise_fails_the_shard(client: Any):
+    class Disguised(ThreadItems):
+        def consume_message(self, *args: Any) -> Any:  # type: ignore[override]
+            return "an awaitable"
+
+    await publish(client, SOURCES[0], 1)
+    disk = Disk()
+    async with Member(client, disk, Disguised()) as member:
+        with pytest.raises(TransactionError, match=r"consume_message\(\) in a thread returned"):
+            await member.through(await heads(client))
+    assert not disk.commits
+
+
+async def test_a_finished_txn_that_is_cancelled_by_itself_hides_no_failure(client: Any):
+    class Failing(Counter):
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            pass
+
+        async def consume_message(self, *_: Any) -> None:
+            raise ValueError("it's too much")
+
+        def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            raise asyncio.CancelledError
+
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, Disk(), Failing()) as member:
+        with pytest.raises(TransactionError, match="it's too much"):
+            await member.task
+
+
+async def test_a_commit_that_is_a_cancelled_task_fails_the_shard(client: Any):
+    class Cancelled(MemoryStore):
+        def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+            task = asyncio.create_task(asyncio.sleep(0))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            return task
+
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, Disk()) as member:
+        vars(member.store)["start_commit"] = Cancelled(Disk()).start_commit
+        with pytest.raises(TransactionError, match=r"store\.StartCommit: CancelledError"):
             await member.task

@@ -187,3 +187,25 @@ async def test_a_hook_in_a_thread_that_raises_stop_iteration_fails():
     with pytest.raises(RuntimeError, match="StopIteration"):
         await thread.call(lambda: next(iter(())))
     await thread.aclose()
+
+
+async def test_a_begin_in_a_thread_that_is_async_in_disguise_is_awaited():
+    awaited: list[str] = []
+
+    class Disguised(Least):
+        run_in_thread = True
+
+        async def begin(self) -> None:
+            awaited.append("begin")
+
+        def begin_txn(self, shard: Any, store: Any) -> Any:
+            return self.begin()
+
+        def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            pass
+
+    application: Any = Disguised()
+    hooks = Hooks(application)
+    await hooks.begin_txn(ANY, ANY, lambda: awaited.append("begun"))
+    assert awaited == ["begin", "begun"]
+    await hooks.aclose()
