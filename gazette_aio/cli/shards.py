@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ["table", "yaml", "json", "proto"]
 _UNASSIGN_BATCH = 100
+_LARGEST_OFFSET = (1 << 63) - 1
 _NONE = "<none>"
 
 
@@ -342,6 +343,8 @@ def _offset(text: str) -> tuple[str, int]:
     journal, _, offset = text.rpartition(":")
     if not journal or not (offset.isascii() and offset.isdecimal()):
         raise InputError(f"--read-through {text!r}: expected JOURNAL:OFFSET")
+    if int(offset) > _LARGEST_OFFSET:
+        raise InputError(f"--read-through {text!r}: the offset is too large")
     return journal, int(offset)
 
 

@@ -169,8 +169,7 @@ class ConsumerHarness(Owner):
         """Wait until a shard has a primary that's ready, and return the shard's route.
 
         Raises:
-            ShardFailedError: The primary has failed; the text is its status.
-            RuntimeError: No member is running.
+            RuntimeError: The primary has failed, or no member is running.
 
         Cancellation: safe.
         """
@@ -195,8 +194,8 @@ class ConsumerHarness(Owner):
             selector: Selector of the shards; empty for all.
 
         Raises:
-            ShardStatusError: A shard has no primary, or it failed.
-            RuntimeError: No member is running.
+            ShardStatusError: A shard ended meanwhile.
+            RuntimeError: A primary has failed, or no member is running.
 
         Cancellation: safe.
         """

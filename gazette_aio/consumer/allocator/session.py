@@ -170,13 +170,20 @@ class MemberSession(Owner):
     def exit_gracefully(self, deadline_seconds: float | None = None) -> None:
         """Ask the group to take over what this member holds; `wait()` returns after that.
 
-        A second call gives up waiting: `wait()` returns at once. A member that nobody can replace,
+        A second call gives up waiting: `wait()` returns at once. After the end of the session,
+        nothing happens. A member that nobody can replace,
         such as the only one, never ends by itself while it holds a shard.
 
         Args:
             deadline_seconds: Time after which `wait()` returns anyway; None waits for ever.
+
+        Raises:
+            RuntimeError: The session isn't entered.
         """
-        assert self._end is not None, "the session isn't entered"
+        if self._end is None:
+            raise RuntimeError("the member hasn't joined its group")
+        if self._end.done():
+            return
         if self.is_exiting:
             _logger.warning("member exits at once, though others may not hold its shards yet")
             self._settle(handed_over=False)

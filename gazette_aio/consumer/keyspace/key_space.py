@@ -102,7 +102,10 @@ class KeySpace(Generic[D]):
                 await self._follow()
             except CompactedError as error:
                 _logger.warning("key space %s is loaded again: %s", self._prefix, error)
-            header, loaded = await self._read(0)
+            try:
+                header, loaded = await self._read(0)
+            except CompactedError:
+                continue  # Between two pages: the next watch finds the same, and begins again.
             # The store's revision may be one that no change of this prefix reaches, so that peers
             # would wait for it in vain.
             newest = max((entry.raw.mod_revision for entry in loaded.values()), default=0)

@@ -17,6 +17,7 @@ try:
         generate_latest,
     )
     from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
         'metrics of consumers need prometheus-client: pip install "gazette-aio[metrics]"'
@@ -53,7 +54,7 @@ class GroupView(Protocol):
         ...
 
 
-class ConsumerMetrics:
+class ConsumerMetrics(Collector):
     """Metrics of the members of a process.
 
         gazette_shard_transactions_total{shard}
@@ -82,36 +83,49 @@ class ConsumerMetrics:
         """Registry of the metrics."""
         self._views: list[GroupView] = []
         self._shards: dict[str, set[str]] = {}
-        # First, so that shards which have left are forgotten before their counters are collected.
-        self.registry.register(self)
         of_shard = ("shard",)
         self._transactions = Counter(
-            "gazette_shard_transactions", "Transactions.", of_shard, registry=self.registry
+            "gazette_shard_transactions", "Transactions.", of_shard, registry=None
         )
         self._messages = Counter(
-            "gazette_shard_read_messages", "Consumed messages.", of_shard, registry=self.registry
+            "gazette_shard_read_messages", "Consumed messages.", of_shard, registry=None
         )
         self._bytes = Counter(
-            "gazette_shard_read_bytes", "Consumed bytes.", of_shard, registry=self.registry
+            "gazette_shard_read_bytes", "Consumed bytes.", of_shard, registry=None
         )
         self._heads = Gauge(
             "gazette_shard_read_head",
             "Offset that a source was read through.",
             ("shard", "journal"),
-            registry=self.registry,
+            registry=None,
         )
         self._phases = Counter(
             "gazette_shard_phase_seconds",
             "Time of transactions in their phases.",
             ("shard", "phase", "type"),
-            registry=self.registry,
+            registry=None,
         )
-        self._rounds = Counter(
-            "gazette_allocator_converge", "Rounds of allocation.", registry=self.registry
-        )
+        self._rounds = Counter("gazette_allocator_converge", "Rounds of allocation.", registry=None)
+        self._register()
 
     def __repr__(self) -> str:
         return f"<ConsumerMetrics of {len(self._shards)} shards>"
+
+    def _register(self) -> None:
+        """Register all metrics, or none of them."""
+        # First, so that shards which have left are forgotten before their counters are collected.
+        collectors: list[Collector] = [self]
+        collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
+        collectors.append(self._rounds)
+        registered: list[Collector] = []
+        try:
+            for collector in collectors:
+                self.registry.register(collector)
+                registered.append(collector)
+        except ValueError:
+            for collector in registered:
+                self.registry.unregister(collector)
+            raise
 
     def converged(self) -> None:
         """Count a round of allocation."""
@@ -176,7 +190,7 @@ class ConsumerMetrics:
         journals = self._shards.pop(shard)
         for counter in (self._transactions, self._messages, self._bytes):
             counter.remove(shard)
-        for journal in journals:
+        for journal in tuple(journals):
             self._heads.remove(shard, journal)
         for _, phase, kind in _PHASES:
             self._phases.remove(shard, phase, kind)

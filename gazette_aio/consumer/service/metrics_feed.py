@@ -33,6 +33,9 @@ class TransactionCounter:
 class MemberView:
     """What gauges show of a member.
 
+    A thread may collect them, such as that of prometheus-client's own server: mappings are copied
+    in one step, before anything is done with what they hold.
+
     Args:
         group: The group, as the member sees it.
         local_shards: Replicas of the member.
@@ -48,9 +51,9 @@ class MemberView:
 
     def shard_keys(self) -> list[str]:
         """Return the keys of local shards."""
-        return [replica.fqn for replica in self._local_shards.replicas.values()]
+        return [replica.fqn for replica in tuple(self._local_shards.replicas.values())]
 
     def group_sizes(self) -> tuple[int, int, int]:
         """Return the numbers of shards, of members, and of replicas that shards should have."""
-        slots = sum(item.replication for item in self._group.items.values())
+        slots = sum(item.replication for item in tuple(self._group.items.values()))
         return len(self._group.items), len(self._group.members), slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -89,7 +90,12 @@ async def run_consumer(
             metrics = _process_metrics()
         service = Service(application, store, client, options, metrics=metrics)
         if options.http_port is not None:
-            await stack.enter_async_context(await _diagnostics(service, options, metrics))
+            diagnostics = Diagnostics(
+                lambda: service.is_ready, metrics.text if metrics is not None else None
+            )
+            # Entered first: a cancelled start leaves nothing behind.
+            await stack.enter_async_context(diagnostics)
+            await _start(diagnostics, options)
         # Entered last: signals have their default actions while the process waits for Etcd.
         async with service:
             return await _until_end(service, on_start)
@@ -214,6 +220,7 @@ async def _until_end(service: Service, on_start: Callable[[Service], None] | Non
             waiting.cancel()
 
 
+@functools.cache
 def _process_metrics() -> ConsumerMetrics | None:
     try:
         from gazette_aio.consumer.service.metrics import ConsumerMetrics  # noqa: PLC0415
@@ -222,16 +229,10 @@ def _process_metrics() -> ConsumerMetrics | None:
     return ConsumerMetrics()
 
 
-async def _diagnostics(
-    service: Service, options: ConsumerOptions, metrics: ConsumerMetrics | None
-) -> Diagnostics:
+async def _start(diagnostics: Diagnostics, options: ConsumerOptions) -> None:
     tls = None
     if options.server_cert_file is not None:
         tls = await in_thread(read_tls, options.tls_files)
-    diagnostics = Diagnostics(
-        lambda: service.is_ready, metrics.text if metrics is not None else None
-    )
     await diagnostics.start(
         options.bind, options.http_port or 0, tls.context if tls is not None else None
     )
-    return diagnostics

@@ -256,6 +256,7 @@ class Service(Owner):
         self._runner = loop.create_task(
             self._run(), name=f"gazette member {self.process_id.suffix}"
         )
+        self._runner.add_done_callback(self._settle)
         try:
             await asyncio.shield(self._started)
         except BaseException:
@@ -286,7 +287,7 @@ class Service(Owner):
         It takes `options.exit_timeout` at most; a second call ends it at once.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            RuntimeError: The member hasn't joined the group.
         """
         timeout = self.options.exit_timeout
         self.session.exit_gracefully(None if timeout == float("inf") else timeout)
@@ -317,8 +318,10 @@ class Service(Owner):
             return
         if started is not None and not started.done():
             runner.cancel()
-        await finish(asyncio.wait((runner,)))
-        self._runner = None
+        try:
+            await finish(asyncio.wait((runner,)))
+        finally:
+            self._runner = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -330,19 +333,21 @@ class Service(Owner):
         assert self._ended is not None
         try:
             handed_over = await self._serve(self._started)
-        except BaseException as error:
-            cause = error if isinstance(error, Exception) else RuntimeError(f"{self!r} was closed")
+        except Exception as error:  # noqa: BLE001 - It's raised to those who wait.
             for future in (self._started, self._ended):
                 if not future.done():
-                    future.set_exception(cause)
-            if not isinstance(error, Exception):
-                raise
+                    future.set_exception(error)
         else:
             if not self._ended.done():
                 self._ended.set_result(handed_over)
-        finally:
-            for work in self._work:
-                work.close()
+
+    def _settle(self, _runner: asyncio.Task[None]) -> None:
+        """Release those who wait. Unlike `_run()`, it's called if the first step is cancelled."""
+        for future in (self._started, self._ended):
+            if future is not None and not future.done():
+                future.set_exception(RuntimeError(f"{self!r} was closed"))
+        for work in self._work:
+            work.close()
 
     async def _serve(self, started: asyncio.Future[None]) -> bool:
         options = self.options
@@ -463,6 +468,9 @@ class Service(Owner):
                     await task
             return await ending if ending.done() else False
         finally:
+            # Invariant: shards stop first. Others may hold them already, whatever tasks wait for.
+            self.stopping.set()
+            self.resolver.stop_serving_local_shards()
             tasks = (ending, stopped, *running)
             for task in tasks:
                 task.cancel()

@@ -70,7 +70,7 @@ class LocalShards(Scope):
         """Return the name of each replica's status code, as the key space shows it."""
         return {
             shard: ReplicaStatus.Code.Name(status_of(replica.assignment).code)
-            for shard, replica in self._replicas.items()
+            for shard, replica in tuple(self._replicas.items())
         }
 
     async def __aenter__(self) -> Self:
@@ -131,7 +131,8 @@ class LocalShards(Scope):
     def _follow(self, shard: str, item: LocalItem | None) -> None:
         replica = self._replicas.get(shard)
         wanted = item.assignment if item is not None else None
-        step = transition(replica.assignment if replica is not None else None, wanted)
+        held = replica.assignment if replica is not None else None
+        step = transition(held, wanted, has_failed=replica is not None and replica.has_failed)
         if item is None:
             self._starting.pop(shard, None)
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:

@@ -128,10 +128,12 @@ class LogRecovery:
 
         Cancellation: waits — the framework doesn't cancel it.
         """
-        if self._recorder is not None:
-            await self._recorder.aclose()
-        if self._directory:
-            await in_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        try:
+            if self._recorder is not None:
+                await self._recorder.aclose()
+        finally:
+            if self._directory:
+                await in_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _fetch_hints(self) -> pc.GetHintsResponse:
         if self._host.get_hints is not None:

@@ -156,6 +156,11 @@ class Replica:
         return sources or self._reads
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the replica failed."""
+        return self._failure is not None
+
+    @property
     def failure(self) -> ShardFailedError | None:
         """Why the replica failed, if it did."""
         return self._failure
@@ -163,6 +168,7 @@ class Replica:
     def update(self, item: LocalItem) -> None:
         """Take another spec, or another state of the assignment."""
         self._item = item
+        self.status.update()
 
     def promote(self) -> None:
         """Become the primary. Idempotent."""
@@ -209,9 +215,17 @@ class Replica:
             with step("beginRecovery"):
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
         except Exception as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
-            self._fail(error)
-            # Nothing would complete the recovery.
-            self._primary_scope.cancel()
+            self._fail_standby(error)
+        except asyncio.CancelledError:
+            # A delegate that fetches hints may raise this by itself, as hooks may.
+            if _is_being_cancelled():
+                raise
+            self._fail_standby(RuntimeError("the recovery was cancelled"))
+
+    def _fail_standby(self, error: Exception) -> None:
+        self._fail(error)
+        # Nothing would complete the recovery.
+        self._primary_scope.cancel()
 
     async def _serve_primary(self) -> None:
         await self._is_promoted.wait()

@@ -73,6 +73,11 @@ class StatusWriter:
         self.wanted = merge_status(self.wanted, more) or self.wanted
         self._wake.set()
 
+    def update(self) -> None:
+        """Have the status written again, if another assignment lacks it."""
+        if self._missing() is not None:
+            self._wake.set()
+
     async def written(self) -> None:
         """Wait until the key space shows what is wanted.
 

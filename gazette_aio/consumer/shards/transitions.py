@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from gazette_aio.consumer.shards.status_writer import status_of
+from gazette_aio.protocol.consumer import ReplicaStatus
+
 if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.model import Assignment
 
@@ -26,21 +29,28 @@ class Transition(enum.Enum):
     """The replica is to be cancelled."""
 
 
-def transition(held: Assignment | None, wanted: Assignment | None) -> Transition:
+def transition(
+    held: Assignment | None, wanted: Assignment | None, *, has_failed: bool = False
+) -> Transition:
     """Decide what becomes of a replica.
 
-    The allocator moves an assignment by deleting its key and creating one of a lower slot. Any
-    other key of a new create revision is of an assignment that ended and was made anew.
+    The allocator moves an assignment by deleting its key and creating one of a lower slot, with the
+    same value. Any other key of a new create revision is of an assignment that ended and was made
+    anew. So is one of a lower slot without the failure of the replica: a failed replica that took
+    it over would never serve.
 
     Args:
         held: Assignment of the replica that runs, if there's one.
         wanted: Assignment of this member, if the shard exists and is assigned to it.
+        has_failed: Whether the replica that runs has failed.
     """
     if wanted is None:
         return Transition.NONE if held is None else Transition.CANCEL
     if held is None:
         return Transition.START
     if wanted.slot < held.slot:
+        if has_failed and status_of(wanted).code != ReplicaStatus.FAILED:
+            return Transition.REPLACE
         return Transition.UPDATE if wanted.slot else Transition.PROMOTE
     if wanted.create_revision == held.create_revision:
         return Transition.UPDATE

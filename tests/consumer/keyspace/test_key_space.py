@@ -193,3 +193,34 @@ async def test_many_keys_are_told_in_parts():
         await watching.__aexit__()
         assert (sum(parts), len(space.entries)) == (40_000, 0)
         assert max(parts) <= 1000
+
+
+async def test_a_compaction_between_two_pages_begins_again(monkeypatch):
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.key_space._PAGE", 1)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 2)
+
+    class Compacting(EmbeddedStore):
+        left = 0
+
+        async def range(self, prefix, *, revision=0, after="", limit=0):
+            if after and self.left:
+                Compacting.left -= 1
+                for _ in range(5):
+                    await put(self, "/elsewhere", 0)
+            return await super().range(prefix, revision=revision, after=after, limit=limit)
+
+    async with Compacting() as store:
+        await put(store, "/r/one", 1)
+        await put(store, "/r/two", 2)
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        await space.load()
+        newest = await put(store, "/r/one", 3)
+        for _ in range(5):
+            await put(store, "/elsewhere", 0)
+        Compacting.left = 1
+        async with Watching(space) as task:
+            waiting = asyncio.create_task(space.wait_for_revision(newest))
+            await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            assert not task.done()
+        assert values(space) == {"/r/one": 3, "/r/two": 2}

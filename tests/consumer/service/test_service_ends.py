@@ -1,0 +1,116 @@
+"""Ends of members in unusual orders."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gazette_aio.consumer.keyspace.operations import Delete
+from gazette_aio.consumer.service.metrics import ConsumerMetrics
+from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.service.service import Service
+from gazette_aio.protocol.errors import GazetteError
+from gazette_aio.testing import consumer_harness, no_leaks
+from tests.consumer.service.applications import SOURCE, Summing, create_source, shard_spec
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gazette_aio.testing import ConsumerHarness
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[ConsumerHarness]:
+    async with consumer_harness(Summing()) as harness:
+        await create_source(harness.client)
+        yield harness
+
+
+def service_of(harness: ConsumerHarness, application: Summing | None = None) -> Service:
+    options = ConsumerOptions(prefix="/ends.test", bind="127.0.0.1", host="127.0.0.1")
+    return Service(application or Summing(), harness.store, harness.client, options)
+
+
+async def test_a_member_is_closed_before_its_first_step(harness: ConsumerHarness) -> None:
+    service = service_of(harness)
+    async with no_leaks():
+        starting = asyncio.create_task(service.start())
+        await asyncio.sleep(0)
+        await service.aclose()
+        with pytest.raises(RuntimeError, match="was closed"):
+            await asyncio.wait_for(starting, 10)
+
+
+async def test_a_cancelled_close_is_a_close(harness: ConsumerHarness) -> None:
+    service = service_of(harness)
+    await service.start()
+    closing = asyncio.create_task(service.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        service.__del__()
+
+
+async def test_an_exit_after_the_end_starts_nothing(harness: ConsumerHarness) -> None:
+    service = service_of(harness)
+    await service.start()
+    await service.aclose()
+    async with no_leaks():
+        service.exit_gracefully()
+    assert not service.session.is_exiting
+
+
+async def test_shards_end_before_a_task_that_takes_its_time(harness: ConsumerHarness) -> None:
+    may_end = asyncio.Event()
+
+    class Slow(Summing):
+        async def work(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        def init_application(self, service: Service) -> None:
+            service.spawn(self.work())
+
+    member = await harness.start_member(Slow())
+    await harness.create_shards(shard_spec("shard-one", SOURCE))
+    async with member.resolve("shard-one") as resolution:
+        replica = resolution.shard
+    assert replica is not None
+    local = member.session.group.local_member
+    assert local is not None
+    await harness.store.transact([], [Delete(local.key)])
+    try:
+        await eventually(replica.cancelled.is_set)
+        assert member.stopping.is_set()
+    finally:
+        may_end.set()
+    with pytest.raises(GazetteError, match="member key not found"):
+        await member.wait()
+
+
+def test_refused_metrics_leave_nothing_in_the_registry() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(registry)
+    before = metrics.text()
+    with pytest.raises(ValueError, match="Duplicated"):
+        ConsumerMetrics(registry)
+    assert metrics.text() == before
+
+
+async def test_an_exit_before_the_member_has_joined_is_refused(harness: ConsumerHarness) -> None:
+    class Hasty(Summing):
+        def init_application(self, service: Service) -> None:
+            service.exit_gracefully()
+
+    with pytest.raises(RuntimeError, match="hasn't joined"):
+        await harness.start_member(Hasty())
