@@ -232,6 +232,10 @@ class Playback:
             raise self._failed(error, self._begun) from error
         self._has_read = True
         self._seen.clear()
+        if hinted is None and self._last_author:
+            # Invariant: no hints explain a gap in the history from here on. An operation of the
+            # author who was followed, beyond the next one, tells that the hole held others.
+            self._seen[self._last_author] = self.fsm.next_seq_no - 1
         self._pass_boundaries()
 
     def check_hints(self) -> None:

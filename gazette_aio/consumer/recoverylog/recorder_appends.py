@@ -131,6 +131,8 @@ class RecorderAppends(Owner):
         self._lock = threading.Lock()
         self._pieces: deque[Piece] = deque()
         self._is_scheduled = False
+        self._is_working = False
+        """Whether the task was started, and hasn't found the queue empty since."""
         self._task = OwnedTask()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -198,7 +200,10 @@ class RecorderAppends(Owner):
         await self._service.aclose()
 
     def _start(self) -> None:
+        if self._task.running:
+            return  # Race: a piece was put after a cancellation, and before this call.
         self._idle.clear()
+        self._is_working = True
         self._task.start(self._work(), name="gazette recorder", on_end=self._ended)
 
     def _next(self) -> Piece | None:
@@ -207,6 +212,7 @@ class RecorderAppends(Owner):
                 return self._pieces.popleft()
             # Race: a piece that is put from here on needs another task.
             self._is_scheduled = False
+        self._is_working = False
         self._idle.set()
         return None
 
@@ -225,8 +231,10 @@ class RecorderAppends(Owner):
                 _fail_all(piece, error)
 
     def _ended(self) -> None:
-        if self._is_scheduled and not self._task.running:
+        # Race: a piece may have been put since the task ended, which another task is to append.
+        if self._is_working and not self._task.running:
             # It was cancelled, maybe before it began.
+            self._is_working = False
             self._abandon()
 
     def _abandon(self) -> None:

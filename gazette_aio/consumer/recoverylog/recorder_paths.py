@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 
-from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.consumer.recoverylog.playback import check_path
+from gazette_aio.protocol.errors import ConfigurationError, RecoveryError
 
 
 def clean_directory(directory: str | os.PathLike[str]) -> str:
@@ -24,7 +25,7 @@ def path_within(directory: str, path: str | os.PathLike[str]) -> str:
     """Return the path in the log of a path below a directory: absolute, as if that was the root.
 
     Raises:
-        ValueError: The path isn't below the directory, or isn't UTF-8.
+        ValueError: The path isn't below the directory, isn't UTF-8, or playback would refuse it.
     """
     given: str = os.fspath(path)
     clean = posixpath.normpath(given)
@@ -33,4 +34,8 @@ def path_within(directory: str, path: str | os.PathLike[str]) -> str:
         raise ValueError(f"path {given!r} isn't below {directory!r}")
     recorded = clean[len(root) :]
     recorded.encode()  # Wire: paths are UTF-8.
+    try:
+        check_path(recorded)
+    except RecoveryError as error:
+        raise ValueError(f"path {given!r} can't be recovered: {error}") from error
     return recorded

@@ -196,3 +196,16 @@ def test_progress() -> None:
         rate = meter.count(1000, float(second))
     assert rate == pytest.approx(1000, rel=0.01)
     assert meter.count(0, 250.0) == pytest.approx(0, abs=1e-3)
+
+
+def test_a_hole_that_held_operations(files: StagedFiles) -> None:
+    writer = LogWriter()
+    before = writer.create("/file") + writer.write("/file", b"one")
+    writer.write("/file", b"two")
+    end_of_hole = writer.offset
+    after = writer.write("/file", b"three")
+    playback = begun(files, writer.offset)
+    playback.play(0, [before])
+    playback.jump(end_of_hole)
+    with pytest.raises(PlaybackError, match=r"operation 4 .* doesn't continue operation 2"):
+        playback.play(end_of_hole, [after])

@@ -14,6 +14,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.consumer.recoverylog import (
     FSM,
+    Barrier,
     Recorder,
     RecorderError,
     decode_hints,
@@ -489,3 +490,27 @@ def test_a_closed_event_loop(tmp_path: Path):
     assert recorder is not None
     recorder.record_create("/strip/file")
     assert isinstance(recorder.barrier().exception(), pb.TransportError)
+
+
+async def test_barriers_at_any_moment(client: JournalClient):
+    """Tasks make barriers also between the end of an append's task and the callbacks of that."""
+
+    async def make_barriers(begin: int) -> None:
+        for turns in range(begin, begin + 100):
+            for _ in range(turns % 12):
+                await asyncio.sleep(0)
+            barriers.append(recorder.barrier())
+
+    barriers: list[Barrier] = []
+    async with await open_recorder(client) as recorder:
+        await asyncio.gather(make_barriers(0), make_barriers(5))
+        await asyncio.gather(*barriers)
+        assert recorder.error is None
+
+
+@pytest.mark.parametrize("path", ["/strip/.fnodes", "/strip/.fnodes/file", "/strip/nul\0"])
+async def test_paths_that_playback_refuses(client: JournalClient, path: str):
+    async with await open_recorder(client) as recorder:
+        with pytest.raises(ValueError, match="can't be recovered"):
+            recorder.record_create(path)
+        assert recorder.error is None
