@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from gazette_aio.testing.ports import free_port
 from tests import extent, golden
-from tests.ports import free_port
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

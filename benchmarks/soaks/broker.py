@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import IO
 
 import gazette_aio.protocol as pb
-from benchmarks.soaks.invariant import free_port, require
+from benchmarks.soaks.invariant import require
 from benchmarks.soaks.ledger import ContentCheck, Ledger, removes_register
 from benchmarks.soaks.records import record
 from gazette_aio import JournalClient, connect
 from gazette_aio.client import RetryPolicy, list_all_fragments
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
+from gazette_aio.testing.ports import free_port
 
 JOURNALS = 3
 WRITERS = 4

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
-from benchmarks.soaks.invariant import free_port, require
+from benchmarks.soaks.invariant import require
 from benchmarks.soaks.journal_check import CommittedCheck, JournalCheck
 from benchmarks.soaks.records import Placed, Records
 from gazette_aio import JournalClient, connect
@@ -42,6 +42,7 @@ from gazette_aio.testing import (
     journal_spec,
     no_leaks,
 )
+from gazette_aio.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.consumer_member import LINES, OUT, Number
-from benchmarks.soaks.invariant import BrokenInvariantError, free_port, require
+from benchmarks.soaks.invariant import BrokenInvariantError, require
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.client import RetryPolicy
 from gazette_aio.client.reads.head import head_of
@@ -40,6 +40,7 @@ from gazette_aio.consumer.api import (
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from gazette_aio.testing.etcd_process import EtcdProcess
+from gazette_aio.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -26,10 +26,11 @@ from examples.flights import report
 from examples.flights.consumer import read_flights
 from examples.flights.data import DataSetMissingError, count_rows
 from examples.flights.fleet import Fleet, ProducerFailedError, shares
-from examples.flights.members import MemberFailedError, create_recovery_logs, free_port, members
+from examples.flights.members import MemberFailedError, create_recovery_logs, members
 from examples.flights.progress import Progress, progress_for_stderr
 from gazette_aio import GazetteError, JournalClient, connect, load_journal_space
 from gazette_aio.testing import BrokerProcess
+from gazette_aio.testing.ports import free_port
 
 JOURNALS = Path(__file__).with_name("journals.yaml")
 SELECTOR = "app.gazette.dev/message-type=Flight"

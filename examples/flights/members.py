@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from gazette_aio.client import RetryPolicy
 from gazette_aio.consumer.api import apply_shards, connect_shards, list_shards
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing.etcd_process import EtcdProcess, NoEtcdError
+from gazette_aio.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -121,7 +121,7 @@ async def members(
     processes: list[asyncio.subprocess.Process] = []
     try:
         for number in range(MEMBERS):
-            port = free_port()
+            port = free_port(2)  # HTTP is served on the next one.
             endpoints.append(f"http://127.0.0.1:{port}")
             settings = {
                 "consumer.id": f"member-{number + 1}",
@@ -145,14 +145,3 @@ async def members(
                 process.kill()
             await process.wait()
         await asyncio.to_thread(etcd.stop)
-
-
-def free_port() -> int:
-    """Return a free port whose next one is free as well."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ class EtcdProcess:
         self.directory = directory
         self.options = options
         self.scheme = "https" if tls else "http"
-        self.port = _free_port()
-        self.peer = f"http://127.0.0.1:{_free_port()}"
+        self.port = free_port()
+        self.peer = f"http://127.0.0.1:{free_port()}"
         self.name = directory.name
         self.members: Sequence[EtcdProcess] = [self]
         """Members of the cluster."""
@@ -137,10 +137,3 @@ class EtcdProcess:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -15,7 +15,7 @@ import pytest
 
 from gazette_aio.cli.app import run
 from gazette_aio.testing import create_journals, journal_spec
-from tests.ports import free_port
+from gazette_aio.testing.ports import free_port
 
 _PREFIXES = ("BROKER_", "CONSUMER_")
 NO_BROKER_VARIABLES = {name: v for name, v in os.environ.items() if not name.startswith(_PREFIXES)}

@@ -24,6 +24,7 @@ from gazette_aio.client import (
     auth_from_environment,
     connect,
 )
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import (
     JOURNAL,
@@ -34,7 +35,6 @@ from tests.client.support import (
     metadata,
     script_read,
 )
-from tests.ports import free_port
 from tests.waiting import eventually
 
 KEY = base64.b64encode(b"a very secret key").decode()

@@ -11,10 +11,10 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect, get_journal
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.client.support import JOURNAL, header, refusal, spec
-from tests.ports import free_port
 
 
 async def test_a_missing_journal_is_named(tmp_path: Path) -> None:

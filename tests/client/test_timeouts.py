@@ -21,9 +21,9 @@ from gazette_aio.client import (
     get_journal,
     iter_journals,
 )
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.client.support import JOURNAL, content, fragment, header, listing, metadata
-from tests.ports import free_port
 from tests.waiting import eventually, turns
 
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "the broker is out")

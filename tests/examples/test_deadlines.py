@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.ports import free_port
+from gazette_aio.testing.ports import free_port
 
 
 async def test_services_answer_in_time_if_the_broker_is_down(

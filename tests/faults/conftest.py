@@ -10,8 +10,8 @@ import pytest
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.testing import FaultProxy, create_journals, journal_spec, no_leaks
+from gazette_aio.testing.ports import free_port
 from tests.faults.support import CONTENT_TYPE, JOURNALS, SWIFT
-from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)

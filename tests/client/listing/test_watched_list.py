@@ -19,10 +19,10 @@ from gazette_aio.client.listing import follower as list_follower
 from gazette_aio.client.listing.fold import MAX_DOUBTS, WatchPlan
 from gazette_aio.message import random_mapping
 from gazette_aio.protocol.selector import compile_selector
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.cancellation import cancel_at_every_await
 from tests.client.support import header, listing, spec
-from tests.ports import free_port
 from tests.waiting import eventually
 
 AN_ERROR = StubError(grpc.StatusCode.UNKNOWN, "an error")

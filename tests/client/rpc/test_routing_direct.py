@@ -8,6 +8,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, RetryPolicy
+from gazette_aio.testing.ports import free_port
 from tests.client.rpc.cluster import (
     NOT_BROKER,
     NOT_PRIMARY,
@@ -17,7 +18,6 @@ from tests.client.rpc.cluster import (
     states,
 )
 from tests.client.support import JOURNAL
-from tests.ports import free_port
 from tests.waiting import eventually
 
 

@@ -19,9 +19,9 @@ from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.leaks import no_leaks
+from gazette_aio.testing.ports import free_port
 from tests.cancellation import cancel_at_every_await, close_at_every_await
 from tests.consumer.keyspace.etcd.stub import HEADER, StubEtcd
-from tests.ports import free_port
 from tests.waiting import eventually
 
 RANGE = pb.RangeResponse(header=HEADER)
