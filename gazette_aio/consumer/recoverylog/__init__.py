@@ -17,7 +17,6 @@ from gazette_aio.consumer.recoverylog.decoder import (
     LogDecoder,
     Operation,
 )
-from gazette_aio.consumer.recoverylog.encoder import LogEncoder
 from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, LiveNode, Outcome
 from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
 from gazette_aio.consumer.recoverylog.operations import (
@@ -25,15 +24,16 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
-from gazette_aio.consumer.recoverylog.playback import PlaybackError
-from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress
-from gazette_aio.consumer.recoverylog.player import Player, Resolved
-from gazette_aio.consumer.recoverylog.recorded_dir import RecordedDir
-from gazette_aio.consumer.recoverylog.recorded_dir_async import AsyncRecordedDir, AsyncRecordedFile
-from gazette_aio.consumer.recoverylog.recorded_file import RecordedFile
-from gazette_aio.consumer.recoverylog.recorder import Recorder
-from gazette_aio.consumer.recoverylog.recorder_appends import Barrier
-from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError, RecorderFencedError
+from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
+from gazette_aio.consumer.recoverylog.playing.player import Player, Resolved
+from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
+from gazette_aio.consumer.recoverylog.recording.appends import Barrier
+from gazette_aio.consumer.recoverylog.recording.async_dir import AsyncRecordedDir, AsyncRecordedFile
+from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
+from gazette_aio.consumer.recoverylog.recording.errors import RecorderError, RecorderFencedError
+from gazette_aio.consumer.recoverylog.recording.recorded_dir import RecordedDir
+from gazette_aio.consumer.recoverylog.recording.recorded_file import RecordedFile
+from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, SegmentSet
 
 __all__ = [

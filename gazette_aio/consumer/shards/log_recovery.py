@@ -13,8 +13,8 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import pick_first_hints
-from gazette_aio.consumer.recoverylog.player import Player
-from gazette_aio.consumer.recoverylog.recorder import Recorder
+from gazette_aio.consumer.recoverylog.playing.player import Player
+from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.shards.recovery import NoRecoveryLog, Recovered
 from gazette_aio.consumer.transactions.explain import step

@@ -10,8 +10,8 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.recoverylog import FSM, Author
-from gazette_aio.consumer.recoverylog.player import Player
-from gazette_aio.consumer.recoverylog.recorder import Recorder
+from gazette_aio.consumer.recoverylog.playing.player import Player
+from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 from gazette_aio.consumer.stores import JSONFileStore
 from gazette_aio.protocol.errors import DependencyError, FencedError
 from gazette_aio.protocol.recoverylog import FSMHints

@@ -20,8 +20,8 @@ from gazette_aio.consumer.recoverylog import (
     Recorder,
     RecorderError,
 )
-from gazette_aio.consumer.recoverylog.encoder import MAX_WRITE_BYTES
-from gazette_aio.consumer.recoverylog.recorded_dir import TRUNCATING_SUFFIX
+from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
+from gazette_aio.consumer.recoverylog.recording.recorded_dir import TRUNCATING_SUFFIX
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.recorder.support import (

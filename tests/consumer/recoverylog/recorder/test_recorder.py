@@ -20,8 +20,8 @@ from gazette_aio.consumer.recoverylog import (
     decode_hints,
     encode_hints,
 )
-from gazette_aio.consumer.recoverylog.encoder import MAX_WRITE_BYTES
-from gazette_aio.consumer.recoverylog.recorder import HAND_OVER_BYTES
+from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
+from gazette_aio.consumer.recoverylog.recording.recorder import HAND_OVER_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing.specs import create_journals, journal_spec
 from tests.consumer.recoverylog.recorder.support import (

@@ -9,13 +9,13 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from gazette_aio.consumer.recoverylog.encoder import MAX_WRITE_BYTES, PROPERTY_PATHS
-from gazette_aio.consumer.recoverylog.recorded_file import Inode, RecordedFile
+from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES, PROPERTY_PATHS
+from gazette_aio.consumer.recoverylog.recording.recorded_file import Inode, RecordedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.consumer.recoverylog.recorder import Recorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 OpenMode = Literal["rb", "r+b", "wb", "w+b", "xb", "x+b"]
 """Mode of an open file, as of Python's `open()`."""

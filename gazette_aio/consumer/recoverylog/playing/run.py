@@ -15,9 +15,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.aio.turns import in_thread_slices
 from gazette_aio.client.listing.fragment_calls import iter_fragments
-from gazette_aio.consumer.recoverylog.playback import PlaybackError
-from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress, RateMeter
-from gazette_aio.consumer.recoverylog.player_feed import LogFeed, LogFeeds
+from gazette_aio.consumer.recoverylog.playing.feed import LogFeed, LogFeeds
+from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
+from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
     from gazette_aio.client.retry import Failure, RetryPolicy
     from gazette_aio.consumer.recoverylog.author import Author
-    from gazette_aio.consumer.recoverylog.playback import Playback
+    from gazette_aio.consumer.recoverylog.playing.playback import Playback
 
 _logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
-from gazette_aio.consumer.recoverylog import recorder_errors as errors
-from gazette_aio.consumer.recoverylog.encoder import PROPERTY_PATHS, LogEncoder
-from gazette_aio.consumer.recoverylog.recorder_appends import Barrier, Piece, RecorderAppends
-from gazette_aio.consumer.recoverylog.recorder_hints import CommittedOffsets, check_hints
-from gazette_aio.consumer.recoverylog.recorder_opening import begin_recording, recorder_policy
-from gazette_aio.consumer.recoverylog.recorder_paths import clean_directory, path_within
+from gazette_aio.consumer.recoverylog.paths import clean_directory, path_within
+from gazette_aio.consumer.recoverylog.recording import errors
+from gazette_aio.consumer.recoverylog.recording.appends import Barrier, Piece, RecorderAppends
+from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
+from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, check_hints
+from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
 
 if TYPE_CHECKING:
     import os

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.recoverylog.encoder import LogEncoder
+from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
 
 if TYPE_CHECKING:
     from gazette_aio.client import AppendService, RetryPolicy

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.consumer.recoverylog.fsm import Outcome
 from gazette_aio.consumer.recoverylog.operations import content_checksum, encode_operation
-from gazette_aio.consumer.recoverylog.recorder_errors import RecorderError
+from gazette_aio.consumer.recoverylog.recording.errors import RecorderError
 from gazette_aio.message.framing import FIXED_FRAME_WORD
 from gazette_aio.protocol.recoverylog import Property, RecordedOp
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+from typing import Final
 
-from gazette_aio.consumer.recoverylog.playback import check_path
 from gazette_aio.protocol.errors import ConfigurationError, RecoveryError
+
+STAGING_NAME: Final = ".fnodes"
+"""Directory of files during playback, below the directory that is recovered."""
 
 
 def clean_directory(directory: str | os.PathLike[str]) -> str:
@@ -39,3 +42,14 @@ def path_within(directory: str, path: str | os.PathLike[str]) -> str:
     except RecoveryError as error:
         raise ValueError(f"path {given!r} can't be recovered: {error}") from error
     return recorded
+
+
+def check_path(path: str) -> None:
+    """Check that a recorded path is that of a file below the directory.
+
+    Raises:
+        RecoveryError: The path isn't absolute and clean, or is that of files during playback.
+    """
+    is_clean = path[:1] == "/" != path[1:2] and posixpath.normpath(path) == path and path != "/"
+    if not is_clean or "\0" in path or path.split("/")[1] == STAGING_NAME:
+        raise RecoveryError(f"unsafe path {path!r}")

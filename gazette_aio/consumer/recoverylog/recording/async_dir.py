@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from gazette_aio.consumer.recoverylog.recorded_dir import OpenMode, RecordedDir
-    from gazette_aio.consumer.recoverylog.recorded_file import RecordedFile
+    from gazette_aio.consumer.recoverylog.recording.recorded_dir import OpenMode, RecordedDir
+    from gazette_aio.consumer.recoverylog.recording.recorded_file import RecordedFile
     from gazette_aio.protocol import AppendResponse
 
 

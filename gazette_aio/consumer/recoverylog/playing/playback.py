@@ -7,7 +7,6 @@ of an append: an operation never continues past it.
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation, WholeWrite
@@ -17,6 +16,7 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
+from gazette_aio.consumer.recoverylog.paths import check_path
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.segments import Segment
-
-STAGING_NAME: Final = ".fnodes"
-"""Directory of files during playback, below the directory that is recovered."""
 
 READ_THROUGH_BYTES: Final = 1 << 20
 """Longest gap between hinted segments that is read rather than skipped by another RPC."""
@@ -478,14 +475,3 @@ def ranges_of(segments: Sequence[Segment], hints_log: str, log: str, offset: int
     # What follows the last segment is read as well.
     ranges[-1] = ranges[-1]._replace(end=0)
     return ranges
-
-
-def check_path(path: str) -> None:
-    """Check that a recorded path is that of a file below the directory.
-
-    Raises:
-        RecoveryError: The path isn't absolute and clean, or is that of files during playback.
-    """
-    is_clean = path[:1] == "/" != path[1:2] and posixpath.normpath(path) == path and path != "/"
-    if not is_clean or "\0" in path or path.split("/")[1] == STAGING_NAME:
-        raise RecoveryError(f"unsafe path {path!r}")

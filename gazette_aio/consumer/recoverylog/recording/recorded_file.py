@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from gazette_aio.consumer.recoverylog.recorded_dir import RecordedDir
+    from gazette_aio.consumer.recoverylog.recording.recorded_dir import RecordedDir
 
 
 class Inode:

@@ -10,9 +10,9 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
 from gazette_aio.consumer.recoverylog.author import Author
-from gazette_aio.consumer.recoverylog.playback import Playback, PlaybackError
-from gazette_aio.consumer.recoverylog.playback_files import MAX_OPEN_FILES, StagedFiles
-from gazette_aio.consumer.recoverylog.player_run import PlayerRun, PlayerState
+from gazette_aio.consumer.recoverylog.playing.files import MAX_OPEN_FILES, StagedFiles
+from gazette_aio.consumer.recoverylog.playing.playback import Playback, PlaybackError
+from gazette_aio.consumer.recoverylog.playing.run import PlayerRun, PlayerState
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.recoverylog.fsm import FSM
-    from gazette_aio.consumer.recoverylog.playback_progress import PlaybackProgress
+    from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
     from gazette_aio.protocol.recoverylog import FSMHints
 
 

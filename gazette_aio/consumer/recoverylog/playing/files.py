@@ -10,7 +10,8 @@ import stat
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.consumer.recoverylog.playback import STAGING_NAME, PlaybackError
+from gazette_aio.consumer.recoverylog.paths import STAGING_NAME
+from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
