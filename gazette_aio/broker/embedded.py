@@ -90,6 +90,7 @@ class EmbeddedBroker(Owner):
         self._server: GrpcServer | None = None
         self._gateway: HttpGateway | None = None
         self._temporary: str | None = None
+        self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.endpoint or 'stopped'} {self._core!r}>"
@@ -161,13 +162,19 @@ class EmbeddedBroker(Owner):
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
         Appends and other short requests that have arrived are served to their end within it.
-        Blocked reads and watches end at once.
+        Blocked reads and watches end at once. A further call waits for the stop under way.
 
         Cancellation: safe — takes effect when it's done.
         """
-        if self._core is None and self._temporary is None:
+        if self._core is not None or self._temporary is not None:
+            self._stopping = asyncio.ensure_future(self._stop(grace))
+        if (stopping := self._stopping) is None:
             return
-        await finish(self._stop(grace))
+        try:
+            await finish(stopping)
+        finally:
+            if self._stopping is stopping:
+                self._stopping = None
 
     async def aclose(self) -> None:
         """Stop within the default grace. Idempotent.

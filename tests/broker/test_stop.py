@@ -147,7 +147,7 @@ async def test_a_stop_refuses_what_it_cancels_and_acknowledges_what_is_committed
         await unfinished.write(pb.AppendRequest(content=b"unfinished"))
 
         async def holds() -> bool:
-            return any(replica.head.is_busy for replica in broker.core.replicas)
+            return sum(replica.head.is_busy for replica in broker.core.replicas) == 2
 
         await eventually(holds)
         stopping = asyncio.create_task(broker.stop(0.05))
@@ -162,6 +162,28 @@ async def test_a_stop_refuses_what_it_cancels_and_acknowledges_what_is_committed
     async with EmbeddedBroker(tmp_path) as again, calling(again.endpoint) as caller:
         assert await caller.read() == b"committed"
         assert await caller.read("test/unfinished") == b""
+
+
+async def test_a_further_stop_waits_for_the_one_under_way(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path, fsync="off")
+    async with broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec())
+        unfinished = caller.append_call()
+        await unfinished.write(_request())
+
+        async def serves() -> bool:
+            return broker.core.metrics.started["Append"] == 1
+
+        await eventually(serves)
+        first = asyncio.create_task(broker.stop(30.0))
+        await asyncio.sleep(0)
+        further = asyncio.create_task(broker.aclose())
+        await unfinished.write(pb.AppendRequest())
+        await unfinished.done_writing()
+        await further
+        assert first.done()
+        await first
+        assert (await unfinished).status == pb.Status.OK
 
 
 MASKED = "Internal error from Core"
