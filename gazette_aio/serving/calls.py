@@ -124,6 +124,10 @@ async def answer_call(
         await context.abort(grpc.StatusCode[error.code], error.text)
     except grpc.aio.AbortError:
         raise
+    except grpc.aio.InternalError as error:
+        # Race: the client left in the middle of an answer, and the library hasn't cancelled the
+        # task yet. It ends as if it had.
+        raise asyncio.CancelledError from error
     except Exception as error:
         _logger.exception("served RPC failed")
         await context.abort(grpc.StatusCode.UNKNOWN, failure_text(error))

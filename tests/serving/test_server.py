@@ -273,3 +273,34 @@ async def test_a_client_that_never_closes_does_not_keep_a_server() -> None:
     await names.server.stop(60.0)
     await reader.read()
     writer.close()
+
+
+async def test_a_write_to_a_client_that_has_left_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    arrived, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(label: pb.Label, context: Any) -> pb.Label:
+        arrived.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # Race: the library learns of it by a failed write as well.
+            with pytest.raises(grpc.aio.InternalError) as failed:
+                await context.write(label.SerializeToString())
+            raise failed.value from None
+        finally:
+            ended.set()
+        return label
+
+    async with serving(serve) as (names, call):
+        leaving = call(pb.Label(name="first").SerializeToString())
+        await arrived.wait()
+        leaving.cancel()
+        await ended.wait()
+        await eventually(lambda: _is(names.counts.completed["Upper", "<error>"] == 1))
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def _is(value: bool) -> bool:
+    return value
