@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
-from typing import Any
 
 import click
 from google.protobuf import json_format
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.failures import InputError
 from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
 from gazette_aio.cli.transfer import append, read
 
 _FORMATS = ["table", "yaml", "json"]
@@ -43,60 +40,25 @@ def apply(
     connection: ClientSettings, file: str, batch_size: int, *, dry_run: bool, as_json: bool
 ) -> None:
     """Apply the journal space of a YAML FILE (default: stdin)."""
-    request = _read_journal_space(file)
-    if not dry_run:
-        response = asyncio.run(_apply(connection, request, batch_size))
-        revision = response.header.etcd.revision
-    else:
-        revision = 0
-    _print_applied(request, revision, dry_run=dry_run, as_json=as_json)
-
-
-def _read_journal_space(file: str) -> pb.ApplyRequest:
-    source = "<stdin>" if file == "-" else file
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8 at byte {error.start}") from None
-    try:
-        request = pb.load_journal_space(text, source=source).to_apply_request()
-    except pb.ValidationError as error:
-        raise InputError(str(error)) from None
-    if not request.changes:
-        raise InputError(f"{source}: no journals in this file")
-    try:
-        pb.validate(request)
-    except pb.ValidationError as error:
-        raise InputError(f"{source}: {error}") from None
-    return request
-
-
-async def _apply(
-    connection: ClientSettings, request: pb.ApplyRequest, batch_size: int
-) -> pb.ApplyResponse:
-    async with connection.open() as client:
-        return await client.apply(request, batch_size=batch_size)
-
-
-def _print_applied(
-    request: pb.ApplyRequest, revision: int, *, dry_run: bool, as_json: bool
-) -> None:
+    text, source = read_text(file)
+    request = load_request(
+        lambda: pb.load_journal_space(text, source=source).to_apply_request(), source, "journals"
+    )
     upserts = [change.upsert.name for change in request.changes if change.HasField("upsert")]
     deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
-    if as_json:
-        result: dict[str, Any] = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
-        print_json(result if dry_run else {"revision": revision, **result})
-        return
-    if dry_run:
+    revision = None if dry_run else asyncio.run(_apply(connection, request, batch_size))
+    print_applied(upserts, deletes, revision, as_json=as_json)
+    if dry_run and not as_json:
         for name in upserts:
             click.echo(f"would upsert {name}")
         for name in deletes:
             click.echo(f"would delete {name}")
-        return
-    parts = [f"{len(upserts)} upserted"] if upserts else []
-    parts += [f"{len(deletes)} deleted"] if deletes else []
-    click.echo(f"revision {revision}: {', '.join(parts)}")
+
+
+async def _apply(connection: ClientSettings, request: pb.ApplyRequest, batch_size: int) -> int:
+    async with connection.open() as client:
+        response = await client.apply(request, batch_size=batch_size)
+    return response.header.etcd.revision
 
 
 @journals.command("list")
@@ -115,11 +77,7 @@ def _print_applied(
 @connection_options
 def list_journals(connection: ClientSettings, selector: str, output: str, *, as_json: bool) -> None:
     """List the journals which match a selector, by name."""
-    try:
-        parsed = pb.parse_label_selector(selector)
-    except pb.ValidationError as error:
-        raise InputError(f"selector {selector!r}: {error}") from None
-    listing = asyncio.run(_list(connection, parsed))
+    listing = asyncio.run(_list(connection, parse_selector(selector)))
     match "json" if as_json else output:
         case "json":
             print_json([json_format.MessageToDict(item) for item in listing.journals])

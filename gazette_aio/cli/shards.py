@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from google.protobuf import json_format, text_format
@@ -19,6 +17,7 @@ from gazette_aio.cli.connection import (
 )
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer.api import (
     apply_shards,
@@ -42,13 +41,6 @@ _NONE = "<none>"
 @click.group()
 def shards() -> None:
     """List, apply, edit and unassign shards of a consumer."""
-
-
-def _selector(text: str) -> pb.LabelSelector:
-    try:
-        return pb.parse_label_selector(text)
-    except pb.ValidationError as error:
-        raise InputError(f"selector {text!r}: {error}") from None
 
 
 @shards.command("list")
@@ -82,7 +74,7 @@ def list_(
     **columns: bool,
 ) -> None:
     """List the shards which a selector matches, by ID."""
-    parsed = _selector(selector)
+    parsed = parse_selector(selector)
     output = "json" if as_json else output
     asked = columns["lag"] and output in {"table", "json"}
     listing, lags = asyncio.run(_list(consumer, connection, parsed, lag=asked))
@@ -149,8 +141,10 @@ def _table(
 
 
 def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
-    code = max((status.code for status in statuses), default=pc.ReplicaStatus.IDLE)
-    return pc.ReplicaStatus.Code.Name(code)
+    reduced = pc.ReplicaStatus()
+    for status in statuses:
+        pc.reduce_status(reduced, status)
+    return pc.ReplicaStatus.Code.Name(reduced.code)
 
 
 def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
@@ -197,32 +191,17 @@ def apply(
     """
     if file is not None and specs is not None:
         raise InputError("give FILE or --specs, but not both")
-    request = _read(specs or file or "-")
+    request = _request_of(*read_text(specs or file or "-"))
     revision = asyncio.run(_apply(consumer, connection, request, max_txn_size, dry_run=dry_run))
-    _print_applied(request, revision, dry_run=dry_run, as_json=as_json)
-
-
-def _read(file: str) -> pc.ApplyRequest:
-    source = "<stdin>" if file == "-" else file
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return _request_of(data.decode("utf-8"), source)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8 at byte {error.start}") from None
+    _print_applied(request, revision, as_json=as_json)
+    if dry_run and not as_json:
+        click.echo(text_format.MessageToString(request), nl=False)
 
 
 def _request_of(text: str, source: str) -> pc.ApplyRequest:
-    try:
-        request = load_shard_space(text, source=source).to_apply_request()
-    except pb.ValidationError as error:
-        raise InputError(str(error)) from None
-    if not request.changes:
-        raise InputError(f"{source}: no shards in this file")
-    try:
-        pb.validate(request)
-    except pb.ValidationError as error:
-        raise InputError(f"{source}: {error}") from None
-    return request
+    return load_request(
+        lambda: load_shard_space(text, source=source).to_apply_request(), source, "shards"
+    )
 
 
 async def _apply(
@@ -232,30 +211,20 @@ async def _apply(
     batch_size: int,
     *,
     dry_run: bool = False,
-) -> int:
+) -> int | None:
     async with connection.open() as brokers:
         await verify_referenced_journals(brokers, request)
     if dry_run:
-        return 0
+        return None
     async with consumer.open_shards() as client:
         response = await apply_shards(client, request, batch_size=batch_size)
     return response.header.etcd.revision
 
 
-def _print_applied(
-    request: pc.ApplyRequest, revision: int, *, dry_run: bool, as_json: bool
-) -> None:
+def _print_applied(request: pc.ApplyRequest, revision: int | None, *, as_json: bool) -> None:
     upserts = [change.upsert.id for change in request.changes if change.HasField("upsert")]
     deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
-    if as_json:
-        result: dict[str, Any] = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
-        print_json(result if dry_run else {"revision": revision, **result})
-    elif dry_run:
-        click.echo(text_format.MessageToString(request), nl=False)
-    else:
-        parts = [f"{len(upserts)} upserted"] if upserts else []
-        parts += [f"{len(deletes)} deleted"] if deletes else []
-        click.echo(f"revision {revision}: {', '.join(parts)}")
+    print_applied(upserts, deletes, revision, as_json=as_json)
 
 
 @shards.command()
@@ -275,7 +244,7 @@ def edit(
     The editor opens again, with the reason, if the shards can't be applied. To give up, leave the
     text as it is, or empty.
     """
-    parsed = _selector(selector)
+    parsed = parse_selector(selector)
     listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
     if not listing.shards:
         raise CommandError(f"no shard matches {selector!r}")
@@ -291,7 +260,7 @@ def edit(
         except (pb.GazetteError, InputError, CommandError) as error:
             reason = str(error)
         else:
-            _print_applied(request, revision, dry_run=False, as_json=False)
+            _print_applied(request, revision, as_json=False)
             return
 
 
@@ -363,7 +332,9 @@ def unassign(
     consumer: ClientSettings, selector: str, *, failed: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Remove the primaries and the failed replicas of shards, which are then assigned anew."""
-    affected = asyncio.run(_unassign(consumer, _selector(selector), failed=failed, dry_run=dry_run))
+    affected = asyncio.run(
+        _unassign(consumer, parse_selector(selector), failed=failed, dry_run=dry_run)
+    )
     if as_json:
         print_json({"shards": affected, "dry_run": dry_run})
         return

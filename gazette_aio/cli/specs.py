@@ -1,0 +1,84 @@
+"""Selectors, files of specs and results of `apply`, for journals and shards alike."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.failures import InputError
+from gazette_aio.cli.output import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.protocol import consumer as pc
+
+    Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
+
+
+def parse_selector(text: str) -> pb.LabelSelector:
+    """Return the label selector of a command line.
+
+    Raises:
+        InputError: The text isn't a selector.
+    """
+    try:
+        return pb.parse_label_selector(text)
+    except pb.ValidationError as error:
+        raise InputError(f"selector {text!r}: {error}") from None
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """Return the text of a file and the file's name in messages; `-` is stdin.
+
+    Raises:
+        InputError: The file isn't UTF-8.
+        OSError: The file can't be read.
+    """
+    source = "<stdin>" if file == "-" else file
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        return data.decode("utf-8"), source
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 at byte {error.start}") from None
+
+
+def load_request(load: Callable[[], Request], source: str, items: str) -> Request:
+    """Return the request of a space, which has changes and is valid.
+
+    Args:
+        load: Reads the space.
+        source: Name of the file in messages.
+        items: `journals` or `shards`.
+
+    Raises:
+        InputError: The space or a spec is invalid, or there's none.
+    """
+    try:
+        request = load()
+    except pb.ValidationError as error:
+        raise InputError(str(error)) from None
+    if not request.changes:
+        raise InputError(f"{source}: no {items} in this file")
+    try:
+        pb.validate(request)
+    except pb.ValidationError as error:
+        raise InputError(f"{source}: {error}") from None
+    return request
+
+
+def print_applied(
+    upserts: list[str], deletes: list[str], revision: int | None, *, as_json: bool
+) -> None:
+    """Print the result of `apply`; a dry run, which has no revision, only as JSON."""
+    if as_json:
+        result = {"upserts": upserts, "deletes": deletes, "dry_run": revision is None}
+        print_json(result if revision is None else {"revision": revision, **result})
+    elif revision is not None:
+        parts = [f"{len(upserts)} upserted"] if upserts else []
+        parts += [f"{len(deletes)} deleted"] if deletes else []
+        click.echo(f"revision {revision}: {', '.join(parts)}")
