@@ -64,7 +64,7 @@ class GazetteError(Exception):
     retryable: bool = False
     """Whether a repeated call may succeed."""
     applied: int = 0
-    """Number of changes which `apply_journals()` applied before it failed."""
+    """Number of changes which `apply_journals()` or `apply_shards()` applied before it failed."""
     partial: pb.FragmentsResponse | None = None
     """Fragments which `list_all_fragments()` listed before it failed."""
 

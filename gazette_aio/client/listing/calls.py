@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.listing.fold import ListFold
 from gazette_aio.client.listing.prefixes import (
     has_prefixes,
@@ -22,7 +23,7 @@ from gazette_aio.protocol.journal import strip_meta
 from gazette_aio.protocol.status_errors import status_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from google.protobuf.message import Message
 
@@ -351,49 +352,36 @@ async def apply_journals(
 
     Cancellation: aborts — transactions that were applied remain.
     """
-    if batch_size < 0:
-        raise pb.ConfigurationError("batch_size must not be negative")
     deadline = client.context.deadline("apply", timeout, doubt="changes may have been applied")
-    changes = list(request.changes if isinstance(request, pb.ApplyRequest) else request)
-    for index, change in enumerate(changes):
-        _check_change(client, index, change)
-        if index % _SLICE_CHECKED == 0:
-            await asyncio.sleep(0)
-    size = batch_size or max(len(changes), 1)
-    applied = 0
 
-    async def apply_all() -> pb.ApplyResponse:
-        nonlocal applied
-        response = pb.ApplyResponse()
-        for begin in range(0, max(len(changes), 1), size):
-            applied = begin
-            batch = pb.ApplyRequest(changes=changes[begin : begin + size])
-            response = await retried(client, batch, _apply_once, deadline=deadline)
-        return response
+    async def apply(batch: Sequence[pb.ApplyRequest.Change]) -> pb.ApplyResponse:
+        request = pb.ApplyRequest(changes=batch)
+        return await retried(client, request, _apply_once, deadline=deadline)
 
-    try:
-        return await deadline.run(apply_all())
-    except pb.GazetteError as error:
-        error.applied = applied
-        raise
+    def check(change: pb.ApplyRequest.Change) -> None:
+        pb.validate(change)
+        # Existing journals with such names may still be deleted.
+        if change.HasField("upsert"):
+            within("Upsert.Name", client.context.rpc.check_journal, change.upsert.name)
+
+    return await apply_in_batches(
+        list(request.changes if isinstance(request, pb.ApplyRequest) else request),
+        batch_size,
+        deadline,
+        check=check,
+        item_of=_journal_of,
+        apply=apply,
+    )
+
+
+def _journal_of(change: pb.ApplyRequest.Change) -> str:
+    return f"journal {(change.upsert.name if change.HasField('upsert') else change.delete)!r}"
 
 
 async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
     response = await client.context.rpc.apply(request)
     check_status(client, response)
     return response
-
-
-def _check_change(client: HasContext, index: int, change: pb.ApplyRequest.Change) -> None:
-    try:
-        within(f"Changes[{index}]", pb.validate, change)
-        # Existing journals with such names may still be deleted.
-        if change.HasField("upsert"):
-            name = change.upsert.name
-            within(f"Changes[{index}].Upsert.Name", client.context.rpc.check_journal, name)
-    except pb.ValidationError as error:
-        name = change.upsert.name if change.HasField("upsert") else change.delete
-        raise pb.ValidationError(f"{error.text} (of journal {name!r})", error.context) from None
 
 
 async def retried(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.protocol.status_errors import shard_status_error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from google.protobuf.message import Message
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 Response = TypeVar("Response")
 
 _LONGEST_PAUSE: Final = 1.0
-_SLICE_CHECKED: Final = 32
 
 
 async def stat_shard(
@@ -150,47 +150,30 @@ async def apply_shards(
 
     Cancellation: aborts — transactions that were applied remain.
     """
-    if batch_size < 0:
-        raise pb.ConfigurationError("batch_size must not be negative")
     deadline = client.deadline("apply", timeout, doubt="changes may have been applied")
-    changes = list(request.changes if isinstance(request, pc.ApplyRequest) else request)
-    for index, change in enumerate(changes):
-        _check_change(index, change)
-        if index % _SLICE_CHECKED == 0:
-            await asyncio.sleep(0)
-    size = batch_size or max(len(changes), 1)
-    applied = 0
+    extension = request.extension if isinstance(request, pc.ApplyRequest) else b""
 
     async def once(batch: pc.ApplyRequest) -> pc.ApplyResponse:
         response = await client.rpc.apply(batch)
         _check(client, response, response.header)
         return response
 
-    async def apply_all() -> pc.ApplyResponse:
-        nonlocal applied
-        response = pc.ApplyResponse()
-        for begin in range(0, max(len(changes), 1), size):
-            applied = begin
-            batch = pc.ApplyRequest(changes=changes[begin : begin + size])
-            if isinstance(request, pc.ApplyRequest):
-                batch.extension = request.extension
-            response = await _retried(client, batch, once, deadline)
-        return response
+    async def apply(batch: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
+        request = pc.ApplyRequest(changes=batch, extension=extension)
+        return await _retried(client, request, once, deadline)
 
-    try:
-        return await deadline.run(apply_all())
-    except pb.GazetteError as error:
-        error.applied = applied
-        raise
+    return await apply_in_batches(
+        list(request.changes if isinstance(request, pc.ApplyRequest) else request),
+        batch_size,
+        deadline,
+        check=pb.validate,
+        item_of=_shard_of,
+        apply=apply,
+    )
 
 
-def _check_change(index: int, change: pc.ApplyRequest.Change) -> None:
-    try:
-        pb.validate(change)
-    except pb.ValidationError as error:
-        shard = change.upsert.id if change.HasField("upsert") else change.delete
-        context = (f"Changes[{index}]", *error.context)
-        raise pb.ValidationError(f"{error.text} (of shard {shard!r})", context) from None
+def _shard_of(change: pc.ApplyRequest.Change) -> str:
+    return f"shard {(change.upsert.id if change.HasField('upsert') else change.delete)!r}"
 
 
 async def fetch_hints(
