@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,8 +35,16 @@ class HookThread:
         self._abandon_seconds = abandon_seconds
         self._running: asyncio.Future[Any] | None = None
 
-    async def call(self, hook: Callable[..., T], *args: Any) -> T:
+    async def call(
+        self, hook: Callable[..., T], *args: Any, dropped: Callable[[T], object] | None = None
+    ) -> T:
         """Call a hook in the thread, and return its result.
+
+        Args:
+            hook: The hook.
+            args: Its arguments.
+            dropped: Called in the event loop with the result if the caller was cancelled, whenever
+                the hook returns.
 
         Cancellation: safe — raised after the hook has returned, or after `abandon_seconds`, which
         logs that the hook is still running.
@@ -45,6 +54,8 @@ class HookThread:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            if dropped is not None:
+                future.add_done_callback(functools.partial(_drop, dropped))
             await finish(self._over(future))
             raise
         finally:
@@ -70,6 +81,11 @@ class HookThread:
         self._executor.shutdown(wait=False)
         if self._running is not None:
             await self._over(self._running)
+
+
+def _drop(dropped: Callable[[T], object], future: asyncio.Future[T]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        dropped(future.result())
 
 
 def _returned(hook: Callable[..., T], *args: Any) -> T:

@@ -40,7 +40,8 @@ class Hooks:
 
     Raises:
         ConfigurationError: The application has neither `consume_message()` nor `consume_batch()`,
-            lacks `adapter()` or `new_store()`, or has an async consuming hook and `run_in_thread`.
+            lacks `adapter()` or `new_store()`, has an async adapter, has some hooks only of
+            BeginFinisher or of MessageProducer, or has an async consuming hook and `run_in_thread`.
     """
 
     def __init__(self, application: Application[Any, Any], name: str = "shard") -> None:
@@ -50,11 +51,14 @@ class Hooks:
         for hook in ("adapter", "new_store"):
             if not _has(application, hook):
                 raise ConfigurationError(f"{kind} has no {hook}()")
+        for hook in ("adapter", "output_adapter"):
+            if inspect.iscoroutinefunction(getattr(application, hook, None)):
+                raise ConfigurationError(f"{kind}: {hook}() must be a plain function")
         self.consume_batch: Callable[..., Any] | None = None
         """`consume_batch()`, if the application has it; `consume_message` isn't called then."""
         self.consume_message: Callable[..., Any] | None = None
         """`consume_message()`, unless the application consumes batches."""
-        if isinstance(application, BatchConsumer):
+        if _implements(application, BatchConsumer):
             self.consume_batch = cast("BatchConsumer[Any, Any]", application).consume_batch
         elif _has(application, "consume_message"):
             self.consume_message = application.consume_message
@@ -68,10 +72,10 @@ class Hooks:
                 raise ConfigurationError(f"{kind} runs in a thread: its consuming hook is async")
             self.thread = HookThread(name)
         self._begin_finisher: BeginFinisher[Any] | None = None
-        if isinstance(application, BeginFinisher):
+        if _implements(application, BeginFinisher):
             self._begin_finisher = cast("BeginFinisher[Any]", application)
         self._producer: MessageProducer[Any, Any] | None = None
-        if isinstance(application, MessageProducer):
+        if _implements(application, MessageProducer):
             self._producer = cast("MessageProducer[Any, Any]", application)
 
     @property
@@ -89,13 +93,31 @@ class Hooks:
             return None
         return self.application.output_adapter(shard)
 
-    async def new_store(self, shard: Shard, recorder: Any) -> Store:
+    async def new_store(
+        self, shard: Shard, recorder: Any, dropped: Callable[[Store], object]
+    ) -> Store:
         """Return the store of a shard.
+
+        Args:
+            shard: The shard.
+            recorder: Recorder of the recovery log, or None.
+            dropped: Called with a store that a hook in a thread returns after the caller was
+                cancelled, before or after the cancellation is raised.
 
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
-        store = await self._call(self.application.new_store, shard, recorder)
-        return cast("Store", store)
+        hook = self.application.new_store
+        if self.thread is None or not self._runs_in_thread(hook):
+            return cast("Store", await self._call(hook, shard, recorder))
+
+        def drop(made: Any) -> None:
+            if not inspect.isawaitable(made):
+                dropped(made)
+            elif inspect.iscoroutine(made):
+                made.close()  # It hasn't begun to make one.
+
+        made = await self.thread.call(hook, shard, recorder, dropped=drop)
+        return cast("Store", await made if inspect.isawaitable(made) else made)
 
     async def begin_txn(
         self, shard: Shard, store: Store, begun: Callable[[], object] = lambda: None
@@ -201,7 +223,30 @@ async def _then(waiting: Awaitable[object], begun: Callable[[], object]) -> None
     begun()
 
 
-def _has(application: object, hook: str) -> bool:
+def _has(application: object, hook: str, protocol: type = Application) -> bool:
     """Return whether an application defines a hook, rather than inherits it of the protocol."""
     defined = getattr(application, hook, None)
-    return callable(defined) and getattr(defined, "__func__", None) is not vars(Application)[hook]
+    return callable(defined) and getattr(defined, "__func__", None) is not vars(protocol)[hook]
+
+
+def _implements(application: object, protocol: type) -> bool:
+    """Return whether an application defines the hooks of an optional protocol.
+
+    Raises:
+        ConfigurationError: It defines some of them only, which would never be called.
+    """
+    hooks = [name for name in vars(protocol) if not name.startswith("_")]
+    missing = [hook for hook in hooks if not _has(application, hook, protocol)]
+    if not missing:
+        return True
+    defined = [hook for hook in hooks if hook not in missing]
+    if defined:
+        raise ConfigurationError(
+            f"{type(application).__name__} has {_listed(defined)}, but no {_listed(missing)}: "
+            f"{protocol.__name__} needs all of them"
+        )
+    return False
+
+
+def _listed(hooks: list[str]) -> str:
+    return " and ".join(f"{hook}()" for hook in hooks)

@@ -16,6 +16,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.allocator.session import MemberSession
+from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.handlers import Peers, ShardAPI, shard_service
 from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.service.metrics_feed import MemberView, TransactionCounter
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.application import Application, Shard, Store
-    from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.service.metrics import ConsumerMetrics
     from gazette_aio.consumer.shards.resolver import Resolution, Resolving
@@ -84,7 +84,7 @@ class Service(Owner):
         metrics: Metrics to feed; None for none.
 
     Raises:
-        ConfigurationError: The application lacks hooks.
+        ConfigurationError: The application lacks hooks, or has some hooks only of a protocol.
         ValidationError: The prefix of the options isn't an absolute, clean path.
     """
 
@@ -97,6 +97,7 @@ class Service(Owner):
         *,
         metrics: ConsumerMetrics | None = None,
     ) -> None:
+        Hooks(application)  # Raises what's wrong, rather than each shard.
         self.application = application
         """What the shards run."""
         self.store = store

@@ -13,7 +13,6 @@ from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.allocator.model import Assignment, Item
-from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.shards.replica import Replica
 from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.consumer.shards.transitions import Transition, transition
@@ -41,13 +40,9 @@ class LocalShards(Scope):
 
     Args:
         host: What the shards of the member share.
-
-    Raises:
-        ConfigurationError: The application lacks hooks.
     """
 
     def __init__(self, host: ShardHost) -> None:
-        Hooks(host.application)  # Raises what's wrong, rather than each shard.
         self._host = host
         self._replicas: dict[str, Replica] = {}
         self._starting: dict[str, None] = {}  # In the order of their assignments.

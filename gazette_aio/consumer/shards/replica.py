@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client import AppendService
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
@@ -83,6 +84,8 @@ class Replica:
         """Store of the primary, from when on it's made."""
         self.is_ready = False
         """Whether the store has its state, so that requests can be served."""
+        self.is_torn_down = False
+        """Whether the store is being destroyed, or would be, if there were one."""
         self._recovery = host.recovery(self, host)
         self._recorder: Recorder | None = None
         self._publisher: Publisher[Any] | None = None
@@ -94,6 +97,7 @@ class Replica:
         self._scope = anyio.CancelScope()
         self._primary_scope = anyio.CancelScope()
         self._holds = Holds(self.id)
+        self._late = OwnedTask()
         self.primary_loop.when_done(self.progress_cell.changed.set)
 
     def __repr__(self) -> str:
@@ -247,7 +251,9 @@ class Replica:
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
         recovered = await self._recovery.complete(Author.random())
         with step("app.NewStore"):
-            self.store = store = await self.hooks.new_store(self, recovered.recorder)
+            self.store = store = await self.hooks.new_store(
+                self, recovered.recorder, self._take_late
+            )
         with step("store.RestoreCheckpoint"):
             checkpoint = await store.restore_checkpoint(self)
         # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
@@ -325,14 +331,26 @@ class Replica:
             except KeyValueStoreError as error:
                 _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
 
+    def _take_late(self, store: Store) -> None:
+        """Take a store that the application made though the replica was cancelled meanwhile."""
+        if not self.is_torn_down:
+            self.store = store
+            return
+        _logger.warning("the store of shard %s was made after the shard's end", self.id)
+        self._late.start(self._destroy(store), f"gazette late store of shard {self.id}")
+
+    async def _destroy(self, store: Store) -> None:
+        try:
+            await store.destroy()
+        except Exception:
+            _logger.exception("the store of shard %s couldn't be destroyed", self.id)
+
     async def _tear_down(self) -> None:
         await self._holds.released()
         await self.appends.aclose()
-        try:
-            if self.store is not None:
-                await self.store.destroy()
-        except Exception:
-            _logger.exception("the store of shard %s couldn't be destroyed", self.id)
+        self.is_torn_down = True
+        if self.store is not None:
+            await self._destroy(self.store)
         try:
             await self._recovery.aclose()
         except Exception:

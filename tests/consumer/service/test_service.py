@@ -200,6 +200,17 @@ async def test_a_failing_initialization_is_raised(harness: ConsumerHarness) -> N
             await harness.start_member(Failing())
 
 
+async def test_an_application_with_half_a_protocol_is_refused_at_once(
+    harness: ConsumerHarness,
+) -> None:
+    class Half(Summing):
+        def begin_txn(self, *_: Any) -> None:
+            pass
+
+    with pytest.raises(pb.ConfigurationError, match=r"has begin_txn\(\), but no finished_txn\(\)"):
+        Service(Half(), harness.store, harness.client)
+
+
 async def test_tokens_are_required(harness: ConsumerHarness) -> None:
     member = await harness.start_member()
     async with connect_shards(member.endpoint, auth=pb.NoopAuth()) as client:

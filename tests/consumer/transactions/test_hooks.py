@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gazette_aio.client.appends.futures import finished_operation
-from gazette_aio.consumer.application import Application
+from gazette_aio.consumer.application import Application, BeginFinisher
+from gazette_aio.consumer.application import hooks as hooks_module
 from gazette_aio.consumer.application.hook_thread import HookThread
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.message import json_adapter
@@ -40,7 +42,7 @@ async def test_optional_hooks_may_be_left_out():
     assert not hooks.is_producer
     assert hooks.consume_batch is None
     assert hooks.output_adapter(ANY) is None
-    assert await hooks.new_store(ANY, None) == ("store", ANY, None)
+    assert await hooks.new_store(ANY, None, print) == ("store", ANY, None)
     await hooks.begin_txn(ANY, ANY)
     await hooks.finalize_txn(ANY, ANY, ANY)
     await hooks.finished_txn(ANY, ANY, finished_operation())
@@ -81,6 +83,48 @@ def test_an_application_has_to_have_required_hooks(hook: str):
     application: Any = Least()
     setattr(application, hook, None)
     with pytest.raises(ConfigurationError, match=f"has no {hook}"):
+        Hooks(application)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "text"),
+    [
+        (["begin_txn"], r"has begin_txn\(\), but no finished_txn\(\): BeginFinisher needs"),
+        (["finished_txn"], r"has finished_txn\(\), but no begin_txn\(\)"),
+        (
+            ["read_messages"],
+            r"has read_messages\(\), but no replay_range\(\) and read_through\(\): MessageP",
+        ),
+        (["read_messages", "read_through"], r"read_through\(\), but no replay_range\(\)"),
+    ],
+    ids=str,
+)
+def test_optional_protocols_are_whole(hooks: list[str], text: str):
+    application: Any = Least()
+    for hook in hooks:
+        setattr(application, hook, lambda *_: None)
+    with pytest.raises(ConfigurationError, match=text):
+        Hooks(application)
+
+
+def test_hooks_that_are_inherited_of_an_optional_protocol_are_not_there():
+    class Inheriting(Least, BeginFinisher[Any]):
+        def begin_txn(self, shard: Any, store: Any, /) -> None:
+            pass
+
+    application: Any = Inheriting()
+    with pytest.raises(ConfigurationError, match=r"no finished_txn\(\)"):
+        Hooks(application)
+
+
+@pytest.mark.parametrize("hook", ["adapter", "output_adapter"])
+def test_adapters_are_plain(hook: str):
+    async def adapter(_: Any) -> Any:
+        return json_adapter()
+
+    application: Any = Least()
+    setattr(application, hook, adapter)
+    with pytest.raises(ConfigurationError, match=rf"{hook}\(\) must be a plain function"):
         Hooks(application)
 
 
@@ -141,6 +185,66 @@ async def test_a_cancelled_hook_in_a_thread_is_waited_for():
     await asyncio.wait((task,))
     assert task.cancelled()
     await thread.aclose()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_store_that_is_made_after_a_cancellation_is_handed_over(
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether the hook returns while its cancelled caller still waits for it, or later."""
+    seconds = 0.01 if is_late else 30.0
+    monkeypatch.setattr(hooks_module, "HookThread", partial(HookThread, abandon_seconds=seconds))
+    entered, leave = threading.Event(), threading.Event()
+    dropped: list[Any] = []
+
+    class Threaded(Least):
+        run_in_thread = True
+
+        def new_store(self, shard: Any, recorder: Any) -> Any:
+            entered.set()
+            leave.wait()
+            return "a store"
+
+    application: Any = Threaded()
+    hooks = Hooks(application)
+    task = asyncio.create_task(hooks.new_store(ANY, None, dropped.append))
+    await eventually(entered.is_set)
+    task.cancel()
+    if is_late:
+        await asyncio.wait((task,))
+        assert not dropped
+    leave.set()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    await eventually(lambda: dropped == ["a store"])
+    await hooks.aclose()
+
+
+async def test_a_store_that_is_still_to_be_made_is_not():
+    entered, leave = threading.Event(), threading.Event()
+    dropped: list[Any] = []
+
+    class Disguised(Least):
+        run_in_thread = True
+
+        def new_store(self, shard: Any, recorder: Any) -> Any:
+            entered.set()
+            leave.wait()
+            return self.make()
+
+        async def make(self) -> Any:
+            raise AssertionError
+
+    application: Any = Disguised()
+    hooks = Hooks(application)
+    task = asyncio.create_task(hooks.new_store(ANY, None, dropped.append))
+    await eventually(entered.is_set)
+    task.cancel()
+    leave.set()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert not dropped
+    await hooks.aclose()
 
 
 async def test_a_begin_that_outlives_its_cancellation_is_reported():
