@@ -7,10 +7,7 @@ wire, their rules, and every exception.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
-
-from gazette_aio._version import __version__
 
 if TYPE_CHECKING:
     from gazette_aio.broker import (
@@ -116,6 +113,8 @@ __all__ = [
     "rendezvous_mapping",
 ]
 
+__version__ = "0.1.0"
+
 _NAMES = {
     "gazette_aio.broker": ("EmbeddedBroker",),
     "gazette_aio.client": (
@@ -171,14 +170,12 @@ _NAMES = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
-if not TYPE_CHECKING:  # Type checkers would take any name for one of ours.
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if (module := _MODULE_OF.get(name)) is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
-        return value
+        from gazette_aio._lazy import first_use  # noqa: PLC0415 - It isn't needed before.
+
+        return first_use(globals(), _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gazette_aio._version import __version__
+from gazette_aio import __version__
 from gazette_aio.cli.failures import CommandError, ExitCode, InputError, exit_code, explain
 from gazette_aio.protocol import GazetteError
 

@@ -6,8 +6,9 @@ of a group. Imports `message`, `client`, `serving`, `aio` and `protocol`.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 
 if TYPE_CHECKING:
     from gazette_aio.consumer.application import (
@@ -100,11 +101,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if (module := _MODULES.get(name)) is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
-        return value
+        return first_use(globals(), _MODULES, name)
 
 
 def __dir__() -> list[str]:

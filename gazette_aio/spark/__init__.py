@@ -7,9 +7,10 @@ imported at its first use.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 
 if TYPE_CHECKING:
     from gazette_aio.spark.committed_rows import read_committed
@@ -32,10 +33,8 @@ _MODULES = {
 if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if (module := _MODULES.get(name)) is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            value = getattr(importlib.import_module(module), name)
+            return first_use(globals(), _MODULES, name)
         except ImportError as error:
             # A module of this package is missing: the installation is broken.
             if (error.name or "").partition(".")[0] == "gazette_aio":
@@ -46,8 +45,6 @@ if not TYPE_CHECKING:  # With this function, type checkers would accept any name
                 f" pip install 'gazette-aio[spark]' for {sys.executable}",
                 name=error.name,
             ) from error
-        globals()[name] = value
-        return value
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 
 if TYPE_CHECKING:
     from gazette_aio.testing.consumers import ConsumerHarness, consumer_harness
@@ -58,8 +59,4 @@ _MODULES = {
 if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if (module := _MODULES.get(name)) is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
-        return value
+        return first_use(globals(), _MODULES, name)

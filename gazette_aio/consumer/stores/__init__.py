@@ -6,9 +6,9 @@ Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio._lazy import first_use
 from gazette_aio.consumer.stores.compare_and_set import CompareAndSetStore, StoredRecord
 from gazette_aio.consumer.stores.json_file import JSONFileStore
 from gazette_aio.consumer.stores.memory import MemoryDatabase, MemoryStore
@@ -36,8 +36,4 @@ _MODULES = {
 if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if (module := _MODULES.get(name)) is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
-        return value
+        return first_use(globals(), _MODULES, name)
