@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_THREAD_PAIRS = 20_000
+THREAD_PAIRS = 20_000
 """Pairs of an item and a member up to which a thread solves, in a few milliseconds.
 
 The solution of a larger problem would hold the interpreter's lock for longer than an event loop
@@ -40,7 +40,7 @@ should wait, and runs in a process.
 """
 _LOOP_ITEMS = 500
 """Items up to which steps are decided by the event loop itself, rather than by a thread."""
-_FIRST_RETRY_SECONDS = 0.1
+FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
 
 
@@ -122,7 +122,7 @@ class Allocator:
         except KeyValueStoreError as error:
             _logger.warning("converge iteration failed (will retry): %s", error)
             self._retry_seconds = min(
-                max(self._retry_seconds * 2, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS
+                max(self._retry_seconds * 2, FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS
             )
         else:
             self._retry_seconds = 0.0
@@ -144,7 +144,7 @@ class Allocator:
     @staticmethod
     async def _solution(allocation: Allocation) -> list[Desired]:
         problem = await _off_loop(allocation, Problem.of, allocation)
-        if len(problem.items) * len(problem.members) <= _THREAD_PAIRS:
+        if len(problem.items) * len(problem.members) <= THREAD_PAIRS:
             packed = await in_thread(solve_packed, problem)
         else:
             packed = await run_in_process(solve_packed, problem, cancellable=True)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-_KEPT_TRANSACTIONS = 10_000
+KEPT_TRANSACTIONS = 10_000
+"""Transactions which later watches can begin from."""
 
 
 class EmbeddedLease:
@@ -253,7 +254,7 @@ class EmbeddedStore(Owner):
                     insort(self._keys, write.key)
         self._revision = revision
         self._history.append(_Transaction(revision, tuple(writes)))
-        if len(self._history) > _KEPT_TRANSACTIONS:
+        if len(self._history) > KEPT_TRANSACTIONS:
             self._compacted = self._history.popleft().revision
         self._changed.set()
 

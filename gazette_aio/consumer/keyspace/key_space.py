@@ -28,7 +28,8 @@ D = TypeVar("D")
 
 _logger = logging.getLogger(__name__)
 
-_PAGE = 1000
+PAGE_ENTRIES = 1000
+"""Entries which are loaded at a time."""
 _PART = 128
 _LARGE_PART = 512
 
@@ -137,7 +138,7 @@ class KeySpace(Generic[D]):
         after = ""
         while True:
             page = await self._store.range(
-                self._prefix, revision=revision, after=after, limit=_PAGE
+                self._prefix, revision=revision, after=after, limit=PAGE_ENTRIES
             )
             # All pages are as of the first one's revision.
             revision = revision or page.header.revision

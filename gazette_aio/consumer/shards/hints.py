@@ -34,7 +34,8 @@ _logger = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 256 << 10
 """Length of hints from which a warning is logged. Etcd refuses requests beyond 1.5 MiB."""
-_ATTEMPT_SECONDS: Final = 30.0
+ATTEMPT_SECONDS: Final = 30.0
+"""Seconds within which the store must answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ async def store_recorded_hints(
     key = hint_primary_key(spec)
     try:
         value = _encoded(key, hints)
-        async with asyncio.timeout(_ATTEMPT_SECONDS):
+        async with asyncio.timeout(ATTEMPT_SECONDS):
             result = await store.transact([_while_assigned(assignment)], [Put(key, value)])
     except (HintsError, KeyValueStoreError, TimeoutError) as error:
         _logger.warning("failed to store recorded hints at %s: %s", key, _reason(error))
@@ -166,7 +167,7 @@ async def store_recovered_hints(
         await asyncio.sleep(retry_seconds(attempt))
         attempt += 1
         try:
-            async with asyncio.timeout(_ATTEMPT_SECONDS):
+            async with asyncio.timeout(ATTEMPT_SECONDS):
                 await _rotate(store, spec, assignment, hints)
         except StoreRefusedError as error:
             _logger.error("recovered hints of %s were refused: %s", spec.id, error)  # noqa: TRY400

@@ -8,7 +8,8 @@ from typing import Final
 
 _logger = logging.getLogger(__name__)
 
-_WARNING_SECONDS: Final = 10.0
+WARNING_SECONDS: Final = 10.0
+"""Seconds after which references that are left are logged, again and again."""
 
 
 class Holds:
@@ -46,7 +47,7 @@ class Holds:
         """
         while self._count:
             try:
-                async with asyncio.timeout(_WARNING_SECONDS):
+                async with asyncio.timeout(WARNING_SECONDS):
                     await self._is_free.wait()
             except TimeoutError:
                 _logger.warning(

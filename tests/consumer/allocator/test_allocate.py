@@ -11,6 +11,7 @@ from gazette_aio.consumer.allocator import allocate
 from gazette_aio.consumer.allocator.allocate import Allocator, MemberLostError
 from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
+from gazette_aio.consumer.allocator.solver import solve_packed
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import StoreUnavailableError
 from gazette_aio.consumer.keyspace.key_space import KeySpace
@@ -171,7 +172,7 @@ class Failing(EmbeddedStore):
 
 
 async def test_rounds_are_repeated_after_errors_though_no_key_changes(monkeypatch):
-    monkeypatch.setattr(allocate, "_FIRST_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(allocate, "FIRST_RETRY_SECONDS", 0.001)
     async with Failing() as store:
         store.failures = 3
         async with member(store, "a"):
@@ -186,19 +187,20 @@ async def test_outdated_solutions_are_discarded(monkeypatch):
     async with EmbeddedStore() as store, member(store, "a") as leader:
         await add_items(store, 2)
         await holds(store, lambda found: len(found) == 2)
-        original = Allocator._solution
+        loop = asyncio.get_running_loop()
 
-        async def slow(allocation):
-            desired = await original(allocation)
+        async def remove_item():
+            result = await store.transact((), [Delete(KEYS.item("item-0000"))])
+            await leader.space.wait_for_revision(result.header.revision)
+
+        def slow(problem):
+            packed = solve_packed(problem)
             if not solved:
-                revision = (
-                    await store.transact((), [Delete(KEYS.item("item-0000"))])
-                ).header.revision
-                await leader.space.wait_for_revision(revision)
-            solved.append([each.item for each in desired])
-            return desired
+                asyncio.run_coroutine_threadsafe(remove_item(), loop).result()
+            solved.append(problem.items)
+            return packed
 
-        monkeypatch.setattr(Allocator, "_solution", staticmethod(slow))
+        monkeypatch.setattr(allocate, "solve_packed", slow)
         await store.transact((), [Put(KEYS.item("item-0002"), b"1")])
         await holds(store, lambda found: [x[0] for x in found] == ["item-0001", "item-0002"])
     assert solved == [["item-0000", "item-0001", "item-0002"], ["item-0001", "item-0002"]]
@@ -206,7 +208,7 @@ async def test_outdated_solutions_are_discarded(monkeypatch):
 
 @pytest.mark.slow
 async def test_large_groups_are_solved_by_a_process(monkeypatch):
-    monkeypatch.setattr(allocate, "_THREAD_PAIRS", 100)
+    monkeypatch.setattr(allocate, "THREAD_PAIRS", 100)
     async with EmbeddedStore() as store:
         await add_items(store, 600)
         async with member(store, "a", 1000), member(store, "b", 1000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -20,6 +21,8 @@ from tests.waiting import eventually
 
 KEYS = GroupKeys("/root")
 PRIMARY = ReplicaStatus(code=ReplicaStatus.PRIMARY).SerializeToString()
+
+BYTES_BETWEEN_FAULTS = 4096
 
 
 @pytest.fixture
@@ -106,8 +109,8 @@ async def test_shards_move_over_a_broken_network(own_etcd):
             async with member(store, "aaaa", ttl_seconds=60) as old:
 
                 async def trouble():
-                    while True:
-                        await asyncio.sleep(0.2)
+                    for passed in itertools.count(BYTES_BETWEEN_FAULTS, BYTES_BETWEEN_FAULTS):
+                        await eventually(lambda passed=passed: proxy.passed_bytes() >= passed)
                         await proxy.reset()
 
                 faults = asyncio.create_task(trouble())

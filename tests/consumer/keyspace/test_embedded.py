@@ -76,7 +76,7 @@ async def test_a_cancelled_transaction_takes_effect_or_not(tmp_path):
 
 
 async def test_old_revisions_are_dropped(monkeypatch):
-    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 3)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded.KEPT_TRANSACTIONS", 3)
     async with EmbeddedStore() as store:
         for _ in range(5):
             revision = (await store.transact((), [Put("/a", b"")])).header.revision

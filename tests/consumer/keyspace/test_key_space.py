@@ -112,7 +112,7 @@ async def test_waiting_for_a_revision():
 
 
 async def test_it_loads_again_after_a_compaction(monkeypatch):
-    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 2)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded.KEPT_TRANSACTIONS", 2)
     async with EmbeddedStore() as store:
         await put(store, "/r/gone", 1)
         await put(store, "/r/stays", 2)
@@ -196,8 +196,8 @@ async def test_many_keys_are_told_in_parts():
 
 
 async def test_a_compaction_between_two_pages_begins_again(monkeypatch):
-    monkeypatch.setattr("gazette_aio.consumer.keyspace.key_space._PAGE", 1)
-    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded._KEPT_TRANSACTIONS", 2)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.key_space.PAGE_ENTRIES", 1)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded.KEPT_TRANSACTIONS", 2)
 
     class Compacting(EmbeddedStore):
         left = 0

@@ -139,7 +139,7 @@ async def test_a_store_that_hangs_does_not_hold_up_hints(monkeypatch, caplog):
         async def transact(self, *_):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(module, "_ATTEMPT_SECONDS", 0.001)
+    monkeypatch.setattr(module, "ATTEMPT_SECONDS", 0.001)
     assignment = Assignment(A, LOCAL, 0, KEY)
     assert not await store_recorded_hints(Hanging(), SPEC, assignment, hints(1))
     assert "the store doesn't answer" in caplog.text

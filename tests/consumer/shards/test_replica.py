@@ -172,7 +172,7 @@ async def test_a_hook_that_cancels_itself_fails_the_shard(client):
 
 
 async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
-    monkeypatch.setattr(holds, "_WARNING_SECONDS", 0.01)
+    monkeypatch.setattr(holds, "WARNING_SECONDS", 0.01)
     await group.create(shard_spec())
     await group.assign()
     resolution = await group.resolver.resolve(A)

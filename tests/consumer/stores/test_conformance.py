@@ -20,6 +20,7 @@ from gazette_aio.consumer.stores import (
     SQLStore,
     StoredRecord,
 )
+from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.testing import ErrorStore, check_store
 from tests.consumer.stores import databases
@@ -103,18 +104,50 @@ async def test_compare_and_set_store() -> None:
     await check_store(make, write=write, read=read, exactly_once=False)
 
 
-class Unfenced(MemoryStore[State]):
-    """Doesn't notice that another store has restored the shard."""
+class OpenDatabase(MemoryDatabase):
+    """Shows its fences and checkpoints to stores that are broken on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fences: dict[str, int] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.is_unfenced = False
+
+    def take(self, shard: str) -> tuple[int, Checkpoint, tuple[Any, ...]]:
+        taken = super().take(shard)
+        self.fences[shard] = taken[0]
+        return taken
+
+    def put(self, shard: str, fence: int, checkpoint: Checkpoint, state: Any) -> None:
+        super().put(shard, self.fences[shard] if self.is_unfenced else fence, checkpoint, state)
+        self.checkpoints[shard] = checkpoint
+
+
+class Insider(MemoryStore[State]):
+    """Knows its shard and its fence."""
+
+    def __init__(self, state: State, database: OpenDatabase) -> None:
+        super().__init__(state, database)
+        self.rows = database
+        self.fqn = ""
+        self.fence = 0
 
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
-        row = self.database._rows.get(shard.fqn)
-        self.database._rows.setdefault(shard.fqn, type(row)(0, Checkpoint(), ())) if row else None
         checkpoint = await super().restore_checkpoint(shard)
-        if row is not None:
-            taken = self.database._rows[shard.fqn]
-            self.database._rows[shard.fqn] = taken._replace(fence=row.fence)
-            self._fence = row.fence
+        self.fqn, self.fence = shard.fqn, self.rows.fences[shard.fqn]
         return checkpoint
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.rows.fences[self.fqn] != self.fence
+
+
+class Unfenced(Insider):
+    """Doesn't notice that another store has restored the shard."""
+
+    def __init__(self, state: State, database: OpenDatabase) -> None:
+        super().__init__(state, database)
+        database.is_unfenced = True
 
 
 class Impatient(MemoryStore[State]):
@@ -141,25 +174,24 @@ class Deaf(MemoryStore[State]):
         return super().start_commit(shard, checkpoint, all_done)
 
 
-class CommitsEarly(MemoryStore[State]):
+class CommitsEarly(Insider):
     """Lets the commit take effect, and waits only then."""
 
     def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
         commit = super().start_commit(shard, checkpoint, wait_for)
-        row = self.database._rows[shard.fqn]
-        if row.fence == self._fence:
-            self.database.put(shard.fqn, row.fence, checkpoint, copy.deepcopy(self.state))
+        if not self.is_fenced:
+            self.rows.put(self.fqn, self.fence, checkpoint, copy.deepcopy(self.state))
         return commit
 
 
-class EncodesLate(MemoryStore[State]):
+class EncodesLate(Insider):
     """Commits the state as it is when the commit takes effect."""
 
     def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
         async def apply() -> None:
-            self.database.put(shard.fqn, self._fence, checkpoint, copy.deepcopy(self.state))
+            self.rows.put(self.fqn, self.fence, checkpoint, copy.deepcopy(self.state))
 
-        return self._commits.start(wait_for, apply)
+        return Commits().start(wait_for, apply)
 
 
 class Forgetful(MemoryStore[State]):
@@ -185,12 +217,13 @@ class Leaving(MemoryStore[State]):
         pass
 
 
-class Wiping(MemoryStore[State]):
+class Wiping(Insider):
     """Removes what it has committed."""
 
     async def destroy(self) -> None:
         await super().destroy()
-        self.database._rows.clear()
+        fence, *_ = self.rows.take(self.fqn)
+        self.rows.put(self.fqn, fence, Checkpoint(), {})
 
 
 class Changing(MemoryStore[State]):
@@ -234,11 +267,11 @@ class NoFuture(MemoryStore[State]):
         return None
 
 
-class OtherError(MemoryStore[State]):
+class OtherError(Insider):
     """Fails with an error by which nobody knows that it was fenced off."""
 
     def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        if self.database._rows[shard.fqn].fence != self._fence:
+        if self.is_fenced:
             return finished_operation(ValueError("not mine"))
         return super().start_commit(shard, checkpoint, wait_for)
 
@@ -251,18 +284,13 @@ class Hanging(MemoryStore[State]):
         return AsyncOperation() if pending else super().start_commit(shard, checkpoint, wait_for)
 
 
-class Persistent(MemoryStore[State]):
+class Persistent(Insider):
     """Has changes in its storage before they commit."""
-
-    async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
-        self.fqn = shard.fqn
-        return await super().restore_checkpoint(shard)
 
     async def destroy(self) -> None:
         await super().destroy()
-        row = self.database._rows[self.fqn]
-        if row.fence == self._fence and row.states:
-            self.database._rows[self.fqn] = row._replace(states=(self.state,))
+        if (committed := self.rows.checkpoints.get(self.fqn)) and not self.is_fenced:
+            self.rows.put(self.fqn, self.fence, committed, self.state)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +316,9 @@ class Persistent(MemoryStore[State]):
     ],
 )
 async def test_broken_stores_are_caught(
-    broken: Callable[[State, MemoryDatabase], Store], promise: str
+    broken: Callable[[State, OpenDatabase], Store], promise: str
 ) -> None:
-    database = MemoryDatabase()
+    database = OpenDatabase()
     timeout = 0.2 if broken is Hanging else 30
     with pytest.raises(AssertionError, match=promise):
         await check_store(lambda _: broken({}, database), write=write, read=read, timeout=timeout)

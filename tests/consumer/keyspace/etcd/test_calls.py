@@ -22,7 +22,7 @@ from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.ports import free_port
 from tests.cancellation import cancel_at_every_await, close_at_every_await
 from tests.consumer.keyspace.etcd.stub import HEADER, StubEtcd
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 RANGE = pb.RangeResponse(header=HEADER)
 TXN = pb.TxnResponse(header=HEADER, succeeded=True, responses=[pb.ResponseOp()])
@@ -210,9 +210,10 @@ async def test_keys_that_are_not_text_survive(etcd):
 async def test_calls_end_with_the_client(etcd):
     async with no_leaks():
         store = await client(etcd.endpoint).__aenter__()
-        watch = store.watch("/", 1_000_000)
+        watch = store.watch("/", (await put(store)).header.revision)
+        await anext(watch)
         waiting = asyncio.create_task(anext(watch))
-        await asyncio.sleep(0.05)
+        await turns()
         await store.aclose()
         with pytest.raises(KeyValueStoreError, match="is closed"):
             await waiting
