@@ -164,8 +164,9 @@ class MessageProducer(Protocol[M, S_contra]):
         """Read uncommitted messages, each journal from its offset in `checkpoint`.
 
         If it returns, the current transaction is finished and commits; then the store's checkpoint
-        is restored, and it's called again. If it raises, the shard fails once the messages before
-        were consumed.
+        is restored, and it's called again: at once, or, if it has delivered nothing twice in a row
+        or more, after a pause of 0.1 s, which doubles each time up to 5 s. If it raises, the shard
+        fails once the messages before were consumed.
         """
         ...
 

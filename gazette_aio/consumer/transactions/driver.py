@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
@@ -14,7 +16,7 @@ from gazette_aio.consumer.transactions.run import Assignment, TransactionRun
 from gazette_aio.message.reading.formats import JournalFormats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.transactions.observer import TransactionObserver
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.protocol.consumer import Checkpoint
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 0.1
+_LAST_PAUSE: Final = 5.0
 
 
 class PrimaryLoop:
@@ -77,7 +84,8 @@ class PrimaryLoop:
         """Run transactions until cancelled, or until one fails.
 
         After a MessageProducer ended its reading, and all is committed and acknowledged, the
-        store's checkpoint is restored, and reading begins again.
+        store's checkpoint is restored, and reading begins again: at once, or after
+        a pause if two readings in a row were without a message.
 
         Args:
             checkpoint: Checkpoint that was restored from the store.
@@ -88,20 +96,40 @@ class PrimaryLoop:
         Cancellation: aborts — the transaction isn't committed, unless it has started to commit.
         """
         assignment = self._assignment
+        pauses = _pauses()
         while True:
             with step("runTransactions"):
-                await self._run(checkpoint)
+                has_read = await self._run(checkpoint)
+            if has_read:
+                pauses = _pauses()
+            elif seconds := next(pauses):
+                extra = {"shard": assignment.shard.id, "seconds": seconds}
+                _logger.info("read_messages() ended again without a message", extra=extra)
+                await asyncio.sleep(seconds)
             with step("restart store.RestoreCheckpoint"):
                 checkpoint = await assignment.store.restore_checkpoint(assignment.shard)
 
-    async def _run(self, checkpoint: Checkpoint) -> None:
-        """Run transactions until reading has ended, and all is acknowledged."""
+    async def _run(self, checkpoint: Checkpoint) -> bool:
+        """Run transactions until reading has ended, and return whether it read any message."""
         run = TransactionRun(self._assignment, checkpoint)
         self._sources = run.sources
         try:
             await run.run()
         finally:
             await finish(run.aclose())
+        return run.has_read
+
+
+def _pauses() -> Generator[float]:
+    """Yield the seconds to pause after each of some readings in a row without a message.
+
+    Readings that end at once, again and again, would keep the process busy.
+    """
+    yield 0.0
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, _LAST_PAUSE)
 
 
 def _nanoseconds(delta: timedelta) -> int:

@@ -98,6 +98,8 @@ class TransactionRun:
     def __init__(self, assignment: Assignment, checkpoint: Checkpoint) -> None:
         self.sources: frozenset[str] = frozenset()
         """Journals that the framework reads."""
+        self.has_read = False
+        """Whether any message was read."""
         self._assignment = assignment
         self._shard = shard = assignment.shard
         self._hooks = hooks = assignment.hooks
@@ -205,6 +207,7 @@ class TransactionRun:
     def _receive(self) -> None:
         element = self._channel.take()
         if not isinstance(element, End):
+            self.has_read = True
             self._machine.received(element)
         elif element.error is None:
             self._machine.ended()

@@ -144,6 +144,28 @@ async def test_the_end_of_reading_commits_and_restores_the_checkpoint(loop: Cloc
         assert str(await world.failure()) == "restart store.RestoreCheckpoint: no checkpoint"
 
 
+@clocked
+async def test_readings_without_messages_dont_spin(loop: ClockLoop):
+    async with Clocked(loop) as world:
+        await world.end()
+        for number, pause in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0), 1):
+            await world.end()
+            await loop.advance(pause - 0.01)
+            assert world.store.restored == number
+            await loop.advance(0.02)
+            assert world.store.restored == number + 1
+        # A message ends the row.
+        restored = world.store.restored
+        await world.send(world.content.outside())
+        await world.end()
+        await loop.advance(MIN)
+        await world.committed()
+        await world.acked()
+        assert world.store.restored == restored + 1
+        await world.end()
+        assert world.store.restored == restored + 2
+
+
 INTENT = b'{"_meta":{"uuid":"00000000-0000-1000-8000-aaaaaaaaaaaa","ack":true}}\n'
 
 
