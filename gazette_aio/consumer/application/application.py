@@ -137,8 +137,8 @@ class BeginFinisher(Protocol[S_contra]):
         Args:
             shard: The shard.
             store: Its store.
-            commit: The commit, which may be pending; done with an error if the transaction failed
-                before.
+            commit: What the store's `start_commit()` returned, which may be pending; or done with
+                an error, if the transaction failed before it could start to commit.
         """
         ...
 

@@ -139,6 +139,7 @@ class TransactionRun:
         self._watched: list[OpFuture[Any]] = []
         self._failed: Exception | None = None  # Failure of the prior transaction.
         self._is_begun = False  # Whether `finished_txn()` is due.
+        self._started: OpFuture[None] | None = None  # Commit of the transaction that's begun.
 
     async def run(self) -> None:
         """Run transactions until reading has ended, and all is acknowledged."""
@@ -253,7 +254,7 @@ class TransactionRun:
         self._commit = commit
         self._machine.prepared(durations_of(self._shard.spec), now)
         self._set_timer(None)
-        self._is_begun = False
+        self._is_begun, self._started = False, None
         self._watch((commit, *self._acks.pending))
         with step("app.FinishedTxn"):
             await self._hooks.finished_txn(self._shard, self._store, commit)
@@ -271,18 +272,21 @@ class TransactionRun:
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._assignment.recovery_log)
         with step("store.StartCommit"):
-            commit = self._store.start_commit(shard, proto, wait_for)
+            commit = self._started = self._store.start_commit(shard, proto, wait_for)
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
         return intents, commit
 
     async def _abandon(self, error: BaseException) -> None:
-        """Tell the application that the transaction which it began has failed."""
+        """Tell the application that the transaction which it began has failed.
+
+        If it started to commit, it may have succeeded nevertheless.
+        """
         self._is_begun = False
-        failed = finished_operation(error)
+        commit = self._started or finished_operation(error)
         try:
             async with asyncio.timeout(FINISHED_SECONDS):
-                await self._hooks.finished_txn(self._shard, self._store, failed)
+                await self._hooks.finished_txn(self._shard, self._store, commit)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - it failed before.
             _logger.warning(
                 "finished_txn() failed after its transaction: %r",

@@ -285,6 +285,43 @@ async def test_a_commit_fails_later(loop: ClockLoop):
         assert world.progress.progress.read_through == {"source/A": 0}
 
 
+@pytest.mark.parametrize("error", [None, ValueError("an error")])
+def test_the_application_gets_the_commit_itself(error: Exception | None):
+    commits: list[Any] = []
+
+    async def test(loop: ClockLoop) -> None:
+        async with Clocked(loop) as world:
+            world.application.finished_txn = lambda _, __, commit: commits.append(commit)
+            await world.send(world.content.outside())
+            await loop.advance(MIN)
+            [(_, _, started)] = world.store.commits
+            [commit] = commits
+            assert commit is started
+            assert not commit.done()
+            await world.committed(error)
+            assert commit.exception() is error
+
+    run_clocked(test)
+
+
+@clocked
+async def test_a_commit_that_started_is_the_outcome_whatever_fails_then(loop: ClockLoop):
+    commits: list[Any] = []
+
+    async def refuse(*_: Any) -> Any:
+        raise ValueError("no acknowledgements")
+
+    async with Clocked(loop) as world:
+        world.application.finished_txn = lambda _, __, commit: commits.append(commit)
+        world.appends.start_append = refuse  # type: ignore[method-assign, assignment]
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        assert "no acknowledgements" in str(await world.failure())
+        [(_, _, started)] = world.store.commits
+        assert commits == [started]
+        assert not started.done()
+
+
 @clocked
 async def test_an_acknowledgement_fails(loop: ClockLoop):
     async with Clocked(loop) as world:
