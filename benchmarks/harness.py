@@ -61,7 +61,7 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a measure came to."""
+    """Result of a measure."""
 
     measure: Measure
     figure: float

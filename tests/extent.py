@@ -1,4 +1,4 @@
-"""How far proofs go which try cases at random: the seeded form by default, the long one by `--long`.
+"""Extent of tests that try cases at random: the seeded form by default, the long one by `--long`.
 
 The seeded form tries the same cases in each run. The long form tries other ones each time, and many
 more; what fails there names its seed, and `GAZETTE_SEED` repeats it in either form.

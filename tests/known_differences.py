@@ -1,4 +1,4 @@
-"""Where this package differs from the golden data, with the reason of each difference.
+"""Differences between this package and the golden data, with the reason of each.
 
 A test which meets one of these must check that the difference is still there, and fail once it's
 gone. Keys name the golden file; values map the case to its reason.

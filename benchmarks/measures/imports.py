@@ -1,4 +1,4 @@
-"""What importing the package costs."""
+"""Time that importing the package takes."""
 
 from __future__ import annotations
 

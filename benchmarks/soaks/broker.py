@@ -49,7 +49,7 @@ GRACEFUL = 0.1
 
 
 RETRY = RetryPolicy(backoff=lambda _: 0.05)
-"""What every client retries, and nothing else: a broker's end is to be survived by all of them."""
+"""Policy of every client: the default retries must survive the end of a broker."""
 
 
 async def write(client: JournalClient, ledger: Ledger, writer: str, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What the suites have in common."""
+"""Checks of invariants, which all suites share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writers of a journal know of it, and what its readers must find.
+"""Check of a journal: records that its writers sent, and that its readers must find.
 
 Each record tells its length, its writer, and a number which the writer counts from zero. A writer
 is either exact, so that its records are there once and in order; or they are there at least once:

@@ -1,4 +1,4 @@
-"""What the writers of a journal know of it, and the rules which its content must follow.
+"""Ledger of a journal's writers, and the rules which its content must follow.
 
 Each append is one record. Writers number their records from zero, each is acknowledged before the
 next one is sent, and each sets a register to its number, or removes the register. So content alone
@@ -23,7 +23,7 @@ def removes_register(number: int) -> bool:
 
 @dataclasses.dataclass
 class Ledger:
-    """What writers know of one journal."""
+    """Knowledge of a journal's writers."""
 
     journal: str
     acknowledged: dict[int, Placed] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What Spark's source and sink do, measured by PySpark; `python -m benchmarks --suite spark`.
+"""Measures of Spark's source and sink by PySpark; `python -m benchmarks --suite spark`.
 
 All of them share one session of two cores, one broker, which is a process of its own, and journals
 of the same rows.

@@ -1,4 +1,4 @@
-"""What the sink takes."""
+"""Time and throughput of the sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measures share: a session of Spark, a broker, and journals. It lasts until the exit."""
+"""Shared parts of the measures: a session of Spark, a broker, and journals, until the exit."""
 
 from __future__ import annotations
 

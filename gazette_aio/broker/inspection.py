@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one part of a data directory."""
+    """Findings in one part of a data directory."""
 
     path: str
     """File or directory, relative to the data directory."""
@@ -43,7 +43,7 @@ class Finding:
     acknowledged_end: int = 0
     """Offset, or revision, up to which something was acknowledged, as far as that is known."""
     damage: str = ""
-    """What is damaged, and where; nothing if all is sound."""
+    """The damage and its place; empty if all is sound."""
 
 
 class Inspection:

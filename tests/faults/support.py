@@ -1,4 +1,4 @@
-"""What fault tests share."""
+"""Shared parts of the fault tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of reading topics have in common."""
+"""Fixtures of tests that read topics."""
 
 from __future__ import annotations
 

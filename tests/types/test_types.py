@@ -1,4 +1,4 @@
-"""What type checkers make of programs which use this package."""
+"""Type checks of programs which use this package."""
 
 from __future__ import annotations
 

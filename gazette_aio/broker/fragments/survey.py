@@ -1,4 +1,4 @@
-"""What a journal's files hold, and which of it is torn, damaged, or missing.
+"""Survey of a journal's files: fragments that are whole, torn, damaged, or missing.
 
 A log is believed up to its first record that isn't whole, and each commit only if the content file
 holds what the commit says. What comes after is either *torn* or *damaged*:
@@ -85,7 +85,7 @@ class FoundFragment:
 
 @dataclass(slots=True)
 class Survey:
-    """What a journal's directory holds. Nothing was changed."""
+    """Content of a journal's directory, which the survey didn't change."""
 
     mark: HeadMark | None
     fragments: list[FoundFragment] = field(default_factory=list)

@@ -29,10 +29,10 @@ _SLOT_BYTES = 64
 
 
 class Mark(NamedTuple):
-    """How far a log and what it describes are acknowledged."""
+    """Acknowledged part of a log and of the content that it describes."""
 
     first: int
-    """What the log is named by: the first offset of a fragment, or the number of a log."""
+    """Name of the log: the first offset of a fragment, or the number of a log."""
     end: int
     """End of acknowledged content, or an acknowledged revision."""
     length: int

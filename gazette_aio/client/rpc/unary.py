@@ -1,4 +1,4 @@
-"""What the stubs of all services do: authorization, and RPCs with one response."""
+"""Base of the stubs of all services: authorization, and RPCs with one response."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ K = TypeVar("K", bound="str | MemberID")
 V = TypeVar("V")
 
 GroupEntry: TypeAlias = Member | Item | Assignment
-"""What the keys of a group mean."""
+"""Meaning of a key of a group."""
 
 
 @dataclass(frozen=True, slots=True)

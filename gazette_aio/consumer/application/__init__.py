@@ -1,4 +1,4 @@
-"""What applications implement, and what the framework hands to them.
+"""Interfaces that applications implement, and the objects that their hooks are called with.
 
 Imports `message`, `client`, `aio` and `protocol`.
 """

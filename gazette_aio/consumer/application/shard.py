@@ -1,4 +1,4 @@
-"""What applications and stores see of a shard that is assigned to their member."""
+"""Shard of this member, as applications and stores see it."""
 
 from __future__ import annotations
 

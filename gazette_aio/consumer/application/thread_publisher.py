@@ -21,7 +21,7 @@ _QUEUED: Final = 512
 
 
 class ThreadPublisher(Generic[T]):
-    """What a hook in a thread has in place of a Publisher. It must not be used elsewhere.
+    """Publisher of a hook that runs in a thread. It must not be used elsewhere.
 
     Args:
         publisher: The publisher.

@@ -1,4 +1,4 @@
-"""What the handlers of shards need of the service that they belong to."""
+"""Protocols of the service that handlers of shards belong to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShardServing(Protocol):
 
     @property
     def host(self) -> ShardHost:
-        """What the shards of the member share."""
+        """State that the shards of the member share."""
         ...
 
     @property

@@ -75,7 +75,7 @@ class Lease(Protocol):
 
 
 class KeyValueStore(Protocol):
-    """What consumers need of Etcd. Errors are `KeyValueStoreError`."""
+    """Etcd, as far as consumers use it. Errors are `KeyValueStoreError`."""
 
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0

@@ -39,7 +39,7 @@ _PHASES = (
 
 
 class GroupView(Protocol):
-    """What the gauges of a member are made of when they're collected."""
+    """Values of a member's gauges when they're collected."""
 
     def status_codes(self) -> Mapping[str, str]:
         """Return the name of the status code of each local shard, by ID."""

@@ -1,4 +1,4 @@
-"""What a member feeds to its metrics."""
+"""Counts and gauges that a member feeds to its metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TransactionCounter:
 
 
 class MemberView:
-    """What gauges show of a member.
+    """Values of a member's gauges.
 
     A thread may collect them, such as that of prometheus-client's own server: mappings are copied
     in one step, before anything is done with what they hold.

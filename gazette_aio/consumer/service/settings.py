@@ -170,7 +170,7 @@ SETTINGS: Final = (*_CONSUMER, *_BROKER, *_ETCD, *_REST)
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """What the settings of a process mean."""
+    """Parsed settings of a process."""
 
     consumer: ConsumerOptions
     etcd: EtcdOptions

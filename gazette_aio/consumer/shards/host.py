@@ -1,4 +1,4 @@
-"""What the shards of a member share."""
+"""State and connections that all shards of a member share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MakeLoop(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHost:
-    """What the shards of a member share."""
+    """State and connections that all shards of a member share."""
 
     store: KeyValueStore
     """Store of the group."""

@@ -23,7 +23,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery ended with."""
+    """Result of a recovery."""
 
     recorder: Recorder | None = None
     """Recorder that continues the log, for the application's store; None without a log."""

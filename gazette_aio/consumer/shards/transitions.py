@@ -1,4 +1,4 @@
-"""What a change of a shard's assignment means for the replica that this member runs."""
+"""Transitions of a replica after its shard's assignment changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Transition(enum.Enum):
-    """What becomes of the replica of a shard. There's no way back from primary to standby."""
+    """Next step of a shard's replica. A primary never becomes a standby again."""
 
     NONE = enum.auto()
     """There's no replica, and none is wanted."""

@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class FileRecorder(Protocol):
-    """What the store needs of the recorder of its directory. Threads may call it."""
+    """Recorder of the store's directory, as far as the store uses it. Threads may call it."""
 
     @property
     def directory(self) -> str:

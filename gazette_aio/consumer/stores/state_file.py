@@ -51,7 +51,7 @@ class _Checkpoint(Struct):
 
 
 class StateFile(NamedTuple):
-    """What a state file has."""
+    """Content of a state file."""
 
     state: bytes
     """JSON document of the state."""

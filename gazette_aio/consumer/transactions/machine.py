@@ -55,7 +55,7 @@ class Durations:
 
 
 class Phase(Enum):
-    """How far a transaction that started to commit has come."""
+    """Phase of a transaction that started to commit."""
 
     COMMITTING = auto()
     ACKNOWLEDGING = auto()

@@ -1,4 +1,4 @@
-"""What an observer learns of transactions: their sizes, and the times of their phases."""
+"""Observation of transactions: their sizes, and the durations of their phases."""
 
 from __future__ import annotations
 

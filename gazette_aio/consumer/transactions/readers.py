@@ -193,7 +193,7 @@ def _reason(error: FramingError) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class ProducedSources:
-    """What a MessageProducer reads for."""
+    """Shard and store that a MessageProducer reads for."""
 
     hooks: Hooks
     shard: Shard

@@ -77,7 +77,7 @@ def durations_of(spec: ShardSpec) -> Durations:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What lasts over all runs of an assignment."""
+    """State that outlasts the runs of an assignment."""
 
     shard: Shard
     hooks: Hooks

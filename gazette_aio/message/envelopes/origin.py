@@ -23,7 +23,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JournalFormat(Generic[T]):
-    """How the messages of a journal are read."""
+    """Format of a journal's messages."""
 
     journal: str
     """Name of the journal, with its `;meta` suffix if it's read by one."""

@@ -39,7 +39,7 @@ _ANY_CLOCK: Final = 1 << 60
 
 
 class JournalState:
-    """What a Publisher and its views have published to a journal.
+    """Messages of one journal, as a Publisher and its views have published them.
 
     Args:
         journal: Name of the journal.
@@ -124,7 +124,7 @@ class Route(Generic[T]):
         self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)
         self.state = state or JournalState(self.journal, framing, producer)
-        """What was published to the journal."""
+        """State of the journal's published messages."""
 
     def encode(self, message: T, clock: int, flags: Flags) -> bytes:
         """Return the stamped frame of a message."""

@@ -92,7 +92,7 @@ class JournalInput(Generic[C]):
         self._client = client
         self._request = request
         self.format = journal_format
-        """How messages of the journal are read."""
+        """Format of the journal's messages."""
         self.journal = journal_format.journal
         self.reader = reader
         self.owned = reader is None

@@ -1,4 +1,4 @@
-"""What a broker of one journal space must answer, as a plain model without files or tasks."""
+"""Model of a broker of one journal space, without files or tasks."""
 
 from __future__ import annotations
 

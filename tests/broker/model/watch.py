@@ -1,4 +1,4 @@
-"""What a watch of journals must show, beside the model of a journal space."""
+"""Model of a watch of journals, beside the model of a journal space."""
 
 from __future__ import annotations
 

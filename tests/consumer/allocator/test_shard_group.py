@@ -1,4 +1,4 @@
-"""What keys of a group of consumers mean."""
+"""Meaning of the keys of a group of consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of Etcd are repeated, and where they go."""
+"""Retries of calls of Etcd, and the endpoints that they use."""
 
 from __future__ import annotations
 
