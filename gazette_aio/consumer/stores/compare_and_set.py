@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import hashlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ C = TypeVar("C")
 V = TypeVar("V")
 
 _NONCE_BYTES: Final = 16
+_DIGEST_BYTES: Final = 16
 
 
 class StoredRecord(NamedTuple, Generic[V]):
@@ -99,20 +101,18 @@ class CompareAndSetStore(abc.ABC, Generic[C, V]):
         Cancellation: aborts — other stores may have been fenced off.
 
         Raises:
-            StoreError: The record isn't one of a checkpoint.
+            StoreError: The record isn't one of a checkpoint, or is damaged.
         """
-        # Invariant: contents never recur, since versions of some systems are hashes of them.
-        nonce = secrets.token_bytes(_NONCE_BYTES)
         while True:
             record = await self.load_record(shard.fqn)
-            content = b"" if record is None else record.content[_NONCE_BYTES:]
             try:
+                content = b"" if record is None else _unsealed(record.content)
                 checkpoint = Checkpoint.FromString(content)
-            except DecodeError as error:
+            except (ValueError, DecodeError) as error:
                 raise StoreError(f"checkpoint of {shard.fqn}: {error}") from error
             expected = None if record is None else record.version
             # Race: a former primary may commit between the two steps.
-            version = await self.replace_record(shard.fqn, nonce + content, expected)
+            version = await self.replace_record(shard.fqn, _sealed(content), expected)
             if version is not None:
                 self._version = version
                 return checkpoint
@@ -130,8 +130,33 @@ class CompareAndSetStore(abc.ABC, Generic[C, V]):
         if record is None or record.version != self._version:
             raise fenced()
         await self.write_changes(changes)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        version = await self.replace_record(key, nonce + content, self._version)
+        version = await self.replace_record(key, _sealed(content), self._version)
         if version is None:
             raise fenced()
         self._version = version
+
+
+def _sealed(content: bytes) -> bytes:
+    """Return the record of a checkpoint: a nonce, a digest of nonce and content, and the content.
+
+    Invariant: records never recur, since versions of some systems are hashes of them.
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + _digest(nonce, content) + content
+
+
+def _unsealed(record: bytes) -> bytes:
+    """Return the content of a record.
+
+    Raises:
+        ValueError: The record is damaged. Most beginnings of a checkpoint are checkpoints, too.
+    """
+    nonce, rest = record[:_NONCE_BYTES], record[_NONCE_BYTES:]
+    digest, content = rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:]
+    if digest != _digest(nonce, content):
+        raise ValueError("the record is damaged")
+    return content
+
+
+def _digest(nonce: bytes, content: bytes) -> bytes:
+    return hashlib.blake2b(nonce + content, digest_size=_DIGEST_BYTES).digest()

@@ -89,6 +89,11 @@ async def test_contents_of_records_never_recur(shard: StubShard) -> None:
 
 async def test_damaged_records_are_refused(shard: StubShard) -> None:
     cloud = Cloud()
-    cloud.records[shard.fqn] = StoredRecord(b"\xff" * 30, 1)
-    with pytest.raises(StoreError, match=f"^checkpoint of {shard.fqn}: "):
-        await opened(cloud, shard)
+    store, _ = await opened(cloud, shard)
+    await store.start_commit(shard, checkpoint_at(1), ())
+    sound = cloud.records[shard.fqn].content
+    flipped = sound[:-1] + bytes((sound[-1] ^ 1,))
+    for damaged in (b"\xff" * 40, flipped, *(sound[:size] for size in range(len(sound)))):
+        cloud.records[shard.fqn] = StoredRecord(damaged, 3)
+        with pytest.raises(StoreError, match=f"^checkpoint of {shard.fqn}: the record is damaged"):
+            await opened(cloud, shard)
