@@ -79,6 +79,22 @@ class Commits:
         if waiting.cancelled():
             raise _destroyed()
 
+    async def pause(self, seconds: float) -> None:
+        """Wait for some time within a commit.
+
+        Cancellation: safe.
+
+        Raises:
+            StoreError: The store was destroyed meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, over.set_result, None)
+        try:
+            await self.wait((over,))
+        finally:
+            timer.cancel()
+
     async def aclose(self) -> None:
         """End the commit under way: what still waits for futures fails, else it's waited for.
 

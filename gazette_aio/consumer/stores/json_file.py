@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -25,18 +26,20 @@ from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Collection, Generator
+    from collections.abc import Awaitable, Callable, Collection, Generator
     from contextlib import AbstractContextManager
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 _CURRENT: Final = "state.json"
 _NEXT: Final = "next.json"
 _FENCE: Final = "fence"
+_FIRST_PAUSE: Final = 0.001
+_LAST_PAUSE: Final = 0.1
 _logger = logging.getLogger(__name__)
 
 
@@ -129,7 +132,7 @@ class JSONFileStore(Generic[S]):
             return finished_operation(error)
         if barrier is not None:
             return self._commits.start((), lambda: self._record(content, barrier))
-        return self._commits.start(wait_for, lambda: in_thread(self._replace, content))
+        return self._commits.start(wait_for, lambda: self._commit(content))
 
     async def restore_checkpoint(
         self,
@@ -144,7 +147,7 @@ class JSONFileStore(Generic[S]):
             StoreError: The file can't be read, or isn't valid.
         """
         if self._recorder is None:
-            self._fence = await in_thread(self._take)
+            self._fence = await _unlocked(self._take, asyncio.sleep)
         try:
             content = await _read(self.directory / _CURRENT)
         except FileNotFoundError:
@@ -171,6 +174,9 @@ class JSONFileStore(Generic[S]):
                 await in_thread(shutil.rmtree, self.directory)
             except OSError:
                 _logger.exception("failed to remove the directory of a store: %s", self.directory)
+
+    async def _commit(self, content: bytes) -> None:
+        await _unlocked(lambda: self._replace(content), self._commits.pause)
 
     async def _record(self, content: bytes, opening: OpFuture[Any]) -> None:
         try:
@@ -220,12 +226,19 @@ class JSONFileStore(Generic[S]):
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[int]:
-        """Lock the directory, and yield the descriptor of its fence."""
+        """Lock the directory, and yield the descriptor of its fence.
+
+        Raises:
+            _LockedError: Another store has locked it.
+        """
         with _explained("opening the fence"):
             descriptor = os.open(self.directory / _FENCE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             with _explained("locking the fence"):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise _LockedError from error
             yield descriptor
         finally:
             os.close(descriptor)
@@ -249,6 +262,24 @@ class JSONFileStore(Generic[S]):
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
         return f"<JSONFileStore in the {recorded}directory {str(self.directory)!r}>"
+
+
+class _LockedError(Exception):
+    """Another store has locked the directory."""
+
+
+async def _unlocked(call: Callable[[], T], pause: Callable[[float], Awaitable[None]]) -> T:
+    """Make a call in a thread, again and again while the directory is locked.
+
+    A thread that waited for the lock would be missing elsewhere: whoever has it may be a process
+    that is stopped, and threads are few.
+    """
+    seconds = _FIRST_PAUSE
+    while True:
+        with contextlib.suppress(_LockedError):
+            return await in_thread(call)
+        await pause(seconds)
+        seconds = min(2 * seconds, _LAST_PAUSE)
 
 
 @contextlib.contextmanager

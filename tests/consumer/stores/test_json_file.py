@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import logging
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 from blockbuster import blockbuster_ctx
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
 from gazette_aio.consumer.stores import JSONFileStore
 from gazette_aio.protocol.consumer import Checkpoint
@@ -21,7 +23,7 @@ from gazette_aio.protocol.errors import ConfigurationError, FencedError, StoreEr
 from gazette_aio.testing import StubShard
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.stores.databases import checkpoint_at
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 
 class Counts(msgspec.Struct):
@@ -129,6 +131,40 @@ async def test_a_directory_is_of_one_store(tmp_path: Path) -> None:
     (tmp_path / "next.json").write_bytes(b'{"a')
     await second.start_commit(shard, checkpoint_at(3), ())
     assert (await restored(tmp_path, {}))[1] == checkpoint_at(3)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Generator[None]:
+    """Lock a directory, as a store of another process does that is stopped meanwhile."""
+    with (directory / "fence").open("ab") as fence:
+        fcntl.flock(fence, fcntl.LOCK_EX)
+        yield
+
+
+async def test_a_lock_of_another_process_occupies_no_threads(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    stores = [JSONFileStore(None, {}, directory=tmp_path) for _ in range(64)]
+    with locked(tmp_path):
+        restoring = [asyncio.create_task(store.restore_checkpoint(shard)) for store in stores]
+        await turns()
+        assert await in_thread(lambda: "a free thread") == "a free thread"
+        assert not any(task.done() for task in restoring)
+    for task in restoring:
+        assert await task == Checkpoint()
+
+
+async def test_a_commit_that_waits_for_a_lock_ends_with_its_store(tmp_path: Path) -> None:
+    shard = StubShard("a-shard")
+    store = JSONFileStore(None, {}, directory=tmp_path)
+    await store.restore_checkpoint(shard)
+    with locked(tmp_path):
+        commit = store.start_commit(shard, checkpoint_at(1), ())
+        await turns()
+        assert not commit.done()
+        await store.destroy()
+        with pytest.raises(StoreError, match="destroyed before its commit"):
+            await commit
+    assert (await restored(tmp_path, {}))[1] == Checkpoint()
 
 
 async def test_no_file_blocks_the_event_loop(tmp_path: Path) -> None:
