@@ -1,4 +1,7 @@
-"""`gazette-aio shards`: list, apply, edit and unassign shards, and show their progress."""
+"""`gazette-aio shards`: list, apply, edit and unassign shards, and show their progress.
+
+Modules `shard_recovery` and `shard_pruning` have recover and prune.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from gazette_aio.cli.connection import (
 )
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.shard_pruning import prune
+from gazette_aio.cli.shard_recovery import recover
 from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer.api import (
@@ -40,7 +45,11 @@ _NONE = "<none>"
 
 @click.group()
 def shards() -> None:
-    """List, apply, edit and unassign shards of a consumer."""
+    """List, apply, edit and unassign shards of a consumer, and look after their recovery logs."""
+
+
+shards.add_command(prune)
+shards.add_command(recover)
 
 
 @shards.command("list")

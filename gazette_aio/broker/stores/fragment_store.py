@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from gazette_aio.protocol.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+class StoreAccessError(StoreError):
+    """A store denies access to a file, or doesn't accept the credentials."""
 
 
 class Listed(NamedTuple):

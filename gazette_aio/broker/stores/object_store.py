@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.stores import object_config
-from gazette_aio.broker.stores.fragment_store import Listed
+from gazette_aio.broker.stores.fragment_store import Listed, StoreAccessError
 from gazette_aio.broker.stores.raw_listing import list_keys
 
 if TYPE_CHECKING:
@@ -175,7 +175,11 @@ class ObjectFragmentStore:
     @contextlib.contextmanager
     def _client(self) -> Generator[Client]:
         """Yield the client, and turn its errors into a StoreError."""
-        from obstore.exceptions import BaseError  # noqa: PLC0415
+        from obstore.exceptions import (  # noqa: PLC0415
+            BaseError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
 
         try:
             with self._lock:
@@ -184,7 +188,9 @@ class ObjectFragmentStore:
             yield self._opened
         except (BaseError, ValueError, FileNotFoundError) as error:
             # Invariant: causes aren't chained, as they hold responses and signed URLs.
-            raise pb.StoreError(object_config.error_text(error)) from None
+            is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+            kind = StoreAccessError if is_denied else pb.StoreError
+            raise kind(object_config.error_text(error)) from None
 
     def _key(self, path: str) -> str:
         try:

@@ -8,10 +8,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.stores import object_config
-from gazette_aio.broker.stores.file_store import FileFragmentStore
 from gazette_aio.broker.stores.handle import StoreHandle
-from gazette_aio.broker.stores.object_store import ObjectFragmentStore
+from gazette_aio.broker.stores.opening import is_remote_store, open_store
 from gazette_aio.broker.stores.remote_workers import LocalWorkers, RemoteWorkers
 from gazette_aio.protocol.url import redacted
 
@@ -140,16 +138,17 @@ class StoreRegistry:
         problem = ""
         is_remote = False
         try:
-            parsed = pb.parse_fragment_store(url)
-            is_remote = parsed.scheme != "file" and not self._file_only
-            if is_remote:
-                object_config.check_destination(parsed, self._origins)
-                object_config.check_installed(parsed.scheme)
-                store = ObjectFragmentStore(url, self._open_client or object_config.open_client)
-            else:
-                store = FileFragmentStore(
-                    self._files, self._root, url, sync=self._sync, owned_since=self._owned_since
-                )
+            is_remote = is_remote_store(url, file_only=self._file_only)
+            store = open_store(
+                url,
+                self._root,
+                origins=self._origins,
+                files=self._files,
+                file_only=self._file_only,
+                sync=self._sync,
+                owned_since=self._owned_since,
+                open_client=self._open_client,
+            )
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
         return StoreHandle(

@@ -1,0 +1,279 @@
+"""`gazette-aio shards prune`: removes fragments of recovery logs that no shard needs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.broker.stores.fragment_store import StoreAccessError
+from gazette_aio.broker.stores.opening import is_remote_store, open_store
+from gazette_aio.cli.connection import ClientSettings, consumer_and_broker_options
+from gazette_aio.cli.failures import CommandError
+from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.specs import parse_selector
+from gazette_aio.client.listing.calls import get_journal
+from gazette_aio.consumer.api import fetch_hints, list_shards
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.broker.stores import FragmentStore
+    from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.api import ShardClient
+    from gazette_aio.consumer.recoverylog.pruning import PruningPlan, ShardHints
+
+_CONCURRENT = 32
+_CHANGED = "nothing was removed, as shards were changed meanwhile: retry"
+
+
+@dataclasses.dataclass(slots=True)
+class LogResult:
+    """What became of a log."""
+
+    log: str
+    skipped: str = ""
+    """Why nothing of it was removed."""
+    fragments: int = 0
+    bytes: int = 0
+    pruned_fragments: int = 0
+    pruned_bytes: int = 0
+    unpersisted: int = 0
+    """Fragments that aren't needed, and no store has so far."""
+    denied: int = 0
+    """Fragments whose store denies their removal."""
+    failed: list[str] = dataclasses.field(default_factory=list)
+    """Why fragments couldn't be removed."""
+
+    @property
+    def pruned(self) -> tuple[int, int]:
+        """How many fragments were removed, or would be, and their bytes."""
+        return self.pruned_fragments, self.pruned_bytes
+
+    @property
+    def note(self) -> str:
+        """What else there is to say."""
+        parts = [f"skipped: {self.skipped}"] if self.skipped else []
+        parts += [f"{self.unpersisted} not persisted yet"] if self.unpersisted else []
+        parts += [f"{self.denied} without permission"] if self.denied else []
+        parts += [f"{len(self.failed)} failed"] if self.failed else []
+        return ", ".join(parts) or "-"
+
+
+@click.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the shards.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Prune other logs if a shard hasn't stored all its hints. Logs that it's known to need "
+    "are skipped.",
+)
+@click.option(
+    "--file-root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="FILE_ROOT",
+    show_envvar=True,
+    help="Root of file:// fragment stores, as of the brokers.",
+)
+@click.option(
+    "--store-endpoint",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@consumer_and_broker_options
+def prune(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    selector: str,
+    file_root: Path | None,
+    origins: Sequence[str],
+    *,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Remove fragments of the recovery logs of shards that no shard needs.
+
+    Hints of all shards of the consumer count, also of those that the selector doesn't match, since
+    a shard may have been forked from another one's log. So that nothing is removed that hints still
+    to come would name, each shard must have stored its primary hints and all its backups.
+
+    CAUTION: shards of other consumers that were forked from these logs aren't known here.
+    """
+    pruning = _Pruning(file_root, frozenset(origins), dry_run=dry_run, force=force)
+    results = asyncio.run(pruning.run(consumer, connection, parse_selector(selector)))
+    if as_json:
+        print_json({"dry_run": dry_run, "logs": [dataclasses.asdict(each) for each in results]})
+    else:
+        what = "PRUNABLE" if dry_run else "PRUNED"
+        header = ("LOG", "FRAGMENTS", "BYTES", what, f"{what} BYTES", "NOTE")
+        rows = [(each.log, each.fragments, each.bytes, *each.pruned, each.note) for each in results]
+        click.echo(table(header, rows))
+    if failures := [reason for each in results for reason in each.failed]:
+        raise CommandError(f"{len(failures)} fragments couldn't be removed: {failures[0]}")
+
+
+class _Pruning:
+    def __init__(
+        self, file_root: Path | None, origins: frozenset[str], *, dry_run: bool, force: bool
+    ) -> None:
+        self._file_root = file_root
+        self._origins = origins
+        self._dry_run = dry_run
+        self._force = force
+        self._stores: dict[str, FragmentStore] = {}
+
+    async def run(
+        self, consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector
+    ) -> list[LogResult]:
+        async with consumer.open_shards() as shards, connection.open() as brokers:
+            listed = await list_shards(shards)
+            chosen = {each.spec.id for each in (await list_shards(shards, selector)).shards}
+            plan = await _plan(shards, listed, chosen)
+            if plan.incomplete and not self._force:
+                shard, reason = next(iter(plan.incomplete.items()))
+                raise CommandError(
+                    f"nothing was removed, as shard {shard} {reason} "
+                    f"({len(plan.incomplete)} such shards): use --force to prune other logs"
+                )
+            results: list[LogResult] = []
+            prunable: list[tuple[LogResult, pb.Fragment]] = []
+            for log in plan.logs:
+                result = LogResult(log, plan.skipped.get(log) or await _unhealthy(brokers, log))
+                results.append(result)
+                if not result.skipped:
+                    await self._examine(brokers, plan, result, prunable)
+            # Race: a shard that was applied meanwhile may have been forked from one of these logs.
+            if _revisions(listed) != _revisions(await list_shards(shards)):
+                raise CommandError(_CHANGED)
+            await self._remove_all(prunable)
+        return results
+
+    async def _examine(
+        self,
+        brokers: JournalClient,
+        plan: PruningPlan,
+        result: LogResult,
+        prunable: list[tuple[LogResult, pb.Fragment]],
+    ) -> None:
+        """Find the fragments of a log that aren't needed."""
+        try:
+            listed = await brokers.list_fragments(result.log)
+        except pb.SuspendedError:
+            result.skipped = "the log is suspended"
+            return
+        for each in listed.fragments:
+            fragment = each.spec
+            size = pb.content_length(fragment)
+            result.fragments += 1
+            result.bytes += size
+            if plan.needs(result.log, fragment.begin, fragment.end):
+                continue
+            if not fragment.mod_time or not fragment.backing_store:
+                result.unpersisted += 1
+            elif self._dry_run:
+                result.pruned_fragments += 1
+                result.pruned_bytes += size
+            else:
+                self._open(fragment.backing_store)
+                prunable.append((result, fragment))
+
+    def _open(self, url: str) -> None:
+        if url in self._stores:
+            return
+        if self._file_root is None and not is_remote_store(url):
+            raise CommandError(f"nothing was removed, as store {url} needs --file-root")
+        self._stores[url] = open_store(url, self._file_root or Path(), origins=self._origins)
+
+    async def _remove_all(self, prunable: list[tuple[LogResult, pb.Fragment]]) -> None:
+        limit = asyncio.Semaphore(_CONCURRENT)
+        with click.progressbar(
+            length=len(prunable),
+            label="removing",
+            file=sys.stderr,
+            hidden=not sys.stderr.isatty(),
+        ) as bar:
+
+            async def remove(result: LogResult, fragment: pb.Fragment) -> None:
+                async with limit:
+                    await self._remove(result, fragment)
+                bar.update(1)
+
+            async with asyncio.TaskGroup() as group:
+                for result, fragment in prunable:
+                    group.create_task(remove(result, fragment))
+
+    async def _remove(self, result: LogResult, fragment: pb.Fragment) -> None:
+        store = self._stores[fragment.backing_store]
+        path = pb.content_path(fragment)
+        try:
+            await in_thread(store.remove, path)
+        except FileNotFoundError:
+            pass  # Somebody else has removed it, and the broker's listing is older.
+        except (StoreAccessError, PermissionError):
+            result.denied += 1
+            return
+        except (OSError, pb.StoreError) as error:
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
+            result.failed.append(f"{path}: {reason or error}")
+            return
+        result.pruned_fragments += 1
+        result.pruned_bytes += pb.content_length(fragment)
+
+
+async def _plan(shards: ShardClient, listed: pc.ListResponse, chosen: set[str]) -> PruningPlan:
+    from gazette_aio.consumer.recoverylog.pruning import plan_pruning  # noqa: PLC0415 - Of an extra.
+
+    hints = [
+        await _hints_of(shards, each.spec) for each in listed.shards if pc.recovery_log(each.spec)
+    ]
+    return plan_pruning(hints, chosen)
+
+
+async def _hints_of(shards: ShardClient, spec: pc.ShardSpec) -> ShardHints:
+    from gazette_aio.consumer.recoverylog.pruning import ShardHints  # noqa: PLC0415 - Of an extra.
+
+    try:
+        response = await fetch_hints(shards, spec.id)
+    except pb.ShardNotFoundError:
+        raise CommandError(_CHANGED) from None
+    except pb.TransportError as error:
+        if error.code != "UNKNOWN":
+            raise
+        # Of hints that can't be read, the member tells only so.
+        return ShardHints(spec.id, pc.recovery_log(spec), [None])
+    found = [
+        each.hints if each.HasField("hints") else None
+        for each in (response.primary_hints, *response.backup_hints)
+    ]
+    missing = 1 + spec.hint_backups - len(found)
+    return ShardHints(spec.id, pc.recovery_log(spec), found + [None] * missing)
+
+
+async def _unhealthy(brokers: JournalClient, log: str) -> str:
+    """Return why a log isn't to be touched, or an empty text."""
+    try:
+        spec = (await get_journal(brokers, log)).spec
+        for store in spec.fragment.stores:
+            health = await brokers.fragment_store_health(store)
+            if health.status != pb.Status.OK:
+                return f"a fragment store is unhealthy: {health.store_health_error}"
+    except pb.BrokerStatusError as error:
+        return f"its fragment stores can't be checked: {error}"
+    return ""
+
+
+def _revisions(listed: pc.ListResponse) -> dict[str, int]:
+    return {each.spec.id: each.mod_revision for each in listed.shards}

@@ -1,0 +1,98 @@
+"""`gazette-aio shards recover`: the files of a shard, played back from its recovery log."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.connection import ClientSettings, consumer_and_broker_options
+from gazette_aio.cli.failures import CommandError
+from gazette_aio.cli.output import print_json
+from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.recoverylog import PlaybackProgress, Resolved
+
+
+@click.command()
+@click.option("--id", "shard", required=True, metavar="SHARD", help="ID of the shard.")
+@click.option(
+    "-d",
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory to recover files in, which must be empty or missing.",
+)
+@click.option("--wipe", is_flag=True, help="Remove what the directory has.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@consumer_and_broker_options
+def recover(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    shard: str,
+    directory: Path,
+    *,
+    wipe: bool,
+    as_json: bool,
+) -> None:
+    """Recover the files of a shard, as of the end of its recovery log.
+
+    The log is played from the hints of the shard, and isn't taken over: the shard goes on. Its head
+    is found out by appends without content, which resume a suspended log.
+    """
+    resolved = asyncio.run(_recover(consumer, connection, shard, directory, wipe=wipe))
+    files = sorted({*resolved.fsm.links, *resolved.fsm.properties})
+    if as_json:
+        result: dict[str, Any] = {
+            "shard": shard,
+            "log": resolved.log,
+            "read_through": resolved.read_through,
+            "directory": str(resolved.directory),
+            "files": [path[1:] for path in files],
+        }
+        print_json(result)
+        return
+    click.echo(
+        f"recovered {len(files)} files in {resolved.directory}, as of {resolved.log} "
+        f"through {resolved.read_through}"
+    )
+
+
+async def _recover(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    shard: str,
+    directory: Path,
+    *,
+    wipe: bool,
+) -> Resolved:
+    from gazette_aio.consumer.recoverylog import Player  # noqa: PLC0415 - Of an extra.
+
+    async with consumer.open_shards() as shards:
+        selector = pb.LabelSelector(include=pb.label_set("id", shard))
+        listing = await list_shards(shards, selector)
+        if len(listing.shards) != 1:
+            raise CommandError(f"no shard exists with the given id: {shard}")
+        log = pc.recovery_log(listing.shards[0].spec)
+        if not log:
+            raise CommandError(f"shard {shard} has no recovery log")
+        hints = pick_first_hints(await fetch_hints(shards, shard), log)
+    with click.progressbar(
+        length=0, label=f"playing {log}", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+
+        def show(progress: PlaybackProgress) -> None:
+            bar.length = progress.bytes_total
+            bar.update(progress.bytes_played - bar.pos)
+
+        player = Player(wipe=wipe, on_progress=show)
+        player.finish_at_write_head()
+        async with connection.open() as brokers:
+            return await player.play(hints, directory, brokers)
