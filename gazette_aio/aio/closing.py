@@ -29,6 +29,11 @@ class Closing:
         """Have the next `aclose()` close `thing`."""
         self._left.append(thing)
 
+    def discard(self, thing: Closeable) -> None:
+        """Forget `thing`, which is closed already, if it's there."""
+        if thing in self._left:
+            self._left.remove(thing)
+
     async def aclose(self) -> None:
         """Close all things, the latest first. Idempotent.
 
@@ -38,5 +43,4 @@ class Closing:
             thing = self._left[-1]
             await thing.aclose()
             # Race: another task may have closed it too, or have added more.
-            if thing in self._left:
-                self._left.remove(thing)
+            self.discard(thing)

@@ -427,9 +427,9 @@ class Service(Owner):
         )
         local_shards = LocalShards(host)
         resolver = Resolver(host, local_shards)
-        return _Parts(
-            server, session, host, local_shards, resolver, Peers(auth, _peer_tls(options))
-        )
+        peers = Peers(auth, _peer_tls(options))
+        session.key_space.observers.append(peers.observe)
+        return _Parts(server, session, host, local_shards, resolver, peers)
 
     async def _get_hints(self, shard: str) -> GetHintsResponse:
         """Return the hints that a shard recovers from: a user's function may know better ones."""

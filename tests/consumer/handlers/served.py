@@ -27,6 +27,7 @@ class ServedGroup(Group):
         self.server = GrpcServer([service.handlers()], drain)
         port = self.server.bind("127.0.0.1", 0)
         super().__init__(client, endpoint=f"http://127.0.0.1:{port}", peers=Peers(auth), **options)
+        self.key_space.observers.append(self.peers.observe)
         self.client = connect_shards(self.endpoint, auth=auth)
 
     async def __aenter__(self) -> Any:
