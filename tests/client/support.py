@@ -173,6 +173,18 @@ def digest(data: bytes) -> bytes:
     return hashlib.sha1(data).digest()
 
 
+async def drain(reader: AsyncIterator[bytes]) -> tuple[bytes, BaseException | None]:
+    """Return the content of a reader until its end or its error, and the error."""
+    read = b""
+    try:
+        async for chunk in reader:
+            assert chunk
+            read += chunk
+    except pb.GazetteError as error:
+        return read, error
+    return read, None
+
+
 async def held_up(client: JournalClient, sent: Callable[[], int]) -> None:
     """Wait until flow control holds up a stream of the client's connection.
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-
-import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import sorted_rows
@@ -21,6 +18,7 @@ from gazette_aio.broker.service.list import serve_list
 from gazette_aio.broker.stores import Listed
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
+from tests.loop_time import longest_step
 
 # More than the 5 ms which are aimed at: processors of tests are shared.
 MOST_SECONDS = 0.008
@@ -29,44 +27,21 @@ ALL = pb.Claims(capability=pb.Capability.ALL)
 LABELS = pb.label_set(*(text for number in range(100) for text in (f"label/{number:03}", "x")))
 
 
-class Longest:
-    """The processor time of the longest step of the event loop."""
-
-    seconds = 0.0
-
-
 @asynccontextmanager
-async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
+async def quick_steps() -> AsyncGenerator[None]:
     """Fail if a step of the event loop takes long meanwhile."""
-    longest = Longest()
-    # Private: the event loop has no hook around its steps.
-    run = asyncio.Handle._run
-
-    def timed(handle: asyncio.Handle) -> None:
-        begin = time.thread_time()
-        run(handle)
-        longest.seconds = max(longest.seconds, time.thread_time() - begin)
-
-    gc.collect()
-    gc.disable()  # What's measured is the broker, not the garbage of all tests.
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio.Handle, "_run", timed)
-            await asyncio.sleep(0)
-            yield
-            await asyncio.sleep(0)
-    finally:
-        gc.enable()
-    assert longest.seconds < MOST_SECONDS
+    with longest_step() as longest:
+        await asyncio.sleep(0)
+        yield
+        await asyncio.sleep(0)
+    assert longest.seconds < MOST_SECONDS, longest.step
 
 
 def change(name: str) -> pb.ApplyRequest.Change:
     return pb.ApplyRequest.Change(upsert=journal_spec(name, labels=LABELS))
 
 
-async def test_journals_are_created_and_listed(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_journals_are_created_and_listed(broker: EmbeddedBroker) -> None:
     requests = [
         pb.ApplyRequest(
             changes=[change(f"test/{number:04}") for number in range(start, start + 128)]
@@ -80,7 +55,7 @@ async def test_journals_are_created_and_listed(
         found.append(response)
         await asyncio.sleep(0)
 
-    async with measured(monkeypatch):
+    async with quick_steps():
         for request in requests:
             assert (await serve_apply(broker.core, ALL, request)).status == pb.Status.OK
         await serve_list(broker.core, ALL, pb.ListRequest(selector=selector), send)
@@ -125,9 +100,7 @@ class ManyFiles(FailingFragmentStore):
         return (Listed(name, 5) for name in reversed(self.names))
 
 
-async def test_very_many_fragments_are_listed(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_very_many_fragments_are_listed(broker: EmbeddedBroker) -> None:
     """It takes longer than others, as few fragments take no time to drop."""
     core = broker.core
     count = 30_000
@@ -136,7 +109,7 @@ async def test_very_many_fragments_are_listed(
     await serve_apply(core, ALL, pb.ApplyRequest(changes=[pb.ApplyRequest.Change(upsert=spec)]))
     await broker.refresh("test/journal")
     request = pb.FragmentsRequest(journal="test/journal", page_limit=500, begin_mod_time=6)
-    async with measured(monkeypatch):
+    async with quick_steps():
         await broker.refresh("test/journal")
         assert not (await serve_fragments(core, ALL, request)).fragments
         request.begin_mod_time = 5

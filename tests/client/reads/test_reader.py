@@ -16,6 +16,7 @@ from tests.client.support import (
     JOURNAL,
     Garbage,
     content,
+    drain,
     fragment,
     header,
     held_up,
@@ -31,17 +32,6 @@ OFFSET_NOT_YET_AVAILABLE = pb.Status.OFFSET_NOT_YET_AVAILABLE
 
 def request(offset: int = 0, **fields: object) -> pb.ReadRequest:
     return pb.ReadRequest(journal=JOURNAL, offset=offset, **fields)  # type: ignore[arg-type]
-
-
-async def chunks_until_error(reader: Reader) -> tuple[bytes, BaseException | None]:
-    read = b""
-    try:
-        async for chunk in reader:
-            assert chunk
-            read += chunk
-    except pb.GazetteError as error:
-        return read, error
-    return read, None
 
 
 async def test_offset_of_minus_one_becomes_that_of_the_head(
@@ -105,7 +95,7 @@ async def test_an_unknown_status_keeps_its_number(instant: object) -> None:
 async def test_content_then_not_yet_available(broker: StubBroker, client: JournalClient) -> None:
     script_read(broker, 100, b"prior content", status=OFFSET_NOT_YET_AVAILABLE)
     async with Reader(client, request(100)) as reader:
-        read, error = await chunks_until_error(reader)
+        read, error = await drain(reader)
     assert read == b"prior content"
     assert isinstance(error, pb.OffsetNotYetAvailableError)
     assert reader.offset == 113
@@ -157,7 +147,7 @@ async def test_content_which_comes_with_a_jump_is_kept(
 async def test_jumps_may_be_skipped(broker: StubBroker, client: JournalClient) -> None:
     script_read(broker, 110, b"content")
     async with Reader(client, request(5), on_offset_jump="skip") as reader:
-        assert await chunks_until_error(reader) == (b"content", None)
+        assert await drain(reader) == (b"content", None)
     assert reader.offset == 117
     await broker.read_requests.get()
 
@@ -165,7 +155,7 @@ async def test_jumps_may_be_skipped(broker: StubBroker, client: JournalClient) -
 async def test_rpc_error_follows_content(broker: StubBroker, client: JournalClient) -> None:
     script_read(broker, 100, b"partial read", error=StubError(grpc.StatusCode.UNKNOWN, "potato"))
     async with Reader(client, request(100)) as reader:
-        read, error = await chunks_until_error(reader)
+        read, error = await drain(reader)
     assert read == b"partial read"
     assert isinstance(error, pb.TransportError)
     assert (error.code, error.details, error.journal) == ("UNKNOWN", "potato", JOURNAL)
@@ -184,7 +174,7 @@ async def test_data_loss_has_a_place(
     broker.read_responses.put_nowait(content(100, b"partial"))
     broker.finish(StubError(grpc.StatusCode.DATA_LOSS, "wrong SHA-1 sum"))
     async with Reader(client, request(100)) as reader:
-        read, error = await chunks_until_error(reader)
+        read, error = await drain(reader)
     assert read == b"partial"
     assert isinstance(error, pb.FragmentError if is_stored else pb.DataLossError)
     assert (error.text, error.journal, error.offset) == ("wrong SHA-1 sum", JOURNAL, 107)
@@ -218,7 +208,7 @@ async def test_reads_end_at_the_end_offset(broker: StubBroker, client: JournalCl
     async with Reader(client, request(105, end_offset=111)) as reader:
         await reader.next_response()
         await eventually(broker.read_responses.empty)
-        assert await chunks_until_error(reader) == (b"hello,", None)
+        assert await drain(reader) == (b"hello,", None)
         assert reader.offset == 111
     await broker.read_requests.get()
 
@@ -228,7 +218,7 @@ async def test_a_hole_may_reach_beyond_the_end_offset(
 ) -> None:
     broker.read_responses.put_nowait(metadata(100, fragment_url="http://unused/"))
     async with Reader(client, request(10, end_offset=20)) as reader:
-        assert await chunks_until_error(reader) == (b"", None)
+        assert await drain(reader) == (b"", None)
         assert reader.offset == 100
     await broker.read_requests.get()
 
@@ -338,7 +328,7 @@ async def test_reading_no_bytes_does_nothing(broker: StubBroker, client: Journal
         assert await reader.read(0) == reader.read_nowait(0) == b""
         assert reader.offset == 102
         assert await reader.read(1) == b"n"
-        assert await chunks_until_error(reader) == (b"tent", None)
+        assert await drain(reader) == (b"tent", None)
     await broker.read_requests.get()
 
 
@@ -363,7 +353,7 @@ async def test_an_undecodable_response(broker: StubBroker, client: JournalClient
     broker.read_responses.put_nowait(content(100, b"content"))
     broker.read_responses.put_nowait(Garbage())  # type: ignore[arg-type]
     async with Reader(client, request(100)) as reader:
-        read, error = await chunks_until_error(reader)
+        read, error = await drain(reader)
         assert read == b"content"
         assert isinstance(error, pb.TransportError)
         assert error.details.startswith("undecodable response")
@@ -386,7 +376,7 @@ async def test_names_outside_of_the_root_are_refused(
     async with connect(broker.endpoint, allow_parent=True) as permissive:
         script_read(broker, 0, b"content")
         async with Reader(permissive, outside) as inside:
-            assert await chunks_until_error(inside) == (b"content", None)
+            assert await drain(inside) == (b"content", None)
     assert (await broker.read_requests.get()).journal == "../journal"
 
 
@@ -413,7 +403,7 @@ async def test_a_fragment_file_is_read(broker: StubBroker, client: JournalClient
         response = await reader.next_response()
         assert response is not None
         assert (response.fragment.begin, response.fragment_url) == (100, URL)
-        assert await chunks_until_error(reader) == (b"hello, world!!!", None)
+        assert await drain(reader) == (b"hello, world!!!", None)
         assert reader.offset == 120
         assert reader.response.fragment.end == 120
         assert fragments.open_count == 0
@@ -431,7 +421,7 @@ async def test_a_fragment_file_is_read_up_to_the_end_offset(
     fragments = FakeFragments(client, HELLO, 100, piece=4)
     refer(broker, 105)
     async with Reader(client, direct(105, end_offset=111)) as reader:
-        assert await chunks_until_error(reader) == (b"hello,", None)
+        assert await drain(reader) == (b"hello,", None)
         assert reader.offset == 111
     assert fragments.open_count == 0
     await broker.read_requests.get()
@@ -443,7 +433,7 @@ async def test_a_hole_may_reach_beyond_the_end_offset_and_into_a_fragment_file(
     fragments = FakeFragments(client, HELLO, 100)
     refer(broker, 100)
     async with Reader(client, direct(10, end_offset=20)) as reader:
-        assert await chunks_until_error(reader) == (b"", None)
+        assert await drain(reader) == (b"", None)
         assert reader.offset == 100
     assert fragments.opened == []
     await broker.read_requests.get()
@@ -462,12 +452,12 @@ async def test_other_ends_of_the_rpc_are_no_referrals(
     broker.read_responses.put_nowait(response)
     broker.finish(StubError(grpc.StatusCode.UNAVAILABLE, "gone"))
     async with Reader(client, direct(100)) as reader:
-        assert await chunks_until_error(reader) == (b"proxied", None)
+        assert await drain(reader) == (b"proxied", None)
     # It was to be proxied, but the broker stopped.
     async with Reader(client, request(100)) as reader:
-        assert await chunks_until_error(reader) == (b"", None)
+        assert await drain(reader) == (b"", None)
     async with Reader(client, direct(100)) as reader:
-        read, error = await chunks_until_error(reader)
+        read, error = await drain(reader)
     assert read == b""
     assert isinstance(error, pb.TransportError)
     assert fragments.opened == []
@@ -478,7 +468,7 @@ async def test_other_ends_of_the_rpc_are_no_referrals(
 async def test_adjusted_offset(broker: StubBroker, client: JournalClient) -> None:
     script_read(broker, 100, b"foobar\nbaz\n")
     async with Reader(client, request(100)) as reader:
-        buffered, _ = await chunks_until_error(reader)
+        buffered, _ = await drain(reader)
         _, rest = buffered.split(b"\n", 1)
         assert reader.offset == 111
         assert reader.adjusted_offset(len(rest)) == 107
@@ -513,7 +503,7 @@ async def test_seek(broker: StubBroker, client: JournalClient, *, opened: bool) 
         await refused(120)
         with pytest.raises(ValueError, match="SEEK_SET"):
             await reader.seek(0, os.SEEK_END)
-        assert await chunks_until_error(reader) == (b"ello, world!!!", None)
+        assert await drain(reader) == (b"ello, world!!!", None)
         await refused(110)
     assert fragments.opened == [(100, 100 if opened else 106, False)]
     assert fragments.open_count == 0
@@ -553,12 +543,12 @@ async def test_failures_of_fragment_files(
     fragments.failures.append((at, error))
     refer(broker, 105)
     async with Reader(client, direct(105)) as reader:
-        read, raised = await chunks_until_error(reader)
+        read, raised = await drain(reader)
         assert read == HELLO[5 : at - 100]
         assert raised is error
         assert reader.offset == at
         # It stays in error, and holds nothing.
-        assert await chunks_until_error(reader) == (b"", error)
+        assert await drain(reader) == (b"", error)
         assert fragments.open_count == 0
     await broker.read_requests.get()
 
@@ -691,7 +681,7 @@ async def test_cancelling_a_read_of_a_fragment_file(
             except asyncio.CancelledError:
                 # What's left follows what was read or skipped.
                 begin = reader.offset
-                rest, _ = await chunks_until_error(reader)
+                rest, _ = await drain(reader)
                 assert rest == HELLO[begin - 100 :]
                 assert begin >= 100 + len(read)
                 raise

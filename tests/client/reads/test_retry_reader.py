@@ -7,24 +7,13 @@ import grpc
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import Failure, JournalClient, RetryPolicy, RetryReader
+from gazette_aio.client import Failure, JournalClient, RetryPolicy
 from gazette_aio.testing.stub_broker import StubBroker, StubError
-from tests.client.support import JOURNAL, content, header, metadata, refusal, script_read
+from tests.client.support import JOURNAL, content, drain, header, metadata, refusal, script_read
 from tests.waiting import eventually
 
 NOT_YET = pb.Status.OFFSET_NOT_YET_AVAILABLE
 UNAVAILABLE = StubError(grpc.StatusCode.UNAVAILABLE, "gone")
-
-
-async def drain(reader: RetryReader) -> tuple[bytes, BaseException | None]:
-    read = b""
-    try:
-        async for chunk in reader:
-            assert chunk
-            read += chunk
-    except pb.GazetteError as error:
-        return read, error
-    return read, None
 
 
 async def asked_offsets(broker: StubBroker) -> list[int]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -16,6 +13,7 @@ from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.key_space import KeySpace
 from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey
 from gazette_aio.consumer.keyspace.operations import Delete, Put
+from tests.loop_time import longest_step
 from tests.waiting import eventually
 
 ITEMS, MEMBERS, REPLICAS = 10_000, 100, 3
@@ -49,37 +47,13 @@ def decode(raw):
             )
 
 
-@contextmanager
-def measured(monkeypatch):
-    """Measure the processor time of each step of the event loop, by what ran."""
-    longest = {}
-    # Private: the event loop has no hook around its steps.
-    run = asyncio.Handle._run
-
-    def timed(handle):
-        begin = time.thread_time()
-        run(handle)
-        seconds = time.thread_time() - begin
-        if seconds > longest.get("seconds", 0):
-            longest.update(seconds=seconds, step=repr(handle))
-
-    gc.collect()
-    gc.disable()  # The garbage of all tests isn't measured.
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio.Handle, "_run", timed)
-            yield longest
-    finally:
-        gc.enable()
-
-
 async def put_all(store, puts):
     for begin in range(0, len(puts), 100):
         await store.transact((), puts[begin : begin + 100])
 
 
 @pytest.mark.slow
-async def test_a_leader_of_a_large_group(monkeypatch):
+async def test_a_leader_of_a_large_group():
     idle = []
     members = [KEYS.member(f"zone-{n % 3}", f"member-{n:03}") for n in range(MEMBERS)]
     async with EmbeddedStore() as store:
@@ -89,7 +63,7 @@ async def test_a_leader_of_a_large_group(monkeypatch):
         space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0.03)
         space.observers.append(group.observe)
         allocator = Allocator(store, space, group, KEYS, on_round=idle.append)
-        with measured(monkeypatch) as longest:
+        with longest_step() as longest:
             await space.load()
             tasks = [asyncio.create_task(space.watch()), asyncio.create_task(allocator.run())]
             await eventually(lambda: True in idle)
@@ -115,4 +89,4 @@ async def test_a_leader_of_a_large_group(monkeypatch):
             for task in tasks:
                 task.cancel()
                 await asyncio.wait((task,))
-        assert longest["seconds"] < MOST_SECONDS, longest["step"]
+        assert longest.seconds < MOST_SECONDS, longest.step

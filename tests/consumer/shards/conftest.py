@@ -6,15 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gazette_aio.client import JournalClient, connect
+from gazette_aio.client import JournalClient
 from tests.consumer.shards.group import Group
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[JournalClient]:
-    """A client that isn't connected: no test of this fixture reaches a broker."""
-    async with connect("http://127.0.0.1:1") as client:
-        yield client
 
 
 @pytest.fixture

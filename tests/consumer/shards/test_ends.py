@@ -20,7 +20,7 @@ from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.replica import Replica
 from gazette_aio.protocol.errors import RecoveryError
 from tests.cancellation import cancel_at
-from tests.consumer.allocator.test_loop_time import MOST_SECONDS, measured
+from tests.consumer.allocator.test_loop_time import MOST_SECONDS
 from tests.consumer.shards.group import (
     KEYS,
     LOCAL,
@@ -32,6 +32,7 @@ from tests.consumer.shards.group import (
 )
 from tests.consumer.shards.test_replica import recovering
 from tests.consumer.transactions.world import Disk
+from tests.loop_time import longest_step
 from tests.waiting import eventually
 
 SHARDS = 1000
@@ -276,7 +277,7 @@ async def test_a_thousand_shards_keep_nobody_from_the_loop(client, monkeypatch):
         await group.create(shard_spec())
         await group.assign()  # What is imported at first use isn't measured.
         await group.status("PRIMARY")
-        with measured(monkeypatch) as longest:
+        with longest_step() as longest:
             await assign_all(group, specs)
             await eventually(lambda: primaries(group) == SHARDS + 1)
             await asyncio.gather(
@@ -285,7 +286,7 @@ async def test_a_thousand_shards_keep_nobody_from_the_loop(client, monkeypatch):
             group.resolver.stop_serving_local_shards()
             await eventually(lambda: all(each.is_destroyed for each in group.application.stores))
         # At once: the next step collects garbage.
-        assert longest["seconds"] < MOST_SECONDS, longest
+        assert longest.seconds < MOST_SECONDS, longest.step
         assert len(group.application.stores) == SHARDS + 1
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import random
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,17 +32,10 @@ from tests.consumer.transactions.world import (
     MemoryStore,
     heads,
     journal_change,
-    serve,
     shard_spec,
     to_out,
 )
 from tests.waiting import eventually, turns
-
-
-@pytest.fixture
-async def client(tmp_path: Path):
-    async with serve(tmp_path) as client:
-        yield client
 
 
 async def publish(client: Any, journal: str, *values: int) -> None:

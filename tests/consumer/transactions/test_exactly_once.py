@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +25,8 @@ from tests.consumer.transactions.world import (
     Member,
     heads,
     journal_change,
-    serve,
     shard_spec,
 )
-
-
-@pytest.fixture
-async def client(tmp_path: Path):
-    async with serve(tmp_path) as client:
-        yield client
 
 
 class Crash(BaseException):

@@ -18,25 +18,10 @@ from gazette_aio.message import Fence, IntentLog, Publisher, ReadCommittedIter, 
 from gazette_aio.protocol.errors import FencedError, LockedError, StoreError, ValidationError
 from gazette_aio.testing import create_journals, journal_spec
 from tests.message import fakes
+from tests.message.publishing.two_journals import JOURNALS, NDJSON, commit, committed, rows
 
 FakeAppends: Any = fakes.FakeAppends
-NDJSON = "application/x-ndjson"
-JOURNALS = ("topic/one", "topic/two")
 FENCE = Fence("fences", "etl")
-
-
-def to(journal: str) -> Any:
-    def mapping(_message: Any) -> tuple[str, str]:
-        return journal, NDJSON
-
-    return mapping
-
-
-async def commit(publisher: Any, log: Any, number: int):
-    async with publisher.transaction(intents=log) as transaction:
-        for journal in JOURNALS:
-            await publisher.publish_uncommitted(to(journal), {"v": number})
-        transaction.state = {"row": number}
 
 
 @pytest.fixture
@@ -55,16 +40,6 @@ async def client(broker: Any):
 async def create(client: Any, *journals: Any):
     labels = {"content-type": NDJSON}
     await create_journals(client, *(journal_spec(name, labels=labels) for name in journals))
-
-
-async def committed(client: Any):
-    source = ReadCommittedIter(list(JOURNALS), json_adapter(), client=client, skip_acks=True)
-    async with source as messages:
-        return sorted([(env.journal, env.message["v"]) async for env in messages])
-
-
-def rows(*numbers: Any):
-    return sorted((journal, number) for journal in JOURNALS for number in numbers)
 
 
 def elsewhere(log: Any):

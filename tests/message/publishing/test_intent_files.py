@@ -13,16 +13,15 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.registers import registers_match, update_registers
-from gazette_aio.message import Fence, IntentLog, Publisher, ReadCommittedIter, json_adapter
+from gazette_aio.message import Fence, IntentLog, Publisher, json_adapter
 from gazette_aio.message.publishing import intent_files, intents
 from gazette_aio.protocol.errors import StoreError
 from gazette_aio.protocol.status_errors import RegisterMismatchError
 from tests.message import fakes
+from tests.message.publishing.two_journals import JOURNALS, NDJSON, commit, committed, rows
 
 FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
-NDJSON = "application/x-ndjson"
-JOURNALS = ("J1", "J2")
 CALLS = {
     "open", "close", "write", "fsync", "replace", "unlink", "listdir", "ftruncate", "pread", "pwrite"
 }  # fmt: skip
@@ -113,30 +112,6 @@ class RegisterAppends(FakeAppends):
         if isinstance(journal, str):
             return await FakeAppends.start_append(self, journal, dependencies)
         return RegisterAppend(self, journal)
-
-
-async def committed(client: Any):
-    source = ReadCommittedIter(list(JOURNALS), json_adapter(), client=client, skip_acks=True)
-    async with source as messages:
-        return sorted([(env.journal, env.message["v"]) async for env in messages])
-
-
-def rows(*numbers: Any):
-    return sorted((journal, number) for journal in JOURNALS for number in numbers)
-
-
-def to(journal: str) -> Any:
-    def mapping(_message: Any) -> tuple[str, str]:
-        return journal, NDJSON
-
-    return mapping
-
-
-async def commit(publisher: Any, log: Any, number: int):
-    async with publisher.transaction(intents=log) as transaction:
-        for journal in JOURNALS:
-            await publisher.publish_uncommitted(to(journal), {"v": number})
-        transaction.state = {"row": number}
 
 
 async def survive(path: Path, fence: Any, monkeypatch: pytest.MonkeyPatch, *failing: Any):

@@ -33,6 +33,7 @@ from gazette_aio.protocol.errors import (
 )
 from tests import golden, known_differences
 from tests.message import fakes
+from tests.message.publishing.two_journals import to
 
 FakeAppends: Any = fakes.FakeAppends
 NDJSON = "application/x-ndjson"
@@ -147,13 +148,6 @@ async def test_golden_sequences():
                         assert bytes(appends.journals.get(journal, b"")) == before
                 assert clock.value == op["clock"], (number, op)
     assert escapes, known_differences.PUBLISHER_JSON_BODIES
-
-
-def to(journal: str, content_type: str = NDJSON) -> Any:
-    def mapping(_message: Any) -> tuple[str, str]:
-        return journal, content_type
-
-    return mapping
 
 
 def lines(appends: Any, journal: str) -> list[Any]:

@@ -16,7 +16,6 @@ from gazette_aio.message import (
     Clock,
     IntentLog,
     Publisher,
-    ReadCommittedIter,
     get_clock,
     get_producer_id,
     json_adapter,
@@ -25,27 +24,22 @@ from gazette_aio.message import (
 from gazette_aio.message.publishing import intents
 from gazette_aio.protocol.errors import MixedTransactionError, StoreError
 from tests.message import fakes
+from tests.message.publishing.two_journals import (
+    JOURNALS,
+    NDJSON,
+    ONE,
+    TWO,
+    commit,
+    committed,
+    rows,
+    to,
+)
 from tests.waiting import turns
 
 FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
-NDJSON = "application/x-ndjson"
-JOURNALS = ("J1", "J2")
 POINTS = 60
 """More suspensions than a transaction has."""
-
-
-def to(journal: str) -> Any:
-    def mapping(_message: Any) -> tuple[str, str]:
-        return journal, NDJSON
-
-    return mapping
-
-
-async def committed(client: Any, journals: Any = JOURNALS):
-    source = ReadCommittedIter(journals, json_adapter(), client=client, skip_acks=True)
-    async with source as messages:
-        return sorted([(env.journal, env.message["v"]) async for env in messages])
 
 
 @pytest.fixture
@@ -64,20 +58,9 @@ def threads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intents, "in_thread", called)
 
 
-async def commit(publisher: Any, log: Any, number: int):
-    async with publisher.transaction(intents=log) as transaction:
-        for journal in JOURNALS:
-            await publisher.publish_uncommitted(to(journal), {"v": number})
-        transaction.state = {"row": number}
-
-
 async def steps(task: Any, count: Any):
     await turns(count)
     return task.done()
-
-
-def rows(*numbers: Any):
-    return sorted((journal, number) for journal in JOURNALS for number in numbers)
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -190,11 +173,11 @@ async def test_recovering_again_leaves_pending_messages_alone(tmp_path: Path):
     for _ in range(3):
         await log.recover(appends)
     await commit(publisher, log, 1)
-    await publisher.publish_uncommitted(to("J1"), {"v": 2})
+    await publisher.publish_uncommitted(to(ONE), {"v": 2})
     assert await log.recover(appends) == {"row": 1}
     async with publisher.transaction(intents=log):
         pass
-    assert await committed(client) == [("J1", 1), ("J1", 2), ("J2", 1)]
+    assert await committed(client) == [(ONE, 1), (ONE, 2), (TWO, 1)]
     size = log.path.stat().st_size
     await log.aclose()
     assert await IntentLog(log.path).recover(appends) == {"row": 1}
@@ -223,31 +206,31 @@ async def test_waiting_messages_are_of_the_new_producer():
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher = Publisher(appends, json_adapter())
-    held = await appends.start_append("J1")
+    held = await appends.start_append(ONE)
     waiting: Any = None
     with pytest.raises(KeyError):  # noqa: PT012
         async with publisher.transaction():
-            await publisher.publish_uncommitted(to("J2"), {"v": 1})
-            waiting = asyncio.create_task(publisher.publish_uncommitted(to("J1"), {"v": 2}))
+            await publisher.publish_uncommitted(to(TWO), {"v": 1})
+            waiting = asyncio.create_task(publisher.publish_uncommitted(to(ONE), {"v": 2}))
             await asyncio.sleep(0)
             raise KeyError
     held.release()
     await waiting
-    line = json.loads(client.journals["J1"])
+    line = json.loads(client.journals[ONE])
     assert get_producer_id(parse_uuid(line["_meta"]["uuid"])) == publisher.producer_id
     async with publisher.transaction():
-        await publisher.publish_uncommitted(to("J1"), {"v": 3})
-    assert await committed(client) == [("J1", 2), ("J1", 3)]
+        await publisher.publish_uncommitted(to(ONE), {"v": 3})
+    assert await committed(client) == [(ONE, 2), (ONE, 3)]
 
 
 async def test_mixing_is_refused_behind_a_waiting_message():
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher = Publisher(appends, json_adapter())
-    held = await appends.start_append("J1")
-    first = asyncio.create_task(publisher.publish_uncommitted(to("J1"), {"v": 1}))
+    held = await appends.start_append(ONE)
+    first = asyncio.create_task(publisher.publish_uncommitted(to(ONE), {"v": 1}))
     await asyncio.sleep(0)
-    second = asyncio.create_task(publisher.publish_committed(to("J1"), {"v": 2}))
+    second = asyncio.create_task(publisher.publish_committed(to(ONE), {"v": 2}))
     await asyncio.sleep(0)
     held.release()
     await first
@@ -255,7 +238,7 @@ async def test_mixing_is_refused_behind_a_waiting_message():
         await second
     async with publisher.transaction():
         pass
-    assert await committed(client) == [("J1", 1)]
+    assert await committed(client) == [(ONE, 1)]
 
 
 @pytest.mark.parametrize("broken", ["acknowledgement", "append"])
@@ -271,7 +254,7 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyError):  # noqa: PT012
         async with publisher.transaction():
-            await publisher.publish_uncommitted(to("J1"), {"v": 1})
+            await publisher.publish_uncommitted(to(ONE), {"v": 1})
             if broken == "append":
                 appends.try_append = fail
             else:
@@ -280,16 +263,16 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(
     assert "can't roll back" in caplog.text
     monkeypatch.undo()
     async with publisher.transaction():
-        await publisher.publish_uncommitted(to("J1"), {"v": 2})
-    assert await committed(client) == [("J1", 2)]
+        await publisher.publish_uncommitted(to(ONE), {"v": 2})
+    assert await committed(client) == [(ONE, 2)]
 
 
 async def test_no_acknowledgement_has_a_zero_clock():
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     publisher = Publisher(FakeAppends(client), json_adapter(), clock=Clock(tick=1))
-    await publisher.publish_uncommitted(to("J1"), {"v": 1})
+    await publisher.publish_uncommitted(to(ONE), {"v": 1})
     publisher.abandon()
-    (line,) = client.journals["J1"].splitlines()
+    (line,) = client.journals[ONE].splitlines()
     assert get_clock(parse_uuid(json.loads(line)["_meta"]["uuid"])) == 1
 
 
@@ -306,11 +289,11 @@ async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doub
     with pytest.raises(StoreError, match="disk is full"):
         await commit(publisher, log, 1)
     log.mark_written = mark
-    await publisher.publish_uncommitted(to("J1"), {"v": 2})
+    await publisher.publish_uncommitted(to(ONE), {"v": 2})
     assert await log.recover(appends) == {"row": 1}
     async with publisher.transaction(intents=log):
         pass
-    assert await committed(client) == sorted([*rows(1), ("J1", 2)])
+    assert await committed(client) == sorted([*rows(1), (ONE, 2)])
 
 
 @pytest.mark.parametrize("is_early", [False, True])
@@ -370,8 +353,8 @@ async def test_a_publish_that_was_not_awaited_fails_the_transaction(tmp_path: Pa
     call: Any = None
     with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
         async with publisher.transaction(intents=log) as transaction:
-            await publisher.publish_uncommitted(to("J1"), {"v": 2})
-            call = getattr(publisher, method)(to("J2"), message)
+            await publisher.publish_uncommitted(to(ONE), {"v": 2})
+            call = getattr(publisher, method)(to(TWO), message)
             transaction.state = {"row": 2}
     call.close()
     assert not log.in_doubt
@@ -386,11 +369,11 @@ async def test_tasks_that_publish_are_part_of_the_transaction():
     publisher = Publisher(FakeAppends(client), json_adapter())
     async with publisher.transaction():
         await asyncio.gather(
-            *(publisher.publish_uncommitted(to("J1"), {"v": number}) for number in range(3))
+            *(publisher.publish_uncommitted(to(ONE), {"v": number}) for number in range(3))
         )
-        task = asyncio.create_task(publisher.publish_uncommitted(to("J2"), {"v": 3}))
+        task = asyncio.create_task(publisher.publish_uncommitted(to(TWO), {"v": 3}))
     await task
-    assert await committed(client) == [("J1", 0), ("J1", 1), ("J1", 2), ("J2", 3)]
+    assert await committed(client) == [(ONE, 0), (ONE, 1), (ONE, 2), (TWO, 3)]
 
 
 async def test_dropped_calls_fail_the_transaction_however_many_follow():
@@ -399,9 +382,9 @@ async def test_dropped_calls_fail_the_transaction_however_many_follow():
     dropped = []
     with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
         async with publisher.transaction():
-            dropped.append(publisher.publish_uncommitted(to("J2"), {"v": 0}))
+            dropped.append(publisher.publish_uncommitted(to(TWO), {"v": 0}))
             for number in range(100):
-                calls = [publisher.publish_uncommitted(to("J1"), {"v": number}) for _ in range(3)]
+                calls = [publisher.publish_uncommitted(to(ONE), {"v": number}) for _ in range(3)]
                 await asyncio.gather(*calls)
     for call in dropped:
         call.close()
@@ -416,13 +399,13 @@ async def test_calls_of_others_need_not_have_begun(outcome: str):
     made, go_on = asyncio.Event(), asyncio.Event()
 
     async def bystander():
-        calls = [publisher.publish_uncommitted(to("J2"), {"v": number}) for number in range(3)]
+        calls = [publisher.publish_uncommitted(to(TWO), {"v": number}) for number in range(3)]
         made.set()
         await go_on.wait()
         for call in calls:
             await call
 
-    before = publisher.publish_uncommitted(to("J2"), {"v": 3})
+    before = publisher.publish_uncommitted(to(TWO), {"v": 3})
     begun = asyncio.Event()
 
     async def run_bystander():
@@ -434,8 +417,8 @@ async def test_calls_of_others_need_not_have_begun(outcome: str):
         async with publisher.transaction():
             begun.set()
             await made.wait()
-            elsewhere = other.publish_uncommitted(to("J2"), {"v": 4})
-            await publisher.publish_uncommitted(to("J1"), {"v": 5})
+            elsewhere = other.publish_uncommitted(to(TWO), {"v": 4})
+            await publisher.publish_uncommitted(to(ONE), {"v": 5})
             if outcome == "raises":
                 raise KeyError
     go_on.set()
@@ -446,23 +429,23 @@ async def test_calls_of_others_need_not_have_begun(outcome: str):
         pass
     async with other.transaction():
         pass
-    expected = [("J1", 5)] if outcome == "commits" else []
-    assert sorted(await committed(client)) == expected + [("J2", number) for number in range(5)]
+    expected = [(ONE, 5)] if outcome == "commits" else []
+    assert sorted(await committed(client)) == expected + [(TWO, number) for number in range(5)]
 
 
 async def test_a_task_cancelled_before_its_call_began_fails_no_transaction():
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     publisher = Publisher(FakeAppends(client), json_adapter())
     async with publisher.transaction():
-        await publisher.publish_uncommitted(to("J1"), {"v": 1})
+        await publisher.publish_uncommitted(to(ONE), {"v": 1})
         tasks = [
-            asyncio.create_task(publisher.publish_uncommitted(to("J2"), {"v": number}))
+            asyncio.create_task(publisher.publish_uncommitted(to(TWO), {"v": number}))
             for number in range(3)
         ]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-    assert await committed(client) == [("J1", 1)]
+    assert await committed(client) == [(ONE, 1)]
 
 
 async def test_calls_in_transactions_of_two_publishers_are_of_either():
@@ -472,8 +455,8 @@ async def test_calls_in_transactions_of_two_publishers_are_of_either():
     with pytest.raises(RuntimeError, match="calls to publish were not awaited"):  # noqa: PT012
         async with outer.transaction():
             async with inner.transaction():
-                await inner.publish_uncommitted(to("J1"), {"v": 1})
-                calls.append(outer.publish_uncommitted(to("J2"), {"v": 2}))
-            await outer.publish_uncommitted(to("J1"), {"v": 3})
+                await inner.publish_uncommitted(to(ONE), {"v": 1})
+                calls.append(outer.publish_uncommitted(to(TWO), {"v": 2}))
+            await outer.publish_uncommitted(to(ONE), {"v": 3})
     calls[0].close()
-    assert await committed(client) == [("J1", 1)]
+    assert await committed(client) == [(ONE, 1)]

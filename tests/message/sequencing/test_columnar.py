@@ -26,6 +26,7 @@ from tests.message.sequencing.sequencing import (
     copies,
     drain,
     key,
+    naively_committed,
     outside,
     state_set,
     tiers,
@@ -212,24 +213,7 @@ def test_a_restart_at_every_row(tier, seed):
 def test_committed_rows_are_those_of_a_naive_model(seed, tier):
     rng = random.Random(seed)
     log = well_formed(rng, 100)
-    pending, floor, want = {}, {}, []
-    for row in log:
-        if row.clock == 0:
-            want.append(key(row))
-            continue
-        low = floor.setdefault(row.producer, row.clock - 1)
-        span = pending.setdefault(row.producer, [])
-        if row.flags == 1:
-            if row.clock > max([low, *(r.clock for r in span)]):
-                span.append(row)
-        elif row.clock > low:
-            want += [key(r) for r in (span if row.flags == 2 else ())] + [key(row)]
-            floor[row.producer] = row.clock
-            span.clear()
-        elif row.flags == 2:
-            floor[row.producer] = row.clock
-            span.clear()
-    assert Columnar(log, rng=rng, tier=tier).deliver(30) == want
+    assert Columnar(log, rng=rng, tier=tier).deliver(30) == naively_committed(log)
 
 
 @pytest.mark.parametrize("kind", KINDS)
