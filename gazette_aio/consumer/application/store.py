@@ -54,8 +54,9 @@ class Store(Protocol):
     async def destroy(self) -> None:
         """Release resources. It's called once, when nothing refers to the store any longer.
 
-        A commit under way ends before it returns: one that waits for its dependencies fails.
+        A resolution that isn't released within `ConsumerOptions.release_timeout` doesn't count. A
+        commit under way ends before it returns: one that waits for its dependencies fails.
 
-        Cancellation: waits — the framework doesn't cancel it.
+        Cancellation: aborts — the framework cancels it after `ConsumerOptions.release_timeout`.
         """
         ...

@@ -71,6 +71,10 @@ class ConsumerOptions:
     understand it."""
     stop_timeout: float = 15.0
     """Time within which RPCs may end when the member stops."""
+    release_timeout: float = 60.0
+    """Time within which resolutions of a shard that left this member must be released, and after
+    that, time within which its store must be destroyed. Then the shard ends nevertheless, which the
+    log tells: the store is destroyed in use, or is left behind. `math.inf` for no bound."""
     restarts: RestartPolicy | None = None
     """When failed replicas are restarted; by default, they aren't: they stay failed until they're
     unassigned."""
@@ -106,7 +110,7 @@ class ConsumerOptions:
                 raise pb.ConfigurationError(f"{name} must be at least {least} (not {value})")
         if self.max_hot_standbys is not None and self.max_hot_standbys < 0:
             raise pb.ConfigurationError("max_hot_standbys must not be negative")
-        for name in ("watch_delay", "exit_timeout", "stop_timeout"):
+        for name in ("watch_delay", "exit_timeout", "stop_timeout", "release_timeout"):
             if not (value := getattr(self, name)) >= 0:
                 raise pb.ConfigurationError(f"{name} must not be negative (not {value})")
         if self.auth_keys and self.auth_keys_file is not None:

@@ -423,6 +423,7 @@ class Service(Owner):
             primary_loop=self._primary_loop,
             restarts=Restarts(options.restarts),
             recovery_directory=options.recovery_directory,
+            release_seconds=options.release_timeout,
             get_hints=self._get_hints,
         )
         local_shards = LocalShards(host)

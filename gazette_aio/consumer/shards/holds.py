@@ -1,4 +1,4 @@
-"""References to a replica, which its tear-down waits for."""
+"""References to a replica, which its tear-down waits for, within a bound."""
 
 from __future__ import annotations
 
@@ -40,14 +40,27 @@ class Holds:
         if not self._count:
             self._is_free.set()
 
-    async def released(self) -> None:
+    async def released(self, seconds: float) -> None:
         """Wait until there are no references, with a warning each 10 s.
+
+        Args:
+            seconds: Time after which this returns anyway; infinity waits for ever.
 
         Cancellation: safe.
         """
+        end = asyncio.get_running_loop().time() + seconds
         while self._count:
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                _logger.error(
+                    "shard %s ends, though %d resolutions weren't released within %g s",
+                    self._name,
+                    self._count,
+                    seconds,
+                )
+                return
             try:
-                async with asyncio.timeout(WARNING_SECONDS):
+                async with asyncio.timeout(min(left, WARNING_SECONDS)):
                     await self._is_free.wait()
             except TimeoutError:
                 _logger.warning(
@@ -56,7 +69,7 @@ class Holds:
 
 
 class Hold:
-    """A reference to a replica: as long as it's held, the replica keeps its store."""
+    """A reference to a replica: while it's held, the replica keeps its store, within a bound."""
 
     __slots__ = ("_holds",)
 

@@ -88,6 +88,9 @@ class ShardHost:
     None for those in the store."""
     restarts: Restarts = field(default_factory=lambda: Restarts(None))
     """Whether failed replicas are restarted; by default they aren't."""
+    release_seconds: float = 60.0
+    """Seconds within which resolutions of a shard that ended must be released, and then its store
+    be destroyed; infinity for no bound."""
     hints_seconds: float = 300.0
     """Seconds between two writes of the recorder's hints."""
     first_hints_seconds: float = 30.0

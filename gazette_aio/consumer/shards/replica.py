@@ -29,6 +29,7 @@ from gazette_aio.consumer.shards.errors import ShardFailedError, status_text
 from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recovered_hints
 from gazette_aio.consumer.shards.holds import Holds
 from gazette_aio.consumer.shards.status_writer import StatusWriter
+from gazette_aio.consumer.shards.tear_down import bounded
 from gazette_aio.consumer.transactions.explain import step
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
@@ -179,7 +180,7 @@ class Replica:
         self._is_promoted.set()
 
     def hold(self) -> Hold:
-        """Return a reference that keeps the store from being destroyed."""
+        """Return a reference that keeps the store from being destroyed, within a bound."""
         return self._holds.take()
 
     def cancel(self) -> None:
@@ -340,21 +341,17 @@ class Replica:
         self._late.start(self._destroy(store), f"gazette late store of shard {self.id}")
 
     async def _destroy(self, store: Store) -> None:
-        try:
-            await store.destroy()
-        except Exception:
-            _logger.exception("the store of shard %s couldn't be destroyed", self.id)
+        seconds = self._host.release_seconds
+        await bounded(store.destroy(), seconds, f"destroying the store of shard {self.id}")
 
     async def _tear_down(self) -> None:
-        await self._holds.released()
+        seconds = self._host.release_seconds
+        await self._holds.released(seconds)
         await self.appends.aclose()
         self.is_torn_down = True
         if self.store is not None:
             await self._destroy(self.store)
-        try:
-            await self._recovery.aclose()
-        except Exception:
-            _logger.exception("the recovery of shard %s couldn't be closed", self.id)
+        await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         await self.hooks.aclose()
 
 

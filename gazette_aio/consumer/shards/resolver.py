@@ -41,7 +41,8 @@ class Resolution:
     shard: Replica | None = None
     """The replica, if it's served here."""
     store: Store | None = None
-    """The replica's store, if it's served here. It's destroyed only after `done()`."""
+    """The replica's store, if it's served here. It isn't destroyed before `done()`, unless that
+    takes longer after the end of the assignment than `ConsumerOptions.release_timeout`."""
     hold: Hold | None = field(default=None, repr=False)
     """Reference to the replica, which `done()` releases."""
 

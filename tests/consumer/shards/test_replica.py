@@ -8,13 +8,23 @@ import logging
 
 import pytest
 
-from gazette_aio.consumer.shards import holds
+from gazette_aio.consumer.shards import holds, tear_down
 from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.recovery import Recovered
 from gazette_aio.consumer.shards.restarts import RestartPolicy, Restarts
 from gazette_aio.message import Publisher
 from gazette_aio.protocol.errors import RecoveryError
-from tests.consumer.shards.group import KEYS, LOCAL, REMOTE, A, Application, Group, shard_spec
+from tests.consumer.shards.group import (
+    KEYS,
+    LOCAL,
+    REMOTE,
+    A,
+    Application,
+    Group,
+    TrackedStore,
+    shard_spec,
+)
+from tests.consumer.transactions.world import Disk
 from tests.waiting import eventually
 
 
@@ -186,6 +196,66 @@ async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
     resolution.done()
     resolution.done()
     await eventually(lambda: store.is_destroyed)
+
+
+async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(client, caplog):
+    application = Application()
+    async with Group(client, application=application, release_seconds=0.01) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        resolution = await group.resolver.resolve(A)
+    assert application.stores[0].is_destroyed
+    text = f"shard {A} ends, though 1 resolutions weren't released within 0.01 s"
+    assert text in caplog.text
+    resolution.done()
+
+
+class StuckStore(TrackedStore):
+    """A store whose end never comes, unless the test or a cancellation ends it."""
+
+    def __init__(self, resists):
+        super().__init__(Disk())
+        self.resists = resists
+        self.may_end = asyncio.Event()
+        self.has_ended = False
+
+    async def destroy(self):
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            if not self.resists:
+                raise
+            await self.may_end.wait()
+        self.has_ended = True
+        raise ValueError("it can't be destroyed")
+
+
+@pytest.mark.parametrize(
+    ("resists", "text"), [(False, "and was cancelled"), (True, "and is left running")]
+)
+async def test_a_store_that_hangs_holds_nothing_up_for_ever(
+    client, caplog, monkeypatch, resists, text
+):
+    monkeypatch.setattr(tear_down, "CANCELLED_SECONDS", 0.01)
+    stores = []
+
+    class Stuck(Application):
+        async def new_store(self, shard, recorder):
+            stores.append(StuckStore(resists))
+            return stores[0]
+
+    async with recovering(client, application=Stuck(), release_seconds=0.01) as (group, made):
+        await group.assign()
+        await eventually(lambda: made)
+        recovery = made[0]
+        recovery.tailing.set()
+        recovery.completed.set()
+        await group.status("PRIMARY")
+    assert f"destroying the store of shard {A} took more than 0.01 s, {text}" in caplog.text
+    assert made[0].calls[-1] == "close"
+    if resists:
+        stores[0].may_end.set()
+        await eventually(lambda: f"destroying the store of shard {A} failed" in caplog.text)
 
 
 async def test_appends_of_a_shard_end_with_it_and_are_part_of_the_status(group, client):

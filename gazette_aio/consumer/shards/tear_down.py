@@ -1,0 +1,41 @@
+"""Bound of what the tear-down of a replica waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_logger = logging.getLogger(__name__)
+
+CANCELLED_SECONDS: Final = 1.0
+"""Time that cancelled work has."""
+
+
+async def bounded(work: Coroutine[Any, Any, None], seconds: float, name: str) -> None:
+    """Do some work, whose error is logged. It's cancelled after `seconds`, or else left behind.
+
+    Args:
+        work: The work.
+        seconds: Its bound; infinity for none.
+        name: What it is, for the log.
+
+    Cancellation: aborts — the work goes on.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=f"gazette {name}")
+    task.add_done_callback(lambda done: _log_error(done, name))
+    await asyncio.wait((task,), timeout=None if math.isinf(seconds) else seconds)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=CANCELLED_SECONDS)
+        outcome = "was cancelled" if task.done() else "is left running"
+        _logger.error("%s took more than %g s, and %s", name, seconds, outcome)
+
+
+def _log_error(task: asyncio.Task[None], name: str) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.error("%s failed", name, exc_info=error)
