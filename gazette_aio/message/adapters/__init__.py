@@ -17,7 +17,8 @@ from gazette_aio.message.adapters.base import (
     UUIDPlace,
 )
 from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
-from gazette_aio.message.adapters.json import JSONAdapter, json_adapter
+from gazette_aio.message.adapters.json import JSONAdapter
+from gazette_aio.message.adapters.json_types import json_adapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
 from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
 from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gazette_aio.message.adapters.json import raw_json_adapter
+from gazette_aio.message.adapters.json_types import raw_json_adapter
 from gazette_aio.message.uuid import ZERO_UUID
 from gazette_aio.protocol.errors import ValidationError
 
