@@ -56,8 +56,8 @@ class Inspection:
         ConfigurationError: If it's no data directory, or a broker uses it.
     """
 
-    def __init__(self, path: Path, files: FileOps | None = None) -> None:
-        self._files = files or FileOps()
+    def __init__(self, path: Path) -> None:
+        self._files = FileOps()
         self._data = DataDirectory(self._files, path, sync=True)
         if not self._data.journals.is_dir() or not self._data.meta.is_dir():
             raise pb.ConfigurationError(f"{path} isn't the data directory of a broker")

@@ -33,21 +33,16 @@ class _AliasedOption(click.Option):
 
 
 def _option(
-    name: str,
-    *,
-    alias: str | None = None,
-    env: str | None = None,
-    default: Any = None,
-    **rest: Any,
+    name: str, *, default: Any = None, **rest: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator of an option with its `--broker.*` alias and `BROKER_*` variable."""
-    alias = alias or name
+    variable = name.replace("-", "_")
     return click.option(
         f"--{name}",
-        f"--broker.{alias}",
-        name.replace("-", "_"),
+        f"--broker.{name}",
+        variable,
         cls=_AliasedOption,
-        envvar=env or "BROKER_" + alias.upper().replace("-", "_"),
+        envvar=f"BROKER_{variable.upper()}",
         show_envvar=True,
         default=default,
         show_default=default is not None,

@@ -59,14 +59,12 @@ class TLSOptions:
             raise pb.ConfigurationError("certificate_file and key_file must be given together")
 
     @classmethod
-    def from_environment(
-        cls, prefix: str = "BROKER", environment: Mapping[str, str] | None = None
-    ) -> TLSOptions:
+    def from_environment(cls, prefix: str = "BROKER") -> TLSOptions:
         """Return the options that `$<prefix>_CERT_FILE` and its siblings name."""
         return cls(
-            ca_file=variable(f"{prefix}_TRUSTED_CA_FILE", environment=environment) or None,
-            certificate_file=variable(f"{prefix}_CERT_FILE", environment=environment) or None,
-            key_file=variable(f"{prefix}_CERT_KEY_FILE", environment=environment) or None,
+            ca_file=variable(f"{prefix}_TRUSTED_CA_FILE") or None,
+            certificate_file=variable(f"{prefix}_CERT_FILE") or None,
+            key_file=variable(f"{prefix}_CERT_KEY_FILE") or None,
         )
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:

@@ -91,11 +91,6 @@ def remove_label(labels: LabelSet, name: str) -> None:
         _assign(labels, kept)
 
 
-def assign_labels(labels: LabelSet, other: LabelSet | None) -> None:
-    """Replace the labels of `labels` by those of `other`; None removes them."""
-    _assign(labels, other.labels if other is not None else ())
-
-
 def label_sets_equal(lhs: LabelSet | None, rhs: LabelSet | None) -> bool:
     """Tell whether both sets have the same labels and prefix flags."""
     if lhs is None or rhs is None:

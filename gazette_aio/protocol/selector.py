@@ -218,11 +218,6 @@ class CompiledSelector:
         }
         self._wanted = (1 << len(include)) - 1
 
-    @property
-    def matches_everything(self) -> bool:
-        """Whether every label set matches."""
-        return not self._by_name
-
     def __call__(self, labels: LabelSet) -> bool:
         """Tell whether `labels` matches."""
         by_name = self._by_name

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.labels import assign_labels, label_sets_equal, validate_label_set
+from gazette_aio.protocol.labels import label_sets_equal, validate_label_set
 from tests.protocol.support import error_of, labels, listed
 
 NAMES = ["DDDD", "aa", "aa-b", "ab", "b/c", "env"]
@@ -130,7 +130,7 @@ def test_set_validation_one_error_after_another():
     assert error_of(pb.validate, label_set) is None
 
 
-def test_equality_and_assignment():
+def test_equality():
     lhs, rhs = (
         pb.label_set("one", "1", "three", "3"),
         pb.label_set("one", "1", "two:prefix", "pre/"),
@@ -142,13 +142,6 @@ def test_equality_and_assignment():
     assert not label_sets_equal(pb.label_set("two", "pre/"), pb.label_set("two:prefix", "pre/"))
     assert not label_sets_equal(lhs, None)
     assert label_sets_equal(None, None)
-
-    assign_labels(lhs, pb.label_set("other", "1"))
-    assert listed(lhs) == [["other", "1"]]
-    assign_labels(lhs, lhs)
-    assert listed(lhs) == [["other", "1"]]
-    assign_labels(lhs, None)
-    assert listed(lhs) == []
 
 
 def test_the_same_value_with_and_without_a_prefix_is_invalid():

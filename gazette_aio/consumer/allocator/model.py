@@ -177,11 +177,6 @@ class Allocation:
             )
         )
 
-    def is_desired(self, desired: Sequence[Desired]) -> bool:
-        """Return whether assignments are those of `desired`, whatever their slots."""
-        current = {(each.item, each.member) for held in self.assignments.values() for each in held}
-        return current == set(desired)
-
 
 def load_ratio(count: int, limit: int | None) -> float:
     """Return how loaded a member is: its assignments per slot.

@@ -6,11 +6,11 @@ All times are UTC, in nanoseconds since the Unix epoch.
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Final, NamedTuple
 
 from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.go.text import MICROSECOND, SECOND, timedelta_nanoseconds
+from gazette_aio.protocol.go.text import SECOND, timedelta_nanoseconds
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
@@ -102,11 +102,6 @@ def unix_nanoseconds(time: datetime | int) -> int:
         return time
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return timedelta_nanoseconds(aware - _EPOCH)
-
-
-def utc_datetime(nanoseconds: int) -> datetime:
-    """Return a time as a UTC `datetime`, cut to microseconds."""
-    return _EPOCH + timedelta(microseconds=nanoseconds // MICROSECOND)
 
 
 def format_time(nanoseconds: int, layout: str = DEFAULT_LAYOUT) -> str:

@@ -29,7 +29,7 @@ APPEND_BYTES: Final = 4 << 20
 MEMORY_BYTES: Final = 64 << 20
 """Greatest number of bytes kept until they are appended."""
 APPENDS_AT_ONCE: Final = 16
-ROLL_BACK_SECONDS: Final = 5.0
+_ROLL_BACK_SECONDS: Final = 5.0
 
 
 class TaskAppends(Owner):
@@ -222,9 +222,7 @@ async def acknowledge(
     return repeated, errors[0] if errors else None
 
 
-async def roll_back(
-    client: JournalClient, frames: Mapping[str, bytes], seconds: float = ROLL_BACK_SECONDS
-) -> None:
+async def roll_back(client: JournalClient, frames: Mapping[str, bytes]) -> None:
     """Append acknowledgements which roll messages back, within a time limit.
 
     Without the roll back, readers keep the pending messages for a day, which does no harm.
@@ -232,7 +230,6 @@ async def roll_back(
     Args:
         client: Client to use.
         frames: Acknowledgements by journal.
-        seconds: Time limit in seconds.
 
     Cancellation: aborts — messages remain pending.
     """
@@ -245,7 +242,7 @@ async def roll_back(
             _logger.warning("messages remain pending: %s", error, extra={"journal": journal})
 
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(_ROLL_BACK_SECONDS):
             await map_bounded(append, frames.items(), limit=APPENDS_AT_ONCE)
     except TimeoutError:
         _logger.warning("messages remain pending: rolling them back took too long")

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gazette_aio.consumer.transactions.checkpoints import build_checkpoint, flatten_read_through
+from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
     Publisher,
     ReadCommittedIter,
     ReadUncommittedIter,
+    SequencerCheckpoint,
     json_adapter,
 )
 from gazette_aio.protocol.errors import TransactionError
@@ -193,7 +194,9 @@ async def test_reading_begins_at_the_checkpoint_or_the_least_offset(client: Any)
     for source in SOURCES:
         await publish(client, source, 3)
     disk = Disk()
-    disk.checkpoint = build_checkpoint({SOURCES[1]: after[SOURCES[1]], "gone/source": 7})
+    disk.checkpoint = SequencerCheckpoint(
+        {SOURCES[1]: after[SOURCES[1]], "gone/source": 7}
+    ).to_proto()
     spec = shard_spec(*SOURCES)
     spec.sources[0].min_offset = after[SOURCES[0]]
     async with Member(client, disk, spec=spec) as member:

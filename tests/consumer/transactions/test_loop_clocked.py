@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 
 from gazette_aio.consumer.application import DeferToNextTransaction
-from gazette_aio.consumer.transactions.checkpoints import build_checkpoint, flatten_read_through
-from gazette_aio.message import ACK_TXN, get_clock, get_flags, json_adapter, parse_uuid
+from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
+from gazette_aio.message import (
+    ACK_TXN,
+    SequencerCheckpoint,
+    get_clock,
+    get_flags,
+    json_adapter,
+    parse_uuid,
+)
 from gazette_aio.message.uuid import TICK, clock_from_ns
 from gazette_aio.protocol.errors import DependencyError, TransactionError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
@@ -172,7 +179,7 @@ INTENT = b'{"_meta":{"uuid":"00000000-0000-1000-8000-aaaaaaaaaaaa","ack":true}}\
 @clocked
 async def test_recovered_acknowledgements_precede_the_first_begin(loop: ClockLoop):
     intents = {OUT: INTENT, "does/not/exist": INTENT}
-    world = Clocked(loop, checkpoint=build_checkpoint({"source/A": 5}, ack_intents=intents))
+    world = Clocked(loop, checkpoint=SequencerCheckpoint({"source/A": 5}).to_proto(intents))
     async with world:
         assert {each.journal: each.content for each in world.appends.held} == intents
         await world.send(world.content.outside())
@@ -192,7 +199,7 @@ async def test_recovered_acknowledgements_precede_the_first_begin(loop: ClockLoo
 
 @clocked
 async def test_a_recovered_acknowledgement_fails(loop: ClockLoop):
-    checkpoint = build_checkpoint({}, ack_intents={OUT: INTENT})
+    checkpoint = SequencerCheckpoint().to_proto({OUT: INTENT})
     async with Clocked(loop, checkpoint=checkpoint) as world:
         await world.acked(DependencyError("no space"))
         text = f"runTransactions: writing recovered ACK intent for journal {OUT}: no space"
@@ -202,7 +209,7 @@ async def test_a_recovered_acknowledgement_fails(loop: ClockLoop):
 @clocked
 async def test_intents_of_others_are_appended_again_after_a_restart(loop: ClockLoop):
     async with Clocked(loop) as world:
-        world.store.checkpoint = build_checkpoint({}, ack_intents={OUT: INTENT})
+        world.store.checkpoint = SequencerCheckpoint().to_proto({OUT: INTENT})
         await world.end()
         assert [each.content for each in world.appends.held] == [INTENT]
         await world.send(world.content.outside())

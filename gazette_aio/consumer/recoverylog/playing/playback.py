@@ -141,11 +141,6 @@ class Playback:
         """Known end of the log in which playback ends."""
         return self._heads[self.hints_log]
 
-    @property
-    def is_in_operation(self) -> bool:
-        """Whether an operation was fed of which the end is still to come."""
-        return not self._decoder.is_at_boundary or self._decoder.offset < self._decoder.fed_offset
-
     def begin(self, heads: Mapping[str, int]) -> None:
         """Begin to play.
 
