@@ -10,6 +10,7 @@ from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.shards.resolver import Resolution
 
 
 async def shard_stat(
@@ -41,7 +42,7 @@ async def shard_stat(
         read_through=request.read_through,
     ) as resolution:
         if resolution.status == pc.Status.OK and resolution.shard is None:
-            return await _forward(claims, service, request, resolution.header)
+            return await _forward(claims, service, request, resolution)
         response = pc.StatResponse(status=resolution.status, header=resolution.header)
         if resolution.shard is not None:
             progress = resolution.shard.progress
@@ -51,15 +52,14 @@ async def shard_stat(
 
 
 async def _forward(
-    claims: pb.Claims, service: ShardServing, request: pc.StatRequest, header: pb.Header
+    claims: pb.Claims, service: ShardServing, request: pc.StatRequest, resolution: Resolution
 ) -> pc.StatResponse:
     forwarded = pc.StatRequest()
     forwarded.CopyFrom(request)
-    forwarded.header.CopyFrom(header)
-    endpoint = header.route.endpoints[header.route.primary]
-    if not endpoint:
+    forwarded.header.CopyFrom(resolution.header)
+    if not resolution.endpoint:
         raise RpcError(f"the primary of shard {request.shard} is gone", "UNAVAILABLE")
     try:
-        return await service.peers.stat(endpoint, forwarded, claims)
+        return await service.peers.stat(resolution.endpoint, forwarded, claims)
     except pb.TransportError as error:
         raise RpcError(error.details or str(error), str(error.code)) from error

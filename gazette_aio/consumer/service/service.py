@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
+import math
 import warnings
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.client.options import TLSOptions
-from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.application.hooks import Hooks
-from gazette_aio.consumer.handlers import Peers, ShardAPI, shard_service
+from gazette_aio.consumer.handlers import ShardAPI, shard_service
 from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.service.metrics_feed import MemberView, TransactionCounter
+from gazette_aio.consumer.service.metrics_feed import MemberView
 from gazette_aio.consumer.service.options import DEFAULT_PREFIX, ConsumerOptions
-from gazette_aio.consumer.shards.host import ShardHost
-from gazette_aio.consumer.shards.local_shards import LocalShards
-from gazette_aio.consumer.shards.resolver import Resolver
-from gazette_aio.consumer.shards.restarts import Restarts
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
-from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
-from gazette_aio.serving.address import url_host
+from gazette_aio.consumer.service.parts import assemble, bind
+from gazette_aio.consumer.service.work import SpawnedWork
 from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import CallCounts
 from gazette_aio.serving.drain import Drain
@@ -42,29 +34,15 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.consumer.application import Application, Shard, Store
+    from gazette_aio.consumer.allocator.session import MemberSession
+    from gazette_aio.consumer.application import Application
+    from gazette_aio.consumer.handlers import Peers
     from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.service.metrics import ConsumerMetrics
-    from gazette_aio.consumer.shards.resolver import Resolution, Resolving
-    from gazette_aio.consumer.transactions.progress import ProgressCell
-    from gazette_aio.protocol.consumer import GetHintsResponse
+    from gazette_aio.consumer.service.parts import Parts
+    from gazette_aio.consumer.shards.host import ShardHost
+    from gazette_aio.consumer.shards.resolver import Resolution, Resolver, Resolving
     from gazette_aio.serving.tls import ServerTLS
-
-_logger = logging.getLogger(__name__)
-
-_ALL_HOSTS: Final = "[::]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """Parts of a service that has bound its server."""
-
-    server: GrpcServer
-    session: MemberSession
-    host: ShardHost
-    local_shards: LocalShards
-    resolver: Resolver
-    peers: Peers
 
 
 class Service(Owner):
@@ -116,11 +94,14 @@ class Service(Owner):
         """Endpoint of this member, once it has bound its address."""
         self.process_id = options.process_id()
         """Identity of this member."""
-        self._keys = GroupKeys(options.prefix or f"{DEFAULT_PREFIX}/{type(application).__name__}")
-        self._metrics = metrics
+        self.keys = GroupKeys(options.prefix or f"{DEFAULT_PREFIX}/{type(application).__name__}")
+        """Keys of the group."""
+        self.metrics = metrics
+        """Metrics that the member feeds, if any."""
         self._counts = CallCounts()
-        self._work: list[Coroutine[Any, Any, None]] = []
-        self._parts: _Parts | None = None
+        self._work = SpawnedWork()
+        self._tls: tuple[ServerTLS | None] | None = None  # Once they're read.
+        self._parts: Parts | None = None
         self._runner: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._started: asyncio.Future[None] | None = None
@@ -128,7 +109,7 @@ class Service(Owner):
 
     def __repr__(self) -> str:
         id_ = self.process_id
-        return f"<Service {id_.zone}/{id_.suffix} of {self._keys.root} at {self.endpoint or '-'}>"
+        return f"<Service {id_.zone}/{id_.suffix} of {self.keys.root} at {self.endpoint or '-'}>"
 
     def __del__(self) -> None:
         if getattr(self, "_runner", None) is not None:
@@ -173,8 +154,12 @@ class Service(Owner):
     @property
     def is_ready(self) -> bool:
         """Whether the member has joined the group, and isn't stopping."""
+        return self._has_started and not self.stopping.is_set()
+
+    @property
+    def _has_started(self) -> bool:
         started = self._started
-        return started is not None and started.done() and not self.stopping.is_set()
+        return started is not None and started.done() and started.exception() is None
 
     def resolve(
         self,
@@ -207,21 +192,22 @@ class Service(Owner):
         Raises:
             ValidationError: The resolution names no member, or that member is gone.
             ConfigurationError: A file of TLS can't be read.
+            RuntimeError: The service isn't running.
         """
-        route = resolution.header.route
-        endpoint = route.endpoints[route.primary] if route.primary >= 0 else ""
-        if not endpoint:
+        if not resolution.endpoint:
             raise pb.ValidationError("no member serves the shard")
-        return self.peers.channel(endpoint)
+        return self.peers.channel(resolution.endpoint)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Serve further gRPC services. Call it from `init_application()`.
+        """Serve further gRPC services, from now on. `init_application()` is the place to call it.
 
         Generated functions such as `add_WordsServicer_to_server(servicer, service)` call it.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            RuntimeError: The service hasn't bound its address, or is stopping.
         """
+        if self.stopping.is_set():
+            raise RuntimeError(f"{self!r} is stopping, and serves nothing more")
         self._bound().server.add(handlers)
 
     def add_registered_method_handlers(
@@ -230,11 +216,27 @@ class Service(Owner):
         """Accept what generated functions call beside `add_generic_rpc_handlers()`."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task for as long as the member is in the group. Call it from `init_application()`.
+        """Run a task for as long as the member is in the group.
 
-        It's cancelled when the member stops. If it raises, the member stops with that error.
+        It starts once the member has joined. It's cancelled when the member stops. If it raises,
+        the member stops with that error.
+
+        Raises:
+            RuntimeError: The member is stopping.
         """
-        self._work.append(work)
+        self._work.spawn(work)
+
+    async def server_tls(self) -> ServerTLS | None:
+        """Return the TLS of the member's servers, whose files are read once.
+
+        Raises:
+            ConfigurationError: A file can't be read or is invalid.
+
+        Cancellation: safe.
+        """
+        if self._tls is None:
+            self._tls = (await in_thread(read_tls, self.options.tls_files),)
+        return self._tls[0]
 
     async def start(self) -> None:
         """Bind the address, join the group, and begin to serve.
@@ -291,7 +293,7 @@ class Service(Owner):
             RuntimeError: The member hasn't joined the group.
         """
         timeout = self.options.exit_timeout
-        self.session.exit_gracefully(None if timeout == float("inf") else timeout)
+        self.session.exit_gracefully(None if math.isinf(timeout) else timeout)
 
     async def serve(self) -> None:
         """Start, wait until the member has to stop, and close.
@@ -316,6 +318,7 @@ class Service(Owner):
         self._stop.set()
         runner, started = self._runner, self._started
         if runner is None:
+            self._stop_serving()
             return
         if started is not None and not started.done():
             runner.cancel()
@@ -347,21 +350,18 @@ class Service(Owner):
         for future in (self._started, self._ended):
             if future is not None and not future.done():
                 future.set_exception(RuntimeError(f"{self!r} was closed"))
-        for work in self._work:
-            work.close()
+        self._stop_serving()
 
     async def _serve(self, started: asyncio.Future[None]) -> bool:
         options = self.options
-        tls = None
-        if options.server_cert_file is not None:
-            tls = await in_thread(read_tls, options.tls_files)
+        tls = await self.server_tls()
         auth = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
         drain = Drain()
         limits = ServerLimits(max_receive_bytes=options.max_grpc_recv_size)
         server = GrpcServer((), drain, limits=limits, others=True)
         try:
-            self.endpoint = await self._bind(server, tls)
-            parts = self._parts = self._assemble(server, auth or pb.NoopAuth())
+            self.endpoint = await bind(server, options, tls)
+            parts = self._parts = assemble(self, server, auth or pb.NoopAuth())
             service = shard_service(
                 self.shard_api,
                 self,
@@ -374,78 +374,59 @@ class Service(Owner):
             async with parts.peers, parts.session:
                 return await self._serve_shards(parts, started)
         finally:
-            self.stopping.set()
+            self._stop_serving()
             await finish(server.stop(0))
 
-    async def _serve_shards(self, parts: _Parts, started: asyncio.Future[None]) -> bool:
+    async def _serve_shards(self, parts: Parts, started: asyncio.Future[None]) -> bool:
         view = MemberView(parts.session.group, parts.local_shards)
         handed_over, failure = False, None
         async with parts.local_shards:
-            if self._metrics is not None:
-                self._metrics.add(view)
+            if self.metrics is not None:
+                self.metrics.add(view)
             try:
                 await parts.server.start()
                 started.set_result(None)
-                handed_over = await self._until_end(parts.session)
-            except Exception as error:  # noqa: BLE001 - The task group would wrap it.
+                handed_over = await self._until_end(parts)
+            except Exception as error:  # noqa: BLE001 - Raised after the shards have ended.
                 failure = error
             finally:
-                self.stopping.set()
-                if self._metrics is not None:
-                    self._metrics.remove(view)
-                parts.resolver.stop_serving_local_shards()
+                # Invariant: shards stop first. Others may hold them already, whatever tasks and
+                # RPCs wait for.
+                self._stop_serving()
+                if self.metrics is not None:
+                    self.metrics.remove(view)
+                await finish(self._work.aclose())
                 # RPCs in progress may wait for revisions, which the session still follows.
                 await finish(parts.server.stop(self.options.stop_timeout))
         if failure is not None:
             raise failure
         return handed_over
 
-    def _assemble(self, server: GrpcServer, auth: pb.KeyedAuth | pb.NoopAuth) -> _Parts:
-        options = self.options
-        process = pb.ProcessSpec(id=self.process_id, endpoint=self.endpoint)
-        session = MemberSession(
-            self.store,
-            self._keys,
-            ConsumerSpec(process_spec=process, shard_limit=options.limit),
-            ttl_seconds=options.lease_ttl,
-            zero_limit_on_exit=options.zero_limit_on_exit,
-            apply_delay_seconds=options.watch_delay,
-            max_hot_standbys=options.max_hot_standbys,
-            on_round=self._converged,
-        )
-        host = ShardHost(
-            store=self.store,
-            key_space=session.key_space,
-            group=session.group,
-            keys=self._keys,
-            client=self.client,
-            application=self.application,
-            primary_loop=self._primary_loop,
-            restarts=Restarts(options.restarts),
-            recovery_directory=options.recovery_directory,
-            release_seconds=options.release_timeout,
-            get_hints=self._get_hints,
-        )
-        local_shards = LocalShards(host)
-        resolver = Resolver(host, local_shards)
-        peers = Peers(auth, _peer_tls(options))
-        session.key_space.observers.append(peers.observe)
-        return _Parts(server, session, host, local_shards, resolver, peers)
+    def _stop_serving(self) -> None:
+        """Stop the shards and the tasks, and have long-lived RPCs end. Idempotent."""
+        self.stopping.set()
+        self._work.end()
+        if self._parts is not None:
+            self._parts.resolver.stop_serving_local_shards()
 
-    async def _get_hints(self, shard: str) -> GetHintsResponse:
-        """Return the hints that a shard recovers from: a user's function may know better ones."""
-        claims = pb.Claims(pb.Capability.ALL)
-        return await self.shard_api.get_hints(claims, self, GetHintsRequest(shard=shard))
-
-    async def _bind(self, server: GrpcServer, tls: ServerTLS | None) -> str:
-        options = self.options
-        host = options.advertised_host()
-        if (path := options.socket) is not None:
-            await server.bind_socket(path, 0o600)
-            return f"unix://{url_host(host)}{path}"
-        credentials = tls.grpc_credentials() if tls is not None else None
-        port = server.bind(options.bind or _ALL_HOSTS, options.port, credentials)
-        return f"{'http' if tls is None else 'https'}://{url_host(host)}:{port}"
+    async def _until_end(self, parts: Parts) -> bool:
+        """Return whether shards were handed over, once the member has to stop."""
+        failures = (self._work.begin(), parts.local_shards.failure)
+        ending = asyncio.ensure_future(parts.session.wait())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waits = (ending, stopped)
+        try:
+            await asyncio.wait((*waits, *failures), return_when=asyncio.FIRST_COMPLETED)
+            for failure in failures:
+                if failure.done():
+                    failure.result()
+            return await ending if ending.done() else False
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await finish(asyncio.wait(waits))
+            for wait in waits:
+                _retrieve(wait)
 
     async def _init_application(self) -> None:
         init: Callable[[Service], Awaitable[None] | None] | None = getattr(
@@ -456,67 +437,10 @@ class Service(Owner):
             if inspect.isawaitable(result):
                 await result
 
-    async def _until_end(self, session: MemberSession) -> bool:
-        """Return whether shards were handed over, once the member has to stop."""
-        ending = asyncio.ensure_future(session.wait())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        work, self._work = self._work, []
-        running = {asyncio.ensure_future(each) for each in work}
-        pending: set[asyncio.Future[Any]] = {ending, stopped, *running}
-        try:
-            while not (ending.done() or stopped.done()):
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done & running:
-                    await task
-            return await ending if ending.done() else False
-        finally:
-            # Invariant: shards stop first. Others may hold them already, whatever tasks wait for.
-            self.stopping.set()
-            self.resolver.stop_serving_local_shards()
-            tasks = (ending, stopped, *running)
-            for task in tasks:
-                task.cancel()
-            await finish(asyncio.wait(tasks))
-            for task in tasks:
-                _retrieve(task)
-
-    def _primary_loop(
-        self,
-        shard: Shard,
-        hooks: Hooks,
-        store: Store,
-        /,
-        *,
-        progress: ProgressCell,
-        recovery_log: str,
-    ) -> PrimaryLoop:
-        observer = None if self._metrics is None else TransactionCounter(self._metrics, shard.fqn)
-        return PrimaryLoop(
-            shard,
-            hooks,
-            store,
-            progress=progress,
-            observer=observer,
-            publish_clock_delta=lambda: self.publish_clock_delta,
-            recovery_log=recovery_log,
-        )
-
-    def _converged(self, _is_idle: bool, /) -> None:  # noqa: FBT001 - As the session calls it.
-        if self._metrics is not None:
-            self._metrics.converged()
-
-    def _bound(self) -> _Parts:
+    def _bound(self) -> Parts:
         if self._parts is None:
             raise RuntimeError(f"{self!r} wasn't started")
         return self._parts
-
-
-def _peer_tls(options: ConsumerOptions) -> TLSOptions:
-    return TLSOptions(
-        ca_file=options.peer_ca_file,
-        certificate_file=options.peer_cert_file,
-        key_file=options.peer_cert_key_file,
-    )
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -49,6 +49,9 @@ class LocalShards(Scope):
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
         self._changed = Signal()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails if replicas can't be run any longer, which stops all of them. It never succeeds."""
+        self.failure.add_done_callback(lambda failure: failure.exception())  # Maybe nobody looks.
         self.has_stopped = False
         """Whether `stop()` was called."""
 
@@ -152,7 +155,11 @@ class LocalShards(Scope):
                 changed = self._changed.next()
                 while self._starting:
                     shard = next(iter(self._starting))
-                    self._start(tasks, shard)
+                    try:
+                        self._start(tasks, shard)
+                    except Exception as error:  # noqa: BLE001 - It ends the member.
+                        self._fail(shard, error)
+                        break
                     del self._starting[shard]
                     self._changed.set()
                     await turns.rest()
@@ -171,7 +178,19 @@ class LocalShards(Scope):
         self._replicas[shard] = replica = Replica(item, self._host)
         if item.assignment.slot == 0:
             replica.promote()
-        tasks.start_soon(replica.run, name=f"shard {shard}")
+        tasks.start_soon(self._run, replica, name=f"shard {shard}")
+
+    async def _run(self, replica: Replica) -> None:
+        try:
+            await replica.run()
+        except Exception as error:  # noqa: BLE001 - It ends the member.
+            self._fail(replica.id, error)
+
+    def _fail(self, shard: str, error: Exception) -> None:
+        _logger.error("local shard %s can't be run", shard, exc_info=error)
+        if not self.failure.done():
+            self.failure.set_exception(error)
+        self.stop()
 
 
 def _affected(changes: Sequence[Change[GroupEntry]]) -> dict[str, None]:

@@ -51,6 +51,12 @@ class Resolution:
         """Whether the shard is served here."""
         return self.shard is not None
 
+    @property
+    def endpoint(self) -> str:
+        """Endpoint of the shard's primary; empty if there's none, or if that member is gone."""
+        route = self.header.route
+        return route.endpoints[route.primary] if route.primary >= 0 else ""
+
     def raise_for_status(self) -> None:
         """Do nothing if the status is OK.
 

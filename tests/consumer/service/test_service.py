@@ -181,6 +181,23 @@ async def test_rpcs_are_forwarded_to_the_member_that_serves_a_shard(
             other.peer_channel(resolution)
 
 
+async def test_services_and_tasks_may_be_added_later(harness: ConsumerHarness) -> None:
+    member = await harness.start_member()
+    application = Serving()
+    await application.init_application(member)
+    await application.began.wait()
+    async with grpc.aio.insecure_channel(member.endpoint.removeprefix("http://")) as channel:
+        call: Any = channel.unary_unary("/Words/Echo")
+        assert await call(b"I am ") == b"I am member-1"
+    application.fail.set()
+    with pytest.raises(ValueError, match="the task failed"):
+        await member.wait()
+    with pytest.raises(RuntimeError, match="is stopping, and serves nothing more"):
+        member.add_generic_rpc_handlers(())
+    with pytest.raises(RuntimeError, match="is stopping, and starts no tasks"):
+        member.spawn(application.work())
+
+
 async def test_a_member_fails_with_its_task(harness: ConsumerHarness) -> None:
     application = Serving()
     member = await harness.start_member(application)

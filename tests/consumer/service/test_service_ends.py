@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gazette_aio.consumer.api import apply_shards
 from gazette_aio.consumer.keyspace.operations import Delete
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
+from gazette_aio.consumer.shards import local_shards
+from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.errors import GazetteError
 from gazette_aio.testing import consumer_harness, no_leaks
+from tests.cancellation import close_at_every_await
 from tests.consumer.service.applications import SOURCE, Summing, create_source, shard_spec
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,6 +70,74 @@ async def test_an_exit_after_the_end_starts_nothing(harness: ConsumerHarness) ->
     async with no_leaks():
         service.exit_gracefully()
     assert not service.session.is_exiting
+
+
+async def test_a_member_that_cant_run_its_shards_fails(
+    harness: ConsumerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("no replicas today")
+
+    member = await harness.start_member()
+    monkeypatch.setattr(local_shards, "Replica", broken)
+    change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
+    await apply_shards(harness.shards, [change])
+    with pytest.raises(ValueError, match="no replicas today"):
+        await member.wait()
+    assert member.stopping.is_set()
+    assert "local shard shard-one can't be run" in caplog.text
+
+
+async def test_a_task_of_a_member_that_never_starts_is_closed(harness: ConsumerHarness) -> None:
+    service = service_of(harness)
+    service.spawn(asyncio.sleep(0))
+    await service.aclose()
+    with pytest.raises(RuntimeError, match="starts no tasks"):
+        service.spawn(asyncio.sleep(0))
+
+
+async def test_the_end_of_a_member_cancelled_at_each_await(harness: ConsumerHarness) -> None:
+    ended: list[bool] = []
+
+    class Working(Summing):
+        async def work(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append(True)
+
+        def init_application(self, service: Service) -> None:
+            service.spawn(self.work())
+
+    async def opened() -> Service:
+        service = service_of(harness, Working())
+        await service.start()
+        ended.clear()
+        return service
+
+    def check() -> None:
+        assert ended == [True]
+
+    assert await close_at_every_await(opened, check) >= 1
+
+
+async def test_the_start_of_a_member_cancelled_at_each_await(harness: ConsumerHarness) -> None:
+    class Initializing(Summing):
+        async def init_application(self, service: Service) -> None:
+            service.spawn(asyncio.sleep(3600))
+            await asyncio.sleep(0)
+
+    for turns_before in range(60):
+        async with no_leaks():
+            service = service_of(harness, Initializing())
+            starting = asyncio.create_task(service.start())
+            await turns(turns_before)
+            starting.cancel()
+            await asyncio.wait((starting,))
+            assert starting.cancelled() or service.is_ready
+            await service.aclose()
+            assert not service.is_ready
 
 
 async def test_shards_end_before_a_task_that_takes_its_time(harness: ConsumerHarness) -> None:

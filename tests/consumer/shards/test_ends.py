@@ -204,6 +204,31 @@ async def test_the_begin_of_local_shards_cancelled_at_each_await(client):
         assert number > 1
 
 
+@pytest.mark.parametrize("as_it_runs", [False, True])
+async def test_a_replica_that_cant_be_run_stops_all(client, monkeypatch, as_it_runs):
+    async def run(_):
+        raise ValueError("it's broken")
+
+    def init(*_):
+        raise ValueError("it's broken")
+
+    application = Application()
+    async with nothing_left(), Group(client, application=application) as group:
+        await group.create(shard_spec(), shard_spec("shard-B"))
+        await group.assign()
+        await group.status("PRIMARY")
+        if as_it_runs:
+            monkeypatch.setattr(Replica, "run", run)
+        else:
+            monkeypatch.setattr(Replica, "__init__", init)
+        await group.assign("shard-B")
+        await asyncio.wait((group.shards.failure,))
+        assert group.shards.has_stopped
+        await eventually(lambda: application.stores[0].is_destroyed)
+    with pytest.raises(ValueError, match="it's broken"):
+        group.shards.failure.result()
+
+
 async def test_a_second_failure_is_told_after_the_first(client):
     async with recovering(client) as (group, made):
         await group.assign()

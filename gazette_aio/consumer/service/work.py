@@ -1,0 +1,79 @@
+"""Tasks of an application, which run while its member is in the group."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.aio.owner import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+class SpawnedWork(Owner):
+    """Tasks of an application. They start by `begin()`, or when they're spawned after it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Coroutine[Any, Any, None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] | None = None
+        self._has_ended = False
+
+    def __repr__(self) -> str:
+        return f"<SpawnedWork of {len(self._waiting) + len(self._tasks)} tasks>"
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until `aclose()`.
+
+        Raises:
+            RuntimeError: After `aclose()`.
+        """
+        if self._has_ended:
+            work.close()
+            raise RuntimeError("the member is stopping, and starts no tasks")
+        if self._failure is None:
+            self._waiting.append(work)
+        else:
+            self._start(work, self._failure)
+
+    def begin(self) -> asyncio.Future[None]:
+        """Start the tasks, and return a future that fails with the first of them that fails."""
+        failure = self._failure = asyncio.get_running_loop().create_future()
+        failure.add_done_callback(lambda done: done.cancelled() or done.exception())
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            self._start(work, failure)
+        return failure
+
+    def end(self) -> None:
+        """Cancel the tasks, and refuse others. Idempotent."""
+        if self._has_ended:
+            return  # Invariant: a second cancellation would interrupt the cleanup of tasks.
+        self._has_ended = True
+        for work in self._waiting:
+            work.close()
+        self._waiting = []
+        for task in self._tasks:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel the tasks, and wait for their ends. Idempotent.
+
+        Cancellation: safe — the tasks end anyway; call again to wait for them.
+        """
+        self.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, work: Coroutine[Any, Any, None], failure: asyncio.Future[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(done, failure))
+
+    def _ended(self, task: asyncio.Task[None], failure: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not failure.done():
+            failure.set_exception(error)
