@@ -169,6 +169,18 @@ async def bare_read(client: JournalClient, head: int) -> AsyncIterator[Run]:
         await channel.close()
 
 
+async def read_speed(client: JournalClient, head: int) -> float:
+    """Read the journal up to its head, and return the MB/s."""
+    count = 0
+    begun = time.perf_counter()
+    async with client.read(JOURNAL, end_offset=head) as reader:
+        async for chunk in reader:
+            count += len(chunk)
+    elapsed = time.perf_counter() - begun
+    assert count == head, count
+    return count / elapsed / 1e6
+
+
 @asynccontextmanager
 async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
     """Yield a client of a broker which has these journals.

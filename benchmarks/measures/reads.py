@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import zstandard
 
 import gazette_aio.protocol as pb
 from benchmarks.harness import Subject, measure
-from benchmarks.measures.events import JOURNAL, bare_read, served_journals
+from benchmarks.measures.events import JOURNAL, bare_read, read_speed, served_journals
 from examples.flights.data import flights
 from gazette_aio.client.fragments.source import FragmentSource
 
@@ -41,18 +42,8 @@ async def reading() -> AsyncGenerator[Subject]:
         for _ in range(JOURNAL_BYTES // len(content)):
             head = (await client.append(JOURNAL, content)).commit.end
 
-        async def figure() -> float:
-            count = 0
-            begun = time.perf_counter()
-            async with client.read(JOURNAL, end_offset=head) as reader:
-                async for chunk in reader:
-                    count += len(chunk)
-            elapsed = time.perf_counter() - begun
-            assert count == head, count
-            return count / elapsed / 1e6
-
         async with bare_read(client, head) as yardstick:
-            yield Subject(figure, yardstick)
+            yield Subject(partial(read_speed, client, head), yardstick)
 
 
 @measure(

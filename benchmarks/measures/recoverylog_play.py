@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Subject, measure
-from benchmarks.measures.events import JOURNAL, served_journals
+from benchmarks.measures.events import JOURNAL, read_speed, served_journals
 from gazette_aio.consumer.recoverylog import FSM, Outcome, Player, encode_operation, next_checksum
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
@@ -89,17 +90,7 @@ async def large() -> AsyncGenerator[Subject]:
         async def figure() -> float:
             return head / await played(client) / 1e6
 
-        async def yardstick() -> float:
-            count = 0
-            begun = time.perf_counter()
-            async with client.read(JOURNAL, end_offset=head) as reader:
-                async for chunk in reader:
-                    count += len(chunk)
-            elapsed = time.perf_counter() - begun
-            assert count == head, count
-            return head / elapsed / 1e6
-
-        yield Subject(figure, yardstick)
+        yield Subject(figure, partial(read_speed, client, head))
 
 
 @measure(

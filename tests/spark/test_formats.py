@@ -30,7 +30,7 @@ UUID_1 = message_uuid(1)
 
 
 @pytest.mark.parametrize(
-    ("options", "content_type", "kind", "framing", "carries_uuids"),
+    ("options", "content_type", "kind", "framing", "has_uuids"),
     [
         ({}, NDJSON, "ndjson", NDJSONFraming, True),
         ({}, CSV, "csv", CSVFraming, True),
@@ -47,13 +47,12 @@ UUID_1 = message_uuid(1)
     ],
 )
 def test_the_format_is_of_the_option_or_the_content_type(
-    options: dict[str, str], content_type: str, kind: str, framing: type | None, carries_uuids: bool
+    options: dict[str, str], content_type: str, kind: str, framing: type | None, has_uuids: bool
 ) -> None:
     found = format_of(source_options(**options), content_type)
     assert found.kind == kind
     assert type(found.framing) is (framing or type(None))
-    assert found.carries_uuids is carries_uuids
-    expected = "read-committed" if carries_uuids else "read-uncommitted"
+    expected = "read-committed" if has_uuids else "read-uncommitted"
     assert isolation_of(source_options(**options), content_type) == expected
     asked = source_options(isolation="read-uncommitted", **options)
     assert isolation_of(asked, content_type) == "read-uncommitted"

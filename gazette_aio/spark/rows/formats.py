@@ -62,8 +62,6 @@ class Format(NamedTuple):
     framing: Framing | None
     """None if it's unknown: rows are then chunks of content."""
     adapter: Adapter[Any]
-    carries_uuids: bool
-    """Whether messages should have UUIDs."""
 
 
 def format_of(options: SourceOptions, content_type: str) -> Format:
@@ -82,11 +80,11 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
     kind, framing = kind_of(options, content_type), framing_for(options, content_type)
     framed = _KINDS.get(content_type_for(options, content_type))
     if framed is None:
-        return Format(kind, framing, raw_adapter(), carries_uuids=False)
+        return Format(kind, framing, raw_adapter())
     adapter = adapter_of(framed, options.uuid, options.message_type)
     if kind == "raw":
-        return Format(kind, framing, _LenientAdapter(adapter), carries_uuids=False)
-    return Format(kind, framing, adapter, carries_uuids=True)
+        return Format(kind, framing, _LenientAdapter(adapter))
+    return Format(kind, framing, adapter)
 
 
 def content_type_for(options: SourceOptions, label: str) -> str:

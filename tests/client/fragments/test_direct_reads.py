@@ -28,7 +28,16 @@ from gazette_aio.testing.stub_broker import StubBroker
 from tests.cancellation import cancel_at
 from tests.client.fragments.fake_fragments import URL, FakeFragments, http_error
 from tests.client.fragments.fragment_support import RawStore, head
-from tests.client.support import JOURNAL, content, fragment, listing, metadata, refusal, spec
+from tests.client.support import (
+    JOURNAL,
+    content,
+    drain,
+    fragment,
+    listing,
+    metadata,
+    refusal,
+    spec,
+)
 from tests.waiting import eventually
 
 CreateStored = Callable[[pb.CompressionCodec.ValueType], Awaitable[EmbeddedBroker]]
@@ -87,20 +96,9 @@ def fragments(client: JournalClient) -> FakeFragments:
     return FakeFragments(client, CONTENT)
 
 
-async def until_error(reader: RetryReader) -> tuple[bytes, pb.GazetteError]:
-    read = b""
-    try:
-        async for chunk in reader:
-            assert chunk
-            read += chunk
-    except pb.GazetteError as error:
-        return read, error
-    raise AssertionError("a read without end ended")
-
-
-async def drain(reader: RetryReader) -> bytes:
+async def read_to_head(reader: RetryReader) -> bytes:
     """Read up to the head."""
-    read, error = await until_error(reader)
+    read, error = await drain(reader)
     assert isinstance(error, pb.OffsetNotYetAvailableError), error
     return read
 
@@ -127,7 +125,7 @@ async def test_files_first_and_then_the_broker(
         await client.list()  # A request that was sent before would arrive before.
         assert serving.asked == [(3, True)]
         assert reader.response.fragment.end == 20
-        assert await drain(reader) == CONTENT[20:]
+        assert await read_to_head(reader) == CONTENT[20:]
     assert counted == {JOURNAL: len(CONTENT) - 3}
     assert serving.asked == [(3, True), (20, True), (40, True)]
     assert fragments.opened == [(0, 3, True), (20, 20, True)]
@@ -154,7 +152,7 @@ async def test_what_reads_directly(
     request = pb.ReadRequest(journal=JOURNAL, do_not_proxy=request_says)
     async with client.read(request, direct=option) as reader:
         assert reader.is_direct == is_direct
-        assert await drain(reader) == CONTENT
+        assert await read_to_head(reader) == CONTENT
     assert serving.asked[0] == (0, is_direct)
     assert len(fragments.opened) == (2 if is_direct else 0)
     assert request.offset == 0
@@ -192,7 +190,7 @@ async def test_failures_lose_and_repeat_nothing(
 ) -> None:
     fragments.failures += [(at, error), (at, error)]
     async with client.read(JOURNAL, direct=True) as reader:
-        assert await drain(reader) == CONTENT
+        assert await read_to_head(reader) == CONTENT
     begun = [offset for offset, _ in serving.asked]
     assert set(begun) == {0, min(at, 40), 20, 40}
     assert begun == sorted(begun)
@@ -210,7 +208,7 @@ async def test_progress_is_a_new_start(
         fragments.failures += [(at, http_error(403)) for at in range(1, PERSISTED)]
         with caplog.at_level(logging.WARNING):
             async with client.read(JOURNAL, direct=True) as reader:
-                assert await drain(reader) == CONTENT
+                assert await read_to_head(reader) == CONTENT
     # An expired URL costs one short delay, and no warning.
     assert set(delays) == {-1, 0}
     assert caplog.records == []
@@ -224,12 +222,12 @@ async def test_what_stays_unreadable_is_raised(
 ) -> None:
     fragments.failures += [(25, error)] * 5
     async with client.read(JOURNAL, direct=True) as reader:
-        assert await until_error(reader) == (CONTENT[:25], error)
+        assert await drain(reader) == (CONTENT[:25], error)
         assert reader.offset == 25
         assert [offset for offset, _ in serving.asked] == [0, 20, 25, 25, 25]
         # The caller may go around it.
         await reader.seek(PERSISTED)
-        assert await drain(reader) == CONTENT[PERSISTED:]
+        assert await read_to_head(reader) == CONTENT[PERSISTED:]
 
 
 async def test_files_without_transport_are_read_through_the_broker(
@@ -237,14 +235,14 @@ async def test_files_without_transport_are_read_through_the_broker(
 ) -> None:
     serving.url = "file:///fragment"
     async with client.read(JOURNAL, offset=5, direct=True) as reader:
-        assert await drain(reader) == CONTENT[5:]
+        assert await read_to_head(reader) == CONTENT[5:]
         assert not reader.is_direct
         await reader.seek(30)
-        assert await drain(reader) == CONTENT[30:]
+        assert await read_to_head(reader) == CONTENT[30:]
         assert serving.asked == [(5, True), (5, False), (30, False)]
         serving.url = URL
         await reader.restart(pb.ReadRequest(journal=JOURNAL, offset=30))
-        assert await drain(reader) == CONTENT[30:]
+        assert await read_to_head(reader) == CONTENT[30:]
     assert fragments.opened == [(20, 30, False)]
 
 
@@ -263,7 +261,7 @@ async def test_urls_which_this_client_cannot_open_are_read_through_the_broker(
         connect(broker.endpoint, retry=instant, file_root=root) as client,
         client.read(JOURNAL, offset=5, direct=True) as reader,
     ):
-        assert await drain(reader) == CONTENT[5:]
+        assert await read_to_head(reader) == CONTENT[5:]
         assert not reader.is_direct
 
 
@@ -278,7 +276,7 @@ async def test_codecs_which_this_client_lacks_are_read_through_the_broker(
     serving.url = "file:///f"
     with install_file_transport(tmp_path):
         async with client.read(JOURNAL, direct=True) as reader:
-            assert await drain(reader) == CONTENT
+            assert await read_to_head(reader) == CONTENT
             assert not reader.is_direct
     assert serving.asked == [(0, True), (0, False)]
 
@@ -292,7 +290,7 @@ async def test_endless_redirects_are_given_up(
     async with RawStore(answer) as store:
         serving.url = store.url()
         async with client.read(JOURNAL, direct=True) as reader:
-            read, error = await until_error(reader)
+            read, error = await drain(reader)
     assert read == b""
     assert isinstance(error, pb.TransportError)
     assert "redirects too often" in str(error)
@@ -331,7 +329,7 @@ async def test_seek(
         with caplog.at_level(logging.WARNING):
             assert await reader.seek(18) == reader.offset == 18
         assert "damaged" in caplog.text
-        assert await drain(reader) == CONTENT[18:]
+        assert await read_to_head(reader) == CONTENT[18:]
     assert [offset for offset, _ in serving.asked] == [0, 10, 18, 20, 40]
     assert fragments.open_count == 0
 
@@ -355,7 +353,7 @@ async def test_cancel(
         with pytest.raises(asyncio.CancelledError):
             await reader.seek(5)
         await reader.restart(pb.ReadRequest(journal=JOURNAL, offset=6))
-        assert await drain(reader) == CONTENT[6:]
+        assert await read_to_head(reader) == CONTENT[6:]
     assert fragments.open_count == 0
 
 
@@ -372,7 +370,7 @@ async def test_restarting_after_a_cancelled_seek(
         with pytest.raises(asyncio.CancelledError):
             await seeking
         assert reader.offset == 6
-        assert await drain(reader) == CONTENT[6:]
+        assert await read_to_head(reader) == CONTENT[6:]
     assert fragments.open_count == 0
 
 
@@ -578,13 +576,13 @@ async def test_damage_is_found(stored: CreateStored, tmp_path: Path) -> None:
     async with connect(broker.endpoint, file_root=tmp_path / "fragments", retry=policy) as client:
         async with client.read(JOURNAL, offset=7, direct=True, verify=True) as reader:
             # Its end is withheld, so that it never looks complete.
-            read, error = await until_error(reader)
+            read, error = await drain(reader)
             assert isinstance(error, pb.FragmentError)
             assert "SHA-1" in str(error)
             assert 7 + len(read) == reader.offset < len(damaged)
         file.write_bytes(damaged[:2000])
         async with client.read(JOURNAL, offset=7, direct=True) as reader:
-            read, error = await until_error(reader)
+            read, error = await drain(reader)
             assert read == damaged[7:2000]
             assert isinstance(error, pb.UnexpectedEOFError)
             assert reader.offset == 2000
