@@ -115,9 +115,7 @@ class EmbeddedBroker(Owner):
         """
         if self._core is not None:
             raise RuntimeError("the broker is running already")
-        tls = None
-        if self.options.server_cert_file is not None:
-            tls = await in_thread(read_tls, self.options.tls_files)
+        tls = await in_thread(read_tls, self.options.tls_files)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")

@@ -6,22 +6,20 @@ import asyncio
 import functools
 import logging
 import os
-import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
-from anyio import open_signal_receiver
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import connect
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.service.diagnostics import Diagnostics
 from gazette_aio.consumer.service.logs import configure_logs
 from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.service.parts import http_endpoint
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.consumer.service.settings import (
     FILE_NAME,
@@ -31,10 +29,11 @@ from gazette_aio.consumer.service.settings import (
     process_config,
     read_file,
 )
-from gazette_aio.serving.tls import read_tls
+from gazette_aio.consumer.service.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.application import Application
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.service.settings import ProcessConfig
 
 _logger = logging.getLogger(__name__)
-
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 async def run_consumer(
@@ -58,9 +55,9 @@ async def run_consumer(
 ) -> bool:
     """Run a member of a consumer until SIGTERM or SIGINT, or until it fails.
 
-    At the first signal, other members are asked to take the shards over, and the process ends once
+    At the first signal, other members are asked to take the shards over, and the member ends once
     they have, or after `options.exit_timeout`. A second signal ends it at once, and a third one as
-    the signal does by default.
+    the signal does by default. A signal before the member has joined ends the start.
 
     Args:
         application: What the shards run.
@@ -72,7 +69,7 @@ async def run_consumer(
         on_start: Called once the member has joined the group.
 
     Returns:
-        Whether other members hold all shards of this member.
+        Whether other members hold all shards of this member. False if a signal ended the start.
 
     Raises:
         LeaseLostError: The lease is lost, for example as Etcd didn't answer.
@@ -80,25 +77,14 @@ async def run_consumer(
 
     Cancellation: safe — the member is stopped, without handing over.
     """
-    options = options or ConsumerOptions()
-    async with AsyncExitStack() as stack:
-        if store is None:
-            store = await stack.enter_async_context(EtcdStore())
-        if client is None:
-            client = await stack.enter_async_context(connect(zone=options.zone))
-        if metrics is None and options.http_port is not None:
-            metrics = _process_metrics()
-        service = Service(application, store, client, options, metrics=metrics)
-        if options.http_port is not None:
-            diagnostics = Diagnostics(
-                lambda: service.is_ready, metrics.text if metrics is not None else None
-            )
-            # Entered first: a cancelled start leaves nothing behind.
-            await stack.enter_async_context(diagnostics)
-            await _start(diagnostics, options)
-        # Entered last: signals have their default actions while the process waits for Etcd.
-        async with service:
-            return await _until_end(service, on_start)
+    return await _run(
+        application,
+        options or ConsumerOptions(),
+        EtcdStore() if store is None else nullcontext(store),
+        client,
+        metrics=metrics,
+        on_start=on_start,
+    )
 
 
 def main(application: Application[Any, Any], args: Sequence[str] | None = None) -> None:
@@ -149,17 +135,59 @@ def command(application: Application[Any, Any]) -> click.Group:
 
 
 async def _serve(application: Application[Any, Any], config: ProcessConfig) -> None:
-    async with (
-        EtcdStore(config.etcd) as store,
-        connect(config.broker_address, **config.broker) as client,
-    ):
-        await run_consumer(
-            application, options=config.consumer, store=store, client=client, on_start=_tell
-        )
+    async with connect(config.broker_address, **config.broker) as client:
+        await _run(application, config.consumer, EtcdStore(config.etcd), client, on_start=_tell)
 
 
 def _tell(service: Service) -> None:
-    _logger.info("consumer %s serves at %s", service.process_id.suffix, service.endpoint)
+    name = service.process_id.suffix
+    _logger.info("consumer %s serves at %s", name, service.endpoint)
+    if service.http_endpoint:
+        _logger.info("consumer %s serves diagnostics at %s", name, service.http_endpoint)
+
+
+async def _run(
+    application: Application[Any, Any],
+    options: ConsumerOptions,
+    opening: AbstractAsyncContextManager[KeyValueStore],
+    client: JournalClient | None,
+    *,
+    metrics: ConsumerMetrics | None = None,
+    on_start: Callable[[Service], None] | None = None,
+) -> bool:
+    """Run a member until a signal. See `run_consumer()`."""
+    async with StopSignals() as signals, AsyncExitStack() as stack:
+        service: Service | None = None
+        with signals.starting:
+            store = await stack.enter_async_context(opening)
+            if client is None:
+                client = await stack.enter_async_context(connect(zone=options.zone))
+            if metrics is None and options.http_port is not None:
+                metrics = _process_metrics()
+            made = Service(application, store, client, options, metrics=metrics)
+            if options.http_port is not None:
+                await _start_diagnostics(stack, made, options.http_port)
+            service = await stack.enter_async_context(made)
+        if service is None:
+            _logger.info("the member was stopped before it had started")
+            return False
+        signals.has_started(service)
+        if on_start is not None:
+            on_start(service)
+        return await service.wait()
+
+
+async def _start_diagnostics(stack: AsyncExitStack, service: Service, port: int) -> None:
+    options, metrics = service.options, service.metrics
+    tls = await service.server_tls()
+    diagnostics = Diagnostics(
+        lambda: service.is_ready, metrics.text if metrics is not None else None
+    )
+    # Entered first: a cancelled start leaves nothing behind.
+    await stack.enter_async_context(diagnostics)
+    context = tls.context if tls is not None else None
+    port = await diagnostics.start(options.bind, port, context)
+    service.http_endpoint = http_endpoint(options, port, tls)
 
 
 def _settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -199,27 +227,6 @@ def _config(flags: Mapping[str, str | None]) -> ProcessConfig:
     return _checked(_values(flags))
 
 
-async def _until_end(service: Service, on_start: Callable[[Service], None] | None) -> bool:
-    with open_signal_receiver(*_SIGNALS) as signals:
-        if on_start is not None:
-            on_start(service)
-        waiting = asyncio.ensure_future(service.wait())
-        try:
-            for _ in range(2):
-                received = asyncio.ensure_future(anext(signals))
-                try:
-                    await asyncio.wait((waiting, received), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    received.cancel()
-                    await asyncio.wait((received,))
-                if waiting.done():
-                    break
-                service.exit_gracefully()
-            return await waiting
-        finally:
-            waiting.cancel()
-
-
 @functools.cache
 def _process_metrics() -> ConsumerMetrics | None:
     try:
@@ -227,12 +234,3 @@ def _process_metrics() -> ConsumerMetrics | None:
     except ImportError:
         return None
     return ConsumerMetrics()
-
-
-async def _start(diagnostics: Diagnostics, options: ConsumerOptions) -> None:
-    tls = None
-    if options.server_cert_file is not None:
-        tls = await in_thread(read_tls, options.tls_files)
-    await diagnostics.start(
-        options.bind, options.http_port or 0, tls.context if tls is not None else None
-    )

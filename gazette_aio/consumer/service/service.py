@@ -92,6 +92,8 @@ class Service(Owner):
         """Set when the member stops: long-lived RPCs of the application should end then."""
         self.endpoint = ""
         """Endpoint of this member, once it has bound its address."""
+        self.http_endpoint = ""
+        """Endpoint of its diagnostics by HTTP, once `run_consumer()` serves them."""
         self.process_id = options.process_id()
         """Identity of this member."""
         self.keys = GroupKeys(options.prefix or f"{DEFAULT_PREFIX}/{type(application).__name__}")

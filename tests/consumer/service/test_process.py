@@ -6,25 +6,38 @@ import asyncio
 import io
 import json
 import logging
+import os
+import re
 import signal
+import ssl
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+import trustme
 from click.testing import CliRunner
 
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import connect
+from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+from gazette_aio.consumer.service import service as service_module
 from gazette_aio.consumer.service.diagnostics import Diagnostics
 from gazette_aio.consumer.service.logs import configure_logs
-from gazette_aio.consumer.service.process import command
+from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.service.process import command, run_consumer
+from gazette_aio.consumer.service.signals import StopSignals
+from gazette_aio.serving.tls import read_tls
+from gazette_aio.testing import no_leaks
 from tests.consumer.service.applications import Summing
+from tests.waiting import eventually, turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from gazette_aio.consumer.service.service import Service
     from tests.etcd import Etcd
 
 ROOT = Path(__file__).parents[3]
@@ -147,11 +160,116 @@ async def record(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError("".join(seen))
 
 
+@pytest.fixture
+def unhandled() -> Iterator[list[int]]:
+    """Signals that the program under test doesn't handle, which would end its process."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+async def run(application: Summing, **options: Any) -> bool:
+    async with EmbeddedStore() as store, connect("http://127.0.0.1:1") as client, no_leaks():
+        consumer = ConsumerOptions(
+            bind="127.0.0.1", host="127.0.0.1", **options.pop("consumer", {})
+        )
+        return await run_consumer(
+            application, options=consumer, store=store, client=client, **options
+        )
+
+
+async def test_a_signal_during_the_start_ends_it(unhandled: list[int]) -> None:
+    class Signalled(Summing):
+        async def init_application(self, service: Service) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    started: list[Service] = []
+    assert not await run(Signalled(), on_start=started.append)
+    assert not started
+    assert not unhandled
+
+
+@pytest.mark.parametrize("turns_before", range(4))
+async def test_a_signal_as_soon_as_the_member_has_joined_hands_over(
+    unhandled: list[int], turns_before: int
+) -> None:
+    class Signalled(Summing):
+        async def work(self) -> None:
+            await turns(turns_before)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def init_application(self, service: Service) -> None:
+            service.spawn(self.work())
+
+    assert await run(Signalled())
+    assert not unhandled
+
+
+@pytest.mark.usefixtures("unhandled")
+async def test_the_second_signal_ends_the_member_and_the_third_acts_as_by_default() -> None:
+    class Member:
+        exits = 0
+
+        def exit_gracefully(self) -> None:
+            self.exits += 1
+
+    member: Any = Member()
+    async with StopSignals() as signals:
+        signals.has_started(member)
+        for exits in (1, 2):
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            os.kill(os.getpid(), signal.SIGTERM)
+            await eventually(lambda exits=exits: member.exits == exits)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+async def test_the_port_of_diagnostics_is_told(
+    with_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer: dict[str, Any] = {"http_port": 0}
+    tls, reads = None, []
+    if with_tls:
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+        certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+        consumer["server_cert_file"] = tmp_path / "cert.pem"
+        consumer["server_cert_key_file"] = tmp_path / "key.pem"
+        tls = ssl.create_default_context()
+        authority.configure_trust(tls)
+        monkeypatch.setattr(
+            service_module, "read_tls", lambda files: reads.append(files) or read_tls(files)
+        )
+    told: list[str] = []
+
+    class Asking(Summing):
+        async def ask(self, service: Service) -> None:
+            told.append(service.http_endpoint)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{service.http_endpoint}/debug/ready", ssl=tls or False) as response,
+            ):
+                assert response.status == 200
+            service.exit_gracefully()
+
+        def init_application(self, service: Service) -> None:
+            service.spawn(self.ask(service))
+
+    assert await run(Asking(), consumer=consumer)
+    assert re.fullmatch(rf"http{'s' * with_tls}://127\.0\.0\.1:[1-9]\d+", told[0])
+    assert len(reads) == with_tls
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_member_without_shards(etcd: Etcd, number: signal.Signals) -> None:
-    async with serving(etcd) as process:
-        await record(process, "serves at")
+    async with serving(etcd, "--debug.port=0") as process:
+        await record(process, "serves at http://127.0.0.1:")
+        line = await record(process, "serves diagnostics at http://127.0.0.1:")
+        assert re.search(r"at http://127\.0\.0\.1:[1-9]\d*\"", line)
         process.send_signal(number)
         assert await process.wait() == 0
 
