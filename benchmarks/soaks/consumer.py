@@ -68,6 +68,7 @@ class Member:
             f"--consumer.id=member-{number}", f"--consumer.port={self.port}",
             "--consumer.host=127.0.0.1", "--consumer.bind=127.0.0.1",
             "--consumer.limit=100", "--consumer.exit-timeout=10s",
+            f"--consumer.recovery-directory={directory / 'shards'}",
             f"--broker.address={broker}", f"--etcd.address={etcd}",
             f"--etcd.lease={LEASE_SECONDS}s", "--etcd.prefix=/consumers/soak",
             "--log.level=info",

@@ -128,6 +128,7 @@ async def members(
                 "consumer.port": port,
                 "consumer.host": "127.0.0.1",
                 "consumer.bind": "127.0.0.1",
+                "consumer.recovery-directory": directory / "shards",
                 "broker.address": broker,
                 "etcd.address": etcd.endpoint,
                 "etcd.lease": LEASE,

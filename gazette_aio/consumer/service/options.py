@@ -79,7 +79,8 @@ class ConsumerOptions:
     """When failed replicas are restarted; by default, they aren't: they stay failed until they're
     unassigned."""
     recovery_directory: Path | None = None
-    """Directory below which shards are recovered into temporary ones; None for the system's."""
+    """Directory below which shards are recovered into temporary ones, made if it's missing; None
+    for the system's. Members that are killed leave files there."""
     auth_keys: str = dataclasses.field(default="", repr=False)
     """Base64 keys, separated by commas or blanks, that sign (the first one) and verify tokens."""
     auth_keys_file: Path | None = None

@@ -122,6 +122,7 @@ _CONSUMER: Final = (
         "false",
         _flag,
     ),
+    Setting("consumer", "recovery-directory", "Directory of shards' files.", parse=_path),
     Setting("consumer", "auth-keys", "Base64 keys of tokens.", secret=True),
     Setting("consumer", "auth-keys-file", "File of these keys.", parse=_path),
     Setting("consumer", "server-cert-file", "Certificate of the server: uses TLS.", parse=_path),

@@ -159,4 +159,6 @@ class LogRecovery:
 
     async def _make_directory(self, prefix: str) -> None:
         parent = self._host.recovery_directory
+        if parent is not None:
+            await in_thread(parent.mkdir, 0o777, parents=True, exist_ok=True)
         self._directory = await in_thread(tempfile.mkdtemp, "", prefix, parent)

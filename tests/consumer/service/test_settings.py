@@ -53,6 +53,7 @@ def test_names_of_flags_and_variables_are_unique() -> None:
         ("consumer.port", "8080", "port", 8080),
         ("consumer.exit-timeout", "1m", "exit_timeout", 60),
         ("consumer.zero-limit-on-exit", "true", "zero_limit_on_exit", True),
+        ("consumer.recovery-directory", "/var/lib/one", "recovery_directory", Path("/var/lib/one")),
         ("debug.port", "8090", "http_port", 8090),
         ("etcd.prefix", "/one/two", "prefix", "/one/two"),
     ],

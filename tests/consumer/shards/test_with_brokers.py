@@ -151,7 +151,6 @@ async def stored_hints(group):
 
 
 async def test_recovery_of_an_empty_log(broker, tmp_path):
-    (tmp_path / "files").mkdir()
     async with member(broker, recovery_directory=tmp_path / "files") as group:
         await group.create(logged())
         await group.assign(slot=1)
