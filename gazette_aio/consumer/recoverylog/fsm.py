@@ -30,7 +30,7 @@ MAX_SEGMENTS: Final = 64
 
 
 class Outcome(enum.Enum):
-    """What became of an operation. The value of an error is its text."""
+    """Outcome of an operation. The value of an error is its text."""
 
     APPLIED = ""
     """It extends the history, and concerns a live file or none."""

@@ -36,7 +36,7 @@ class PruningPlan(NamedTuple):
     logs: Sequence[str]
     """Logs to prune, in the order of their shards."""
     segments: dict[str, list[Segment]]
-    """What the hints of all shards need of each log. The last one of each hints has no end."""
+    """Segments of each log that hints of shards need. The last one of each hints has no end."""
     incomplete: dict[str, str]
     """Shards whose hints aren't complete, and why."""
     skipped: dict[str, str]

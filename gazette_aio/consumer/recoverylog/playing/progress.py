@@ -11,7 +11,7 @@ _RATE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaybackProgress:
-    """How far a playback has come."""
+    """Progress of a playback."""
 
     log: str = ""
     """Log being played, or empty before the beginning."""

@@ -34,7 +34,7 @@ _PASSING: Final = (pb.FragmentStoreUnhealthyError, pb.IndexHasGreaterOffsetError
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class PlayerState:
-    """What a player is told, and tells."""
+    """State that a player shares with its callers."""
 
     on_progress: Callable[[PlaybackProgress], object] | None
     """Called with the progress after each batch."""
@@ -54,7 +54,7 @@ class PlayerRun:
     """A playback under way, which appends to logs and reads them.
 
     Args:
-        state: What the player is told, and tells.
+        state: State that the player shares with its callers.
         playback: The playback.
         client: Client to use.
     """

@@ -80,7 +80,7 @@ class Piece(NamedTuple):
     barriers: tuple[Barrier, ...] = ()
     """Barriers that complete with the append."""
     wait_for: tuple[asyncio.Future[Any], ...] = ()
-    """What has to succeed before the append."""
+    """Operations that have to succeed before the append."""
     is_open: bool = False
     """Whether the next piece belongs to the same append."""
     error: Exception | None = None

@@ -33,7 +33,7 @@ class CommittedOffsets:
         self._first_seq_no = first_seq_no
         self._positions = [position]
         self._shifts = [0]
-        """What to add from the position of the same index on."""
+        """Numbers to add to positions, from the one of the same index on."""
 
     def add(self, position: int, offset: int) -> None:
         """Note that operations from `position` on were committed at `offset`.
