@@ -53,12 +53,6 @@ class LessThan(Filter):
 
 
 @pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
-@pytest.fixture
 async def client(gazette_client):
     """Journals of 1,000 bytes and their labels, of which `p/frames` can be cut at fragments only."""
     specs = [

@@ -232,12 +232,6 @@ async def test_fragments_of_a_time(client, gazette_broker, tmp_path):
     assert (info.head, info.fragments) == (8, (FragmentInfo(4, 8),))
 
 
-@pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
 async def test_an_option_tells_the_content_type(client):
     for given, content_types in (
         ({}, [NDJSON, ""]),

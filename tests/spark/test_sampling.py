@@ -28,12 +28,6 @@ def line(number, flags=CONTINUE_TXN, **document):
 
 
 @pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
-@pytest.fixture
 async def infer(gazette_broker, gazette_client, tmp_path):
     """Returns the types of columns which are inferred by options."""
 

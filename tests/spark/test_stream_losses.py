@@ -12,20 +12,6 @@ from gazette_aio.spark.streaming import listing as stream_listing
 from gazette_aio.spark.streaming import planner as stream_planner
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.streaming.planner import StreamPlanner
-from tests.spark.stream_queries import World
-
-
-@pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
-@pytest.fixture
-async def world(gazette_broker, gazette_client, tmp_path):
-    world = World(gazette_broker, gazette_client, tmp_path / "fragments")
-    yield world
-    await world.aclose()
 
 
 async def test_new_journals_are_read_from_their_first_byte(world):

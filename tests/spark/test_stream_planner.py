@@ -22,21 +22,7 @@ from gazette_aio.spark.streaming import planner as stream_planner
 from gazette_aio.spark.streaming.legacy_planner import LegacyStreamPlanner
 from gazette_aio.spark.streaming.planner import StreamPlanner
 from tests.pyspark.journals import Producer
-from tests.spark.stream_queries import NDJSON, SCHEMA, World
-
-
-@pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
-@pytest.fixture
-async def world(gazette_broker, gazette_client, tmp_path):
-    world = World(gazette_broker, gazette_client, tmp_path / "fragments")
-    yield world
-    await world.aclose()
-
+from tests.spark.stream_queries import NDJSON, SCHEMA
 
 # --- Where queries begin and end.
 

@@ -46,12 +46,6 @@ def options(**given):
     )
 
 
-@pytest.fixture
-def gazette_broker_options(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    return {"file_root": tmp_path / "fragments", "persist_delay": 0.0}
-
-
 @pytest.fixture(autouse=True)
 def _forget():
     summaries.SUMMARIES.clear()

@@ -33,17 +33,11 @@ from tests.consumer.transactions.world import (
     MemoryStore,
     heads,
     journal_change,
+    publish,
     shard_spec,
     to_out,
 )
 from tests.waiting import eventually, turns
-
-
-async def publish(client: Any, journal: str, *values: int) -> None:
-    publisher = Publisher(client.appends, json_adapter())
-    async with publisher.transaction():
-        for value in values:
-            await publisher.publish_uncommitted(lambda _: (journal, NDJSON), {"v": value})
 
 
 async def echoed(client: Any) -> list[int]:

@@ -12,7 +12,7 @@ from gazette_aio.client import AppendService
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application import DeferToNextTransaction
 from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
-from gazette_aio.message import Envelope, Publisher, ReadCommittedIter, json_adapter
+from gazette_aio.message import Envelope, ReadCommittedIter, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import TransactionError
 from tests.cancellation import cancel_at
@@ -25,6 +25,7 @@ from tests.consumer.transactions.world import (
     Member,
     heads,
     journal_change,
+    publish,
     shard_spec,
 )
 
@@ -124,13 +125,6 @@ class CrashingMember(Member):
         self.store.commit = durable  # type: ignore[method-assign]
 
 
-async def transact(client: Any, journal: str, *values: int) -> None:
-    publisher = Publisher(client.appends, json_adapter())
-    async with publisher.transaction():
-        for value in values:
-            await publisher.publish_uncommitted(lambda _: (journal, NDJSON), {"v": value})
-
-
 async def committed(client: Any, journal: str) -> list[int]:
     source = ReadCommittedIter(journal, json_adapter(), client=client, skip_acks=True)
     async with source as messages:
@@ -142,8 +136,8 @@ async def test_a_crash_between_any_two_steps(client: Any):
     while True:
         source, out = f"crash/source-{at:03}", f"crash/out-{at:03}"
         await client.apply([journal_change(source), journal_change(out)])
-        await transact(client, source, 1, 2, 3)
-        await transact(client, source, 4)
+        await publish(client, source, 1, 2, 3)
+        await publish(client, source, 4)
         disk, crashing = Disk(), Crashing(at)
         async with CrashingMember(client, disk, crashing, source, out) as member:
             crashed = asyncio.create_task(crashing.crashed.wait())
@@ -156,7 +150,7 @@ async def test_a_crash_between_any_two_steps(client: Any):
         crashing.is_dead = True
         names.update(crashing.points)
         async with CrashingMember(client, disk, Crashing(-1), source, out) as member:
-            await transact(client, source, 5)
+            await publish(client, source, 5)
             await member.through(await heads(client, source))
         assert disk.state["values"] == [1, 2, 3, 4, 5], crashing.points
         assert await committed(client, out) == [1, 2, 3, 4, 5], crashing.points

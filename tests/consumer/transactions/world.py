@@ -43,6 +43,14 @@ async def serve(directory: Path, *journals: str) -> AsyncIterator[Any]:
             yield client
 
 
+async def publish(client: Any, journal: str, *values: int) -> None:
+    """Publish the transaction of some numbers."""
+    publisher = Publisher(client.appends, json_adapter())
+    async with publisher.transaction():
+        for value in values:
+            await publisher.publish_uncommitted(lambda _: (journal, NDJSON), {"v": value})
+
+
 def shard_spec(*sources: str, min_ms: float = 0, max_ms: float = 1000, **fields: Any) -> ShardSpec:
     spec = ShardSpec(id="shard-A", **fields)
     for source in sources or SOURCES[:1]:

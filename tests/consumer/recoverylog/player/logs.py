@@ -143,3 +143,13 @@ async def recover(
     resolved = await player.play(hints or FSMHints(log=LOG), directory, client)
     assert await player.done is resolved
     return resolved
+
+
+async def written(client: JournalClient) -> LogWriter:
+    """Write a log with one file, and return its writer."""
+    await create_log(client)
+    writer = LogWriter()
+    writer.create("/file")
+    writer.write("/file", b"hello")
+    await client.append(LOG, writer.content)
+    return writer

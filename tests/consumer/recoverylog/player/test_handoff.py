@@ -21,19 +21,11 @@ from tests.consumer.recoverylog.player.logs import (
     files_of,
     is_there,
     recover,
+    written,
 )
 
 HINTS = FSMHints(log=LOG)
 JUNK = b"... junk ..."
-
-
-async def written(client: JournalClient) -> LogWriter:
-    await create_log(client)
-    writer = LogWriter()
-    writer.create("/file")
-    writer.write("/file", b"hello")
-    await client.append(LOG, writer.content)
-    return writer
 
 
 async def take_over(client: JournalClient, directory: Path, author: int) -> Resolved:

@@ -16,19 +16,17 @@ from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog import PlaybackError, Player
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
-from tests.consumer.recoverylog.player.logs import LOG, LogWriter, create_log, files_of, is_there
+from tests.consumer.recoverylog.player.logs import (
+    LOG,
+    LogWriter,
+    create_log,
+    files_of,
+    is_there,
+    written,
+)
 from tests.waiting import eventually, wait_until
 
 HINTS = FSMHints(log=LOG)
-
-
-async def written(client: JournalClient) -> LogWriter:
-    await create_log(client)
-    writer = LogWriter()
-    writer.create("/file")
-    writer.write("/file", b"hello")
-    await client.append(LOG, writer.content)
-    return writer
 
 
 @pytest.mark.parametrize("author", [None, 1337])
