@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.service.common import validated
+from gazette_aio.protocol.validation.specs import route_equivalent
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ async def serve_replicate(
     )
     if resolved.status != pb.Status.OK:
         return pb.ReplicateResponse(status=resolved.status, header=resolved.header)
-    if not _is_equivalent(request.header.route, resolved.header.route):
+    if not route_equivalent(request.header.route, resolved.header.route):
         return pb.ReplicateResponse(status=pb.Status.WRONG_ROUTE, header=resolved.header)
     raise RpcError("replication is not supported by this broker", "UNIMPLEMENTED")
-
-
-def _is_equivalent(left: pb.Route, right: pb.Route) -> bool:
-    return left.primary == right.primary and list(left.members) == list(right.members)
