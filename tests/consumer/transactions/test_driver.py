@@ -365,6 +365,7 @@ async def test_members_that_are_replaced_at_random(client: Any):
                 for number in itertools.islice(numbers, rng.choice([1, 3, 40])):
                     await publisher.publish_uncommitted(lambda _: (source, NDJSON), {"v": number})
                     published[source].append(number)
+            # Time is the subject: members end after random times, at any step of a transaction.
             await asyncio.sleep(rng.random() / 50)
 
     publishers = [asyncio.create_task(publish_always(source)) for source in SOURCES]
