@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
@@ -25,9 +27,10 @@ from gazette_aio.consumer.service.service import Service
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.allocator.model import Member
     from gazette_aio.consumer.application import Application
     from gazette_aio.consumer.keyspace.store import KeyValueStore
 
@@ -132,21 +135,38 @@ class ConsumerHarness(Owner):
     async def stop_member(self, member: Service) -> bool:
         """Let a member hand its shards over, and stop it; return whether all were handed over.
 
+        Raises:
+            Exception: The member has failed, and is stopped.
+
         Cancellation: safe — call again.
         """
-        member.exit_gracefully()
-        handed_over = await member.wait()
+        if not member.session.is_exiting:
+            member.exit_gracefully()
+        try:
+            handed_over = await member.wait()
+        except Exception:
+            await self.crash_member(member)
+            raise
         await self.crash_member(member)
         return handed_over
 
     async def crash_member(self, member: Service) -> None:
         """Stop a member at once. The group assigns its shards anew. Idempotent.
 
+        It returns once the other members know that this one is gone.
+
         Cancellation: safe — call again.
         """
-        if (client := self._clients.pop(member.endpoint, None)) is not None:
+        if (client := self._clients.get(member.endpoint)) is not None:
             await client.aclose()
+            self._clients.pop(member.endpoint, None)
         await member.aclose()
+        if member not in self.members:
+            return
+        local = member.session.group.local_member
+        for other in tuple(self.members):
+            if local is not None and other is not member:
+                await _until(other, partial(_is_gone, local, other))
         if member in self.members:
             self.members.remove(member)
 
@@ -174,16 +194,9 @@ class ConsumerHarness(Owner):
         Cancellation: safe.
         """
         while True:
-            session = self._any_member().session
-            for assignment in session.group.assignments(shard):
-                status = assignment.decoded
-                if assignment.slot != 0 or not isinstance(status, pc.ReplicaStatus):
-                    continue
-                if status.code == pc.ReplicaStatus.FAILED:
-                    raise RuntimeError(f"shard {shard} failed: {'; '.join(status.errors)}")
-                if status.code == pc.ReplicaStatus.PRIMARY:
-                    return self._any_member().resolver.route(shard)
-            await session.key_space.next_change()
+            member = self._any_member()
+            if await _until(member, partial(_has_primary, member, shard)):
+                return member.resolver.route(shard)
 
     async def wait_for_shards(self, selector: str = "") -> None:
         """Wait until shards have consumed what is in their sources now.
@@ -240,6 +253,56 @@ class ConsumerHarness(Owner):
             await self.crash_member(member)
 
     def _any_member(self) -> Service:
-        if not self.members:
-            raise RuntimeError("no member is running")
-        return self.members[0]
+        for member in self.members:
+            if member.is_ready:
+                return member
+        raise RuntimeError("no member is running")
+
+
+async def _until(member: Service, condition: Callable[[], bool]) -> bool:
+    """Wait until something that a member sees holds; return False if the member stops before.
+
+    Cancellation: safe.
+    """
+    changed = asyncio.Event()
+
+    def wake(_: object) -> None:
+        changed.set()
+
+    observers = member.session.key_space.observers
+    observers.append(wake)
+    stopping = asyncio.ensure_future(member.stopping.wait())
+    stopping.add_done_callback(wake)
+    try:
+        while not condition():
+            if member.stopping.is_set():
+                return False
+            await changed.wait()
+            changed.clear()
+        return True
+    finally:
+        observers.remove(wake)
+        stopping.cancel()
+
+
+def _has_primary(member: Service, shard: str) -> bool:
+    """Return whether a member sees a primary of a shard that's ready.
+
+    Raises:
+        RuntimeError: The primary has failed.
+    """
+    for assignment in member.session.group.assignments(shard):
+        status = assignment.decoded
+        if assignment.slot != 0 or not isinstance(status, pc.ReplicaStatus):
+            continue
+        if status.code == pc.ReplicaStatus.FAILED:
+            raise RuntimeError(f"shard {shard} failed: {'; '.join(status.errors)}")
+        if status.code == pc.ReplicaStatus.PRIMARY:
+            return True
+    return False
+
+
+def _is_gone(member: Member, other: Service) -> bool:
+    """Return whether another member sees none of this identity, or a successor."""
+    shown = other.session.group.members.get(member.id)
+    return shown is None or shown.create_revision != member.create_revision
