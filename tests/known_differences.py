@@ -38,6 +38,31 @@ BROKER_TEXTS: dict[str, tuple[str, str]] = {
     "${file_root}/": ("", "paths in errors are relative to the file root, which clients don't see")
 }
 
+# Groups of shard_scenarios.json which aren't replayed.
+SHARD_SCENARIO_GROUPS: dict[str, str] = {
+    "gateway": "members serve no JSON gateway",
+}
+
+# Scenarios of shard_scenarios.json which members of this package answer otherwise: where the first
+# difference is, and its reason.
+_HINTS_ONCE = "hints that are the first backup already aren't rotated again"
+_VALIDATED = "requests are validated"
+SHARD_SCENARIOS: dict[str, tuple[str, str]] = {
+    "apply_bytes": ("step 1: $.hex", "empty messages are left out of stored specs"),
+    "raw_unknown_fields": ("step 2: $.hex", "unknown fields of specs are kept"),
+    "stat_unknown": ("step 1: $.response", _VALIDATED),
+    "stat_offsets": ("step 8: $.response", _VALIDATED),
+    "hints_unknown": ("step 1: $.response", _VALIDATED),
+    "hints_rotate": ("step 13: $.keys", _HINTS_ONCE),
+    "etcd_unassign": ("step 9: $.keys", _HINTS_ONCE),
+    "auth_stat_proxied": ("step 6: $.error", "a forwarded Stat is signed with the caller's claims"),
+    "failed_no_output": (
+        "dependency failed: JOURNAL_NOT_FOUND (journal ${ns}/nowhere)', expected",
+        "errors of appends also name the journal",
+    ),
+    "gazctl_apply_invalid": ("step 4: $.fails", "an empty file of shards is refused"),
+}
+
 # Playbacks of recoverylog_playback.json, by index.
 RECOVERYLOG_PLAYBACK: dict[int, str] = {
     4: "a known field of another wire type is kept as unknown; the chain of checksums tells it"

@@ -54,9 +54,17 @@ class StatusError(GazetteError):
         super().__init__(detail)
 
     def __str__(self) -> str:
+        return self._text(self.endpoint)
+
+    @property
+    def text_without_endpoint(self) -> str:
+        """The text for those who are to learn what failed, but not which server said so."""
+        return self._text("")
+
+    def _text(self, endpoint: str) -> str:
         text = f"{self.detail}: {self.status_name}" if self.detail else self.status_name
         name = getattr(self, self.subject)
-        where = " at ".join(filter(None, (name and f"{self.subject} {name}", self.endpoint)))
+        where = " at ".join(filter(None, (name and f"{self.subject} {name}", endpoint)))
         return f"{text} ({where})" if where else text
 
     @property
@@ -65,6 +73,14 @@ class StatusError(GazetteError):
         if self.status in self.statuses.values():
             return str(self.statuses.Name(self.status))
         return f"unknown status {self.status}"
+
+
+def text_without_endpoint(error: BaseException) -> str:
+    """Return the text of an error, in which a status doesn't name the endpoint that sent it.
+
+    Statuses of shards have this text. Servers come and go, and what failed stays the same.
+    """
+    return error.text_without_endpoint if isinstance(error, StatusError) else str(error)
 
 
 class BrokerStatusError(StatusError):

@@ -20,6 +20,7 @@ from gazette_aio.client.appends.spool import Spool
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
+from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,7 +219,8 @@ class JournalAppends:
             else:
                 cause = dependency.exception()
             if cause is not None:
-                error = pb.DependencyError(f"dependency failed: {cause}")
+                text = text_without_endpoint(cause)
+                error = pb.DependencyError(f"dependency failed: {text}")
                 error.__cause__ = cause
                 return error
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gazette_aio.aio.finish import finish
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.protocol.errors import DependencyError, StoreError
+from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -116,7 +117,8 @@ class Commits:
             await self.wait(wait_for)
             for future in wait_for:
                 if future.done() and (error := _error_of(future)) is not None:
-                    raise DependencyError(f"dependency failed: {error}") from error
+                    text = text_without_endpoint(error)
+                    raise DependencyError(f"dependency failed: {text}") from error
             await apply()
         except BaseException:
             if abandon is not None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gazette_aio.protocol.errors import TransactionError
+from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,7 +17,7 @@ def explained(step: str, error: BaseException) -> TransactionError:
 
     Wire: statuses of shards, and tools that read them, have these texts of Gazette.
     """
-    failed = TransactionError(f"{step}: {str(error) or repr(error)}")
+    failed = TransactionError(f"{step}: {text_without_endpoint(error) or repr(error)}")
     failed.__cause__ = error
     return failed
 

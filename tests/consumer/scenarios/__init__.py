@@ -1,0 +1,1 @@
+"""Scenarios recorded from a real consumer, replayed on members of this package."""
