@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MIN_SHARD_LENGTH: Final = 4
 MAX_SHARD_LENGTH: Final = 512
 
-_STATUSES: Final = frozenset(pc.Status.values())
 _CODES: Final = frozenset(pc.ReplicaStatus.Code.values())
 
 
@@ -153,25 +152,14 @@ def _validate_unassign_request(request: pc.UnassignRequest) -> None:
         within(f"Shards[{index}]", validate_shard_id, shard)
 
 
-def _validate_status(status: int) -> None:
-    if status not in _STATUSES:
-        raise ValidationError(f"invalid status ({status})", ("Status",))
-
-
-def _validate_status_and_header(response: Any, *, strict: bool) -> None:
-    if strict:
-        _validate_status(response.status)
-    within("Header", specs.validate_header, response.header, strict=strict)
-
-
 def _validate_stat_response(response: pc.StatResponse, *, strict: bool) -> None:
-    _validate_status_and_header(response, strict=strict)
+    specs.validate_status_and_header(response, strict=strict)
     within("ReadThrough", specs.validate_offsets, response.read_through, strict=strict)
     within("PublishAt", specs.validate_offsets, response.publish_at, strict=strict)
 
 
 def _validate_list_response(response: pc.ListResponse, *, strict: bool) -> None:
-    _validate_status_and_header(response, strict=strict)
+    specs.validate_status_and_header(response, strict=strict)
     for index, shard in enumerate(response.shards):
         within(f"Shards[{index}]", _validate_listed_shard, shard, strict=strict)
 
@@ -195,7 +183,7 @@ def _validate_listed_shard(shard: pc.ListResponse.Shard, *, strict: bool) -> Non
 def _validate_get_hints_response(response: pc.GetHintsResponse, *, strict: bool) -> None:
     # Wire: the header isn't checked.
     if strict:
-        _validate_status(response.status)
+        specs.validate_status(response)
     within("primary hints", _validate_response_hints, response.primary_hints)
     for hints in response.backup_hints:
         within("backup hints", _validate_response_hints, hints)
@@ -208,7 +196,7 @@ def _validate_response_hints(response: pc.GetHintsResponse.ResponseHints) -> Non
 
 def _validate_unassign_response(response: pc.UnassignResponse, *, strict: bool) -> None:
     if strict:
-        _validate_status(response.status)
+        specs.validate_status(response)
         if response.status != pc.Status.OK:
             raise ValidationError(f"bad status: {enum_name(pc.Status, response.status)}")
 
@@ -229,7 +217,7 @@ REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
     pc.UnassignRequest: _validate_unassign_request,
 }
 RESPONSES: Final[dict[type[Message], CheckPart]] = {
-    pc.ApplyResponse: _validate_status_and_header,
+    pc.ApplyResponse: specs.validate_status_and_header,
     pc.GetHintsResponse: _validate_get_hints_response,
     pc.ListResponse: _validate_list_response,
     pc.ListResponse.Shard: _validate_listed_shard,

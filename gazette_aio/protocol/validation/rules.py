@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.protocol.validation.specs import CheckPart
 
-_STATUSES: Final = frozenset(pb.Status.values())
 _SUSPENDS: Final = frozenset(pb.AppendRequest.Suspend.values())
 MAX_PAGE_LIMIT: Final = 10_000
 """Greatest page limit of a listing of fragments."""
@@ -234,17 +233,6 @@ def _validate_delete_prefix(request: pb.FragmentStoreHealthRequest) -> None:
     validate_path_component(trimmed, min_length=1, max_length=MAX_JOURNAL_LENGTH)
 
 
-def _validate_status(status: int) -> None:
-    if status not in _STATUSES:
-        raise ValidationError(f"invalid status ({status})", ("Status",))
-
-
-def _validate_status_and_header(response: Any, *, strict: bool) -> None:
-    if strict:
-        _validate_status(response.status)
-    within("Header", specs.validate_header, response.header, strict=strict)
-
-
 def _validate_some_fragment(fragment: pb.Fragment, *, strict: bool) -> None:
     if strict:
         validate_fragment(fragment)
@@ -257,7 +245,7 @@ def _validate_read_response(response: pb.ReadResponse, *, strict: bool) -> None:
         _validate_read_content(response)
         return
     if strict:
-        _validate_status(response.status)
+        specs.validate_status(response)
     if response.HasField("header"):
         within("Header", specs.validate_header, response.header, strict=strict)
     if response.write_head < 0:
@@ -286,7 +274,7 @@ def _validate_read_response(response: pb.ReadResponse, *, strict: bool) -> None:
 
 def _validate_read_content(response: pb.ReadResponse) -> None:
     if response.status != pb.Status.OK:
-        _validate_status(response.status)
+        specs.validate_status(response)
         raise ValidationError(
             f"unexpected Status with Content ({enum_name(pb.Status, response.status)})"
         )
@@ -302,7 +290,7 @@ def _validate_read_content(response: pb.ReadResponse) -> None:
 
 
 def _validate_append_response(response: pb.AppendResponse, *, strict: bool) -> None:
-    _validate_status_and_header(response, strict=strict)
+    specs.validate_status_and_header(response, strict=strict)
     has_commit, has_registers = response.HasField("commit"), response.HasField("registers")
     if response.status == pb.Status.OK and not has_commit:
         raise ValidationError("expected Commit")
@@ -316,7 +304,7 @@ def _validate_append_response(response: pb.AppendResponse, *, strict: bool) -> N
 
 def _validate_replicate_response(response: pb.ReplicateResponse, *, strict: bool) -> None:
     if strict:
-        _validate_status(response.status)
+        specs.validate_status(response)
     if response.status == pb.Status.WRONG_ROUTE:
         if not response.HasField("header"):
             raise ValidationError("expected Header")
@@ -339,7 +327,7 @@ def _validate_replicate_response(response: pb.ReplicateResponse, *, strict: bool
 
 def _validate_listing(response: Any, *, strict: bool, field: str, check: CheckPart) -> None:
     """Check a response, and each part of a repeated field."""
-    _validate_status_and_header(response, strict=strict)
+    specs.validate_status_and_header(response, strict=strict)
     for index, part in enumerate(getattr(response, field)):
         within(f"{field.capitalize()}[{index}]", check, part, strict=strict)
 
@@ -389,8 +377,8 @@ _REQUESTS_AND_PARTS: Final[dict[type[Message], Callable[[Any], None]]] = {
 _RESPONSES: Final[dict[type[Message], CheckPart]] = {
     **consumer.RESPONSES,
     pb.AppendResponse: _validate_append_response,
-    pb.ApplyResponse: _validate_status_and_header,
-    pb.FragmentStoreHealthResponse: _validate_status_and_header,
+    pb.ApplyResponse: specs.validate_status_and_header,
+    pb.FragmentStoreHealthResponse: specs.validate_status_and_header,
     pb.FragmentsResponse: partial(
         _validate_listing, field="fragments", check=_validate_listed_fragment
     ),

@@ -257,6 +257,28 @@ def _process_id_text(process_id: pb.ProcessSpec.ID) -> str:
     return f"{{Zone:{process_id.zone} Suffix:{process_id.suffix}}}"
 
 
+def validate_status(response: Any) -> None:
+    """Check that the status of a response is known.
+
+    Raises:
+        ValidationError: The status is unknown.
+    """
+    known = response.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number
+    if response.status not in known:
+        raise ValidationError(f"invalid status ({response.status})", ("Status",))
+
+
+def validate_status_and_header(response: Any, *, strict: bool) -> None:
+    """Check the status of a response if `strict`, and its header.
+
+    Raises:
+        ValidationError: The status or the header isn't valid.
+    """
+    if strict:
+        validate_status(response)
+    within("Header", validate_header, response.header, strict=strict)
+
+
 def validate_header(header: pb.Header, *, strict: bool = True) -> None:
     """Check a header.
 
