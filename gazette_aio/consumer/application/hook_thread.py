@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gazette_aio.aio.finish import finish
@@ -24,16 +26,20 @@ ABANDON_SECONDS: Final = 30.0
 class HookThread:
     """A thread that runs one hook at a time. It starts with the first call.
 
+    It doesn't keep the process from its end.
+
     Args:
         name: Name of the thread.
         abandon_seconds: Time for which a cancelled caller waits for a running hook.
     """
 
     def __init__(self, name: str, *, abandon_seconds: float = ABANDON_SECONDS) -> None:
-        self._executor = ThreadPoolExecutor(1, f"gazette {name}")
         self._name = name
         self._abandon_seconds = abandon_seconds
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._running: asyncio.Future[Any] | None = None
+        self._is_closed = False
 
     async def call(
         self, hook: Callable[..., T], *args: Any, dropped: Callable[[T], object] | None = None
@@ -46,11 +52,22 @@ class HookThread:
             dropped: Called in the event loop with the result if the caller was cancelled, whenever
                 the hook returns.
 
+        Raises:
+            RuntimeError: After `aclose()`, or the hook raised StopIteration.
+
         Cancellation: safe — raised after the hook has returned, or after `abandon_seconds`, which
         logs that the hook is still running.
         """
-        loop = asyncio.get_running_loop()
-        future = self._running = loop.run_in_executor(self._executor, _returned, hook, *args)
+        if self._is_closed:
+            raise RuntimeError(f"the thread of {self._name} has ended")
+        future = self._running = asyncio.get_running_loop().create_future()
+        self._calls.put(_Call(future, functools.partial(hook, *args)))
+        if self._thread is None:
+            # A daemon: a hook that never returns must not keep the process from its end.
+            self._thread = threading.Thread(
+                target=_make_calls, args=(self._calls,), name=f"gazette {self._name}", daemon=True
+            )
+            self._thread.start()
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -78,7 +95,9 @@ class HookThread:
 
         Cancellation: safe — call again.
         """
-        self._executor.shutdown(wait=False)
+        if not self._is_closed:
+            self._is_closed = True
+            self._calls.put(None)
         if self._running is not None:
             await self._over(self._running)
 
@@ -88,9 +107,38 @@ def _drop(dropped: Callable[[T], object], future: asyncio.Future[T]) -> None:
         dropped(future.result())
 
 
-def _returned(hook: Callable[..., T], *args: Any) -> T:
-    try:
-        return hook(*args)
-    except StopIteration as error:
-        # A future doesn't take it, and who waits would wait forever. Coroutines raise this, too.
-        raise RuntimeError("a hook raised StopIteration") from error
+class _Call:
+    """A call of a hook, whose outcome a future of an event loop gets."""
+
+    def __init__(self, future: asyncio.Future[Any], hook: Callable[[], Any]) -> None:
+        self._future = future
+        self._hook = hook
+
+    def make(self) -> None:
+        """Make the call. Runs in the thread."""
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = self._hook()
+        except StopIteration as error:
+            # A future doesn't take it. Coroutines raise this, too.
+            failure = RuntimeError("a hook raised StopIteration")
+            failure.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - The caller has it.
+            failure = error
+        # A loop that was closed meanwhile has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            self._future.get_loop().call_soon_threadsafe(self._resolve, result, failure)
+        failure = None  # Its traceback refers to this frame.
+
+    def _resolve(self, result: Any, failure: BaseException | None) -> None:
+        if failure is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(failure)
+
+
+def _make_calls(calls: SimpleQueue[_Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        call.make()
+        del call  # An idle thread retains no messages.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -284,6 +285,52 @@ async def test_the_wait_for_a_hook_in_a_thread_is_bounded(caplog: pytest.LogCapt
     await thread.aclose()
     assert task.cancelled()
     assert "a hook of shard-A is still running" in caplog.text
+
+
+STUCK = """
+import asyncio, threading
+from gazette_aio.consumer.application.hook_thread import HookThread
+
+async def main():
+    entered = threading.Event()
+    def hook():
+        entered.set()
+        threading.Event().wait()
+    thread = HookThread("shard-A", abandon_seconds=0.01)
+    task = asyncio.create_task(thread.call(hook))
+    while not entered.is_set():
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    await thread.aclose()
+
+asyncio.run(main())
+print("the end")
+"""
+
+
+async def test_a_hook_that_never_returns_does_not_keep_the_process_from_its_end():
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STUCK, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert output == b"the end\n"
+    assert process.returncode == 0
+
+
+async def test_the_thread_of_hooks_ends():
+    thread = HookThread("shard-A")
+    name = await thread.call(lambda: threading.current_thread().name)
+    await thread.aclose()
+    await thread.aclose()
+    await eventually(lambda: all(each.name != name for each in threading.enumerate()))
+    with pytest.raises(RuntimeError, match="the thread of shard-A has ended"):
+        await thread.call(print)
 
 
 async def test_a_hook_in_a_thread_that_raises_stop_iteration_fails():
