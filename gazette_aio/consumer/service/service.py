@@ -376,7 +376,6 @@ class Service(Owner):
             async with parts.peers, parts.session:
                 return await self._serve_shards(parts, started)
         finally:
-            self._stop_serving()
             await finish(server.stop(0))
 
     async def _serve_shards(self, parts: Parts, started: asyncio.Future[None]) -> bool:

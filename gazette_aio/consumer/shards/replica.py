@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,7 +36,6 @@ from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.message.uuid import Clock
 from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
-from gazette_aio.protocol.errors import GazetteError
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
@@ -296,8 +296,7 @@ class Replica:
             try:
                 hints = await recorder.build_hints()
                 await store_recorded_hints(self._host.store, self.spec, self.assignment, hints)
-            except GazetteError as error:
-                # Earlier hints serve until the next ones.
+            except Exception as error:  # noqa: BLE001 - Earlier hints serve until the next ones.
                 _logger.warning("hints of shard %s couldn't be recorded: %s", self.id, error)
             await asyncio.sleep(self._host.hints_seconds)
 
@@ -347,7 +346,7 @@ class Replica:
     async def _tear_down(self) -> None:
         seconds = self._host.release_seconds
         await self._holds.released(seconds)
-        await self.appends.aclose()
+        await bounded(self.appends.aclose(), math.inf, f"closing the appends of shard {self.id}")
         self.is_torn_down = True
         if self.store is not None:
             await self._destroy(self.store)

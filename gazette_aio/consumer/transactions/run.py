@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.client.appends.futures import finished_operation
@@ -90,6 +91,19 @@ class Assignment:
     """Journal of the recovery log, whose appends no commit waits for; or empty."""
     formats: JournalFormats[Any]
     acknowledgements: Acknowledgements
+
+
+def checked_commit(commit: object) -> OpFuture[None]:
+    """Return what a store's `start_commit()` returned, if it's a future.
+
+    Raises:
+        TypeError: It's something else, such as the coroutine of an async function.
+    """
+    if asyncio.isfuture(commit):
+        return cast("OpFuture[None]", commit)
+    if inspect.iscoroutine(commit):
+        commit.close()
+    raise TypeError(f"it must return a future (not {type(commit).__name__})")
 
 
 class TransactionRun:
@@ -272,7 +286,9 @@ class TransactionRun:
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._assignment.recovery_log)
         with step("store.StartCommit"):
-            commit = self._started = self._store.start_commit(shard, proto, wait_for)
+            commit = self._started = checked_commit(
+                self._store.start_commit(shard, proto, wait_for)
+            )
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
         return intents, commit

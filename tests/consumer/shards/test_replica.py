@@ -198,6 +198,26 @@ async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
     await eventually(lambda: store.is_destroyed)
 
 
+async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
+    class Recorder:
+        builds = 0
+
+        async def build_hints(self):
+            self.builds += 1
+            raise OSError("no disk")
+
+    recorder = Recorder()
+    async with recovering(client, first_hints_seconds=0, hints_seconds=0) as (group, made):
+        await group.assign()
+        await eventually(lambda: made)
+        made[0].recovered = Recovered(recorder)
+        made[0].tailing.set()
+        made[0].completed.set()
+        await eventually(lambda: recorder.builds > 1)
+        assert not group.shards.replicas[A].has_failed
+    assert f"hints of shard {A} couldn't be recorded: no disk" in caplog.text
+
+
 async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(client, caplog):
     application = Application()
     async with Group(client, application=application, release_seconds=0.01) as group:

@@ -280,6 +280,19 @@ async def test_a_commit_fails_at_its_start(loop: ClockLoop):
 
 
 @clocked
+async def test_a_commit_is_a_future(loop: ClockLoop):
+    async def start_commit(*_: Any) -> None:
+        raise AssertionError
+
+    async with Clocked(loop) as world:
+        world.store.start_commit = start_commit
+        await world.send(world.content.outside())
+        await loop.advance(MIN)
+        text = "txnStartCommit: store.StartCommit: it must return a future (not coroutine)"
+        assert str(await world.failure()) == f"runTransactions: {text}"
+
+
+@clocked
 async def test_a_commit_fails_later(loop: ClockLoop):
     async with Clocked(loop) as world:
         await world.send(world.content.outside())
