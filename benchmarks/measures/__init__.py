@@ -15,6 +15,7 @@ _MODULES = (
     "listing",
     "broker",
     "recoverylog",
+    "recoverylog_rocksdb",
     "imports",
 )
 

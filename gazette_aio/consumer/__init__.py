@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         JSONFileStore,
         MemoryDatabase,
         MemoryStore,
+        RocksDBStore,
         SQLStore,
         StoredRecord,
     )
@@ -56,6 +57,7 @@ __all__ = [
     "Progress",
     "Resolution",
     "Resolver",
+    "RocksDBStore",
     "SQLStore",
     "Service",
     "Shard",
@@ -88,6 +90,7 @@ _MODULES = {
     "Progress": _APPLICATION,
     "Resolution": "gazette_aio.consumer.shards.resolver",
     "Resolver": "gazette_aio.consumer.shards.resolver",
+    "RocksDBStore": _STORES,
     "SQLStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,

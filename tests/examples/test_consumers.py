@@ -42,3 +42,17 @@ def test_a_sum_refuses_a_chunk_out_of_order() -> None:
     with pytest.raises(ValueError, match="chunk 3 of stream one follows 1"):
         total.add(stream_sum.Chunk("one", 3, b"data"))
     assert total.add(stream_sum.Chunk("one", 2, b""))
+
+
+@pytest.mark.slow
+async def test_words_are_counted_in_rocksdb_though_a_member_crashes() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-m", "examples.rocksdb_word_count",
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert out.decode().split("\n") == [
+        "1 a", "2 are", "1 gazette", "2 journals", "2 logs", "2 of", "1 shard", "2 the", "",
+    ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Stores of shards: state and checkpoint, committed as one.
 
 Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
-`protocol`. SQLAlchemy is imported only for `SQLStore`.
+`protocol`. SQLAlchemy is imported only for `SQLStore`, and rocksdict for `RocksDBStore`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gazette_aio.consumer.stores.json_file import JSONFileStore
 from gazette_aio.consumer.stores.memory import MemoryDatabase, MemoryStore
 
 if TYPE_CHECKING:
+    from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore
     from gazette_aio.consumer.stores.sql import SQLStore
     from gazette_aio.consumer.stores.sql_table import checkpoint_table
 
@@ -22,12 +23,14 @@ __all__ = [
     "JSONFileStore",
     "MemoryDatabase",
     "MemoryStore",
+    "RocksDBStore",
     "SQLStore",
     "StoredRecord",
     "checkpoint_table",
 ]
 
 _MODULES = {
+    "RocksDBStore": "gazette_aio.consumer.stores.rocksdb.store",
     "SQLStore": "gazette_aio.consumer.stores.sql",
     "checkpoint_table": "gazette_aio.consumer.stores.sql",
 }

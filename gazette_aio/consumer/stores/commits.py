@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.protocol.errors import DependencyError, StoreError
 from gazette_aio.protocol.status_errors import text_without_endpoint
@@ -55,6 +56,30 @@ class Commits:
         )
         task.add_done_callback(lambda _: operation.resolve(_error_of(task)))
         return operation
+
+    def start_recorded(
+        self, opening: OpFuture[Any], record: Callable[[], OpFuture[Any]]
+    ) -> OpFuture[None]:
+        """Begin a commit that changes recorded files.
+
+        Args:
+            opening: Barrier that waits for the dependencies of the commit, and precedes what is
+                recorded.
+            record: Changes the files, and returns the barrier of what it has recorded. Runs in a
+                thread.
+        """
+        return self.start((), lambda: self._record(opening, record))
+
+    async def _record(self, opening: OpFuture[Any], record: Callable[[], OpFuture[Any]]) -> None:
+        try:
+            closing = await in_thread(record)
+            await self.wait((closing,))
+            closing.result()
+        except Exception as error:
+            # A failed dependency is the cause, of which the recorder tells its later calls only so.
+            if opening.done() and (cause := opening.exception()) is not None:
+                raise cause from error
+            raise
 
     async def wait(self, futures: Collection[asyncio.Future[Any]]) -> None:
         """Wait within a commit until all futures succeed, or one has failed.

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import aiofiles
 import msgspec
@@ -27,10 +27,10 @@ from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator
-    from contextlib import AbstractContextManager
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
+    from gazette_aio.consumer.stores.recorder import FileRecorder
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -41,35 +41,6 @@ _FENCE: Final = "fence"
 _FIRST_PAUSE: Final = 0.001
 _LAST_PAUSE: Final = 0.1
 _logger = logging.getLogger(__name__)
-
-
-class FileRecorder(Protocol):
-    """Recorder of the store's directory, as far as the store uses it. Threads may call it."""
-
-    @property
-    def directory(self) -> str:
-        """Directory of the files."""
-        ...
-
-    def atomic(self) -> AbstractContextManager[None]:
-        """Have everything that is recorded within the block in one append."""
-        ...
-
-    def record_create(self, path: str, /) -> int:
-        """Record a file that was created, or made empty, and return its number."""
-        ...
-
-    def record_write_at(self, fnode: int, data: bytes, offset: int, /) -> None:
-        """Record a write."""
-        ...
-
-    def record_rename(self, source: str, target: str, /) -> None:
-        """Record that a file was renamed."""
-        ...
-
-    def barrier(self, wait_for: Collection[asyncio.Future[Any]] = (), /) -> OpFuture[Any]:
-        """Return a future that completes when what was recorded is committed."""
-        ...
 
 
 class JSONFileStore(Generic[S]):
@@ -131,7 +102,7 @@ class JSONFileStore(Generic[S]):
         except StoreError as error:
             return finished_operation(error)
         if barrier is not None:
-            return self._commits.start((), lambda: self._record(content, barrier))
+            return self._commits.start_recorded(barrier, lambda: self._replace_recorded(content))
         return self._commits.start(wait_for, lambda: self._commit(content))
 
     async def restore_checkpoint(
@@ -177,17 +148,6 @@ class JSONFileStore(Generic[S]):
 
     async def _commit(self, content: bytes) -> None:
         await _unlocked(lambda: self._replace(content), self._commits.pause)
-
-    async def _record(self, content: bytes, opening: OpFuture[Any]) -> None:
-        try:
-            closing = await in_thread(self._replace_recorded, content)
-            await self._commits.wait((closing,))
-            closing.result()
-        except Exception as error:
-            # A failed dependency is the cause, of which the recorder tells its later calls only so.
-            if opening.done() and (cause := opening.exception()) is not None:
-                raise cause from error
-            raise
 
     def _replace_recorded(self, content: bytes) -> OpFuture[Any]:
         """Replace the file, and return the barrier of what was recorded. Runs in a thread."""

@@ -23,7 +23,7 @@ from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, 
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Generator
+    from collections.abc import Awaitable, Callable, Collection, Generator
 
     from gazette_aio.client import JournalClient, RetryPolicy
     from gazette_aio.consumer.recoverylog.author import Author
@@ -70,6 +70,8 @@ class Recorder(Owner):
         """Author of the operations."""
         self.directory = directory
         """Directory of the files, an absolute path."""
+        self.before_hints: Callable[[], Awaitable[None]] | None = None
+        """Called before hints are built, so that a store can shorten what they name."""
         self._encoder = encoder
         self._lock = threading.Lock()
         self._handed_over = self._begin = self._head = encoder.offset
@@ -399,6 +401,8 @@ class Recorder(Owner):
 
         Cancellation: safe.
         """
+        if self.before_hints is not None:
+            await self.before_hints()
         with self._lock:
             hints = self._encoder.fsm.build_hints(self.log)
         # What is recorded in between is committed, too, and the hints don't name it.
@@ -478,11 +482,8 @@ class Recorder(Owner):
             DataLossError: It begins before the end of an earlier one.
         """
         if begin < self._head:
-            raise pb.DataLossError(
-                f"commit of {self.log} at {begin} is before its head {self._head}",
-                journal=self.log,
-                offset=begin,
-            )
+            text = f"commit of {self.log} at {begin} is before its head {self._head}"
+            raise pb.DataLossError(text, journal=self.log, offset=begin)
         self._head = end
         self._offsets.add(position, begin)
 
@@ -490,8 +491,7 @@ class Recorder(Owner):
         """Note the first error of an append, and return it as it's told."""
         told = errors.append_error(self.log, self.author, error)
         # Race: the lock may be held, and another thread may note an error, too. Either will do.
-        if self._error is None:
-            self._error = told
+        self._error = self._error or told
         return told
 
     def __repr__(self) -> str:

@@ -1,0 +1,68 @@
+"""What stores need of the recorder of their directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Collection
+    from contextlib import AbstractContextManager
+
+    from gazette_aio.client.appends.futures import OpFuture
+
+
+class FileRecorder(Protocol):
+    """What a store of files needs of the recorder of its directory. Threads may call it."""
+
+    @property
+    def directory(self) -> str:
+        """Directory of the files."""
+        ...
+
+    def atomic(self) -> AbstractContextManager[None]:
+        """Have everything that is recorded within the block in one append."""
+        ...
+
+    def record_create(self, path: str, /) -> int:
+        """Record a file that was created, or made empty, and return its number."""
+        ...
+
+    def record_write_at(self, fnode: int, data: bytes, offset: int, /) -> None:
+        """Record a write."""
+        ...
+
+    def record_rename(self, source: str, target: str, /) -> None:
+        """Record that a file was renamed."""
+        ...
+
+    def barrier(self, wait_for: Collection[asyncio.Future[Any]] = (), /) -> OpFuture[Any]:
+        """Return a future that completes when what was recorded is committed."""
+        ...
+
+
+class DirectoryRecorder(FileRecorder, Protocol):
+    """What a store needs of its recorder that records whatever happens in its directory."""
+
+    before_hints: Callable[[], Awaitable[None]] | None
+    """Called before hints are built."""
+
+    def record_link(self, source: str, target: str, /) -> None:
+        """Record a further path of a file."""
+        ...
+
+    def record_remove(self, path: str, /) -> None:
+        """Record the removal of a path."""
+        ...
+
+    def links(self) -> dict[str, int]:
+        """Return the numbers of all files by path in the log, such as `/state.json`."""
+        ...
+
+    def properties(self) -> dict[str, str]:
+        """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""
+        ...
+
+    def path_of(self, path: str, /) -> str:
+        """Return the path in the log of a path below the directory."""
+        ...

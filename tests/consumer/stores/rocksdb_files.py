@@ -1,0 +1,101 @@
+"""Recording of RocksDB in memory, and recovery from any part of what was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from gazette_aio.client.appends.futures import OpFuture, finished_operation
+from gazette_aio.consumer.recoverylog import FSM, Author, LogEncoder
+from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
+from gazette_aio.consumer.recoverylog.playing.playback import Playback
+from gazette_aio.protocol.recoverylog import FSMHints
+
+LOG = "recovery/log"
+
+
+class MemoryRecorder:
+    """Recorder whose log is in memory.
+
+    Args:
+        directory: Directory of the files.
+        fsm: History to continue.
+        content: Content of the log so far.
+    """
+
+    def __init__(
+        self, directory: Path, fsm: FSM | None = None, content: bytes = b"", author: int = 1
+    ) -> None:
+        self.directory = str(directory)
+        self.before_hints: Any = None
+        self.fsm = fsm or FSM(FSMHints(log=LOG))
+        self._encoder = LogEncoder(self.fsm, Author(author), LOG, len(content))
+        self._content = bytearray(content)
+        self.calls = [len(content)]
+        """Offsets at which calls end."""
+        self.appends = [len(content)]
+        """Offsets at which blocks of calls end."""
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self._content)
+
+    def hints(self) -> FSMHints:
+        return self.fsm.build_hints(LOG)
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator[None]:
+        yield
+        self.appends.append(self._encoder.offset)
+
+    def record_create(self, path: str) -> int:
+        fnode = self._encoder.open(self.path_of(path), create=True, truncate=True)
+        self._called()
+        return fnode
+
+    def record_write_at(self, fnode: int, data: bytes, offset: int) -> None:
+        self._encoder.write(fnode, data, offset)
+        self._called()
+
+    def record_link(self, source: str, target: str) -> None:
+        self._encoder.link(self.path_of(source), self.path_of(target))
+        self._called()
+
+    def record_rename(self, source: str, target: str) -> None:
+        content = Path(target).read_text() if self.path_of(target) == "/IDENTITY" else None
+        self._encoder.rename(self.path_of(source), self.path_of(target), content)
+        self._called()
+
+    def record_remove(self, path: str) -> None:
+        self._encoder.remove(self.path_of(path))
+        self._called()
+
+    def links(self) -> dict[str, int]:
+        return dict(self.fsm.links)
+
+    def properties(self) -> dict[str, str]:
+        return dict(self.fsm.properties)
+
+    def path_of(self, path: str) -> str:
+        return path.removeprefix(self.directory)
+
+    def barrier(self, wait_for: Collection[Any] = ()) -> OpFuture[Any]:
+        return finished_operation()
+
+    def _called(self) -> None:
+        for piece in self._encoder.take():
+            self._content += piece
+        self.calls.append(self._encoder.offset)
+
+
+def recover(directory: Path, content: bytes, hints: FSMHints | None = None) -> tuple[FSM, Playback]:
+    """Play a log into a directory, and return its history."""
+    files = StagedFiles(directory)
+    files.prepare(wipe=True)
+    playback = Playback(hints or FSMHints(log=LOG), files)
+    playback.begin(dict.fromkeys(playback.logs, len(content)))
+    playback.play(playback.offset, [content[playback.offset :]])
+    files.make_live(playback.fsm)
+    return playback.fsm, playback
