@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
-import gazette_aio.protocol as pb
-from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.signal import Signal
-from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.journal_input import (
     Arrival,
     ArrivalKind,
@@ -21,6 +18,7 @@ from gazette_aio.message.reading.journal_input import (
 )
 from gazette_aio.message.reading.parking import ParkedJournals
 from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
+from gazette_aio.message.reading.selected_journals import SelectedJournals, for_each
 from gazette_aio.message.reading.sources import (
     ReaderSource,
     SelectedSource,
@@ -30,25 +28,10 @@ from gazette_aio.message.reading.sources import (
 from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from gazette_aio.client import WatchedList
-    from gazette_aio.client.listing.changes import ListChanges
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.formats import JournalFormats
-
-_SLICE_JOURNALS = 16
-"""Journals that are started or stopped without a pause."""
-
-T = TypeVar("T")
-
-
-async def _for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
-    """Call `act` with each of `items`, with pauses."""
-    for number, item in enumerate(items, 1):
-        act(item)
-        if number % _SLICE_JOURNALS == 0:
-            await asyncio.sleep(0)
 
 
 class Inputs(Generic[C]):
@@ -88,27 +71,37 @@ class Inputs(Generic[C]):
         self._begun = False
         self._closed = False
         self._offsets: dict[str, int] = {}  # Offsets to read joining journals from.
-        self._revisions: dict[str, int] = {}  # Creation revisions of journals that ever joined.
-        self._recreated: set[str] = set()  # Journals whose old state wasn't dropped yet.
         self._single: JournalInput[C] | None = None  # Read in place.
         self._single_ended = False
         self._pumps: dict[str, JournalPump[C]] = {}
         self._stopped: set[JournalPump[C]] = set()
-        # Specifications of journals that join after their namesakes have left.
-        self._successors: dict[str, pb.JournalSpec] = {}
-        self._void = Closing()  # Readers of replays of deleted journals.
         self._ready: deque[JournalPump[C]] = deque()
         self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
         self._failed: JournalPump[C] | None = None
         self._parked: ParkedJournals[JournalPump[C]] = ParkedJournals()
         self._progress = Signal()
-        self._following = OwnedTask()
-        self._entered: WatchedList | None = None
+        self._selected: SelectedJournals[C] | None = None
+        if isinstance(source, SelectedSource):
+            self._selected = SelectedJournals(source, formats, self)
 
     @property
     def running(self) -> bool:
         """Whether tasks are reading."""
-        return self._following.running or any(pump.running for pump in self._pumps.values())
+        return self._is_following or any(pump.running for pump in self._pumps.values())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is read any more."""
+        return self._closed
+
+    @property
+    def pumps(self) -> Mapping[str, JournalPump[C]]:
+        """Pumps of journals that are read ahead, by name."""
+        return self._pumps
+
+    @property
+    def _is_following(self) -> bool:
+        return self._selected is not None and self._selected.is_following
 
     @property
     def open(self) -> int:
@@ -149,7 +142,7 @@ class Inputs(Generic[C]):
                 pump.is_queued = False
                 if pump.arrivals:
                     return self._hand_out(pump)
-            elif self._pumps or self._following.running:
+            elif self._pumps or self._is_following:
                 await self._wait()
             else:
                 break
@@ -215,7 +208,7 @@ class Inputs(Generic[C]):
         self._offsets.pop(source.journal, None)
         pump = self._pumps.pop(source.journal, None)
         if pump is not None:
-            self._stop(pump)
+            self.stop(pump)
             while pump.arrivals:
                 pump.take()
             self._join_successor(source.journal)
@@ -227,33 +220,39 @@ class Inputs(Generic[C]):
         """
         self._closed = True
         self._progress.set()
-        await self._following.aclose()
+        if self._selected is not None:
+            await self._selected.stop()
         pumps = [*self._pumps.values(), *self._stopped]
-        await _for_each(pumps, lambda pump: pump.cancel())
+        await for_each(pumps, lambda pump: pump.cancel())
         for pump in pumps:
             await pump.aclose()
         if self._single is not None:
             await self._single.close_reader()
         elif isinstance(self._source, ReaderSource):
             await self._source.reader.aclose()
-        await self._leave_list()
+        if self._selected is not None:
+            await self._selected.leave_list()
 
     async def _begin(self) -> None:
         source = self._source
         if self._checkpointed is not None:
             self._offsets = dict(self._checkpointed())
-        if isinstance(source, SelectedSource):
-            await self._select(source)
+        if self._selected is not None:
+            await self._selected.begin()
         else:
+            assert not isinstance(source, SelectedSource)
             specs = await fetch_specs(source.client, source.names)
             named = zip(source.names, specs, strict=True)
-            await _for_each(named, lambda each: self._add(self._formats.of(*each)))
+            await for_each(named, lambda each: self.add(self._formats.of(*each)))
         self._begun = True
         # Invariant: tasks hold no reference to the iterator, so that a leaked one is detected.
         self._checkpointed = None
 
-    def _add(self, journal_format: JournalFormat[Any], *, reset: bool = False) -> None:
+    def add(self, journal_format: JournalFormat[Any], *, reset: bool = False) -> None:
+        """Begin to read a journal. See `ReadJournals`."""
         name = journal_format.journal
+        if reset:
+            self._offsets[name] = 0
         # Race: another task than the waiting one may close the inputs, and the waiting one may have
         # been cancelled while it added journals.
         if self._closed or name in self._pumps:
@@ -305,7 +304,7 @@ class Inputs(Generic[C]):
             del self._pumps[name]
             self._parked.discard(pump)
             if pump.running:
-                self._stop(pump)
+                self.stop(pump)
             if pump.source.offset:  # Otherwise the journal is still read from its start.
                 self._offsets[name] = pump.source.offset
             self._join_successor(name)
@@ -317,143 +316,25 @@ class Inputs(Generic[C]):
             self._ready.append(pump)
             self._progress.set()
 
-    def _stop(self, pump: JournalPump[C]) -> None:
+    def _join_successor(self, name: str) -> None:
+        if self._selected is not None:
+            self._selected.join_successor(name)
+
+    def stop(self, pump: JournalPump[C]) -> None:
+        """Stop reading a journal. See `ReadJournals`."""
         pump.stop()
         self._stopped = {each for each in self._stopped if each.running}
         self._stopped.add(pump)
 
-    # Selected journals.
-
-    async def _select(self, source: SelectedSource) -> None:
-        selection = source.selection
-        if isinstance(selection, pb.LabelSelector):
-            await self._leave_list()
-            if not source.block:
-                listing = await source.client.list(selection)
-                await _for_each(listing.journals, self._join)
-                return
-            if self._closed:
-                return
-            selection = self._entered = source.client.watch(selection)
-            await selection.__aenter__()
-        elif not selection.is_live:
-            self._entered = selection
-            await selection.__aenter__()
-        if source.block:
-            self._following.start(self._follow(selection), f"gazette-read-list {source}")
-        else:
-            listing = await selection.ready()
-            await _for_each(listing.journals, self._join)
-            await self._leave_list()
-
-    async def _leave_list(self) -> None:
-        # Race: the list stays known until it's closed, in case closing is cancelled.
-        if self._entered is not None:
-            await self._entered.aclose()
-            self._entered = None
-
-    async def _follow(self, watched: WatchedList) -> None:
-        try:
-            is_first = True
-            async for changes in watched.changes():
-                await self._apply(changes, is_first=is_first)
-                is_first = False
-        except Exception as error:  # noqa: BLE001 - raised by the next call, which begins anew.
-            self._errors.append(error)
-            self._begun = False
-        else:
-            # A list closed by its owner ends reading of its journals.
-            await _for_each([*self._pumps], self._leave)
-        finally:
-            self._progress.set()
-
-    async def _apply(self, changes: ListChanges, *, is_first: bool) -> None:
-        gone = {journal.spec.name for journal in changes.removed}
-        if is_first:
-            gone.update(self._pumps)
-        if gone:
-            gone.difference_update(journal.spec.name for journal in changes.added)
-        await _for_each(gone, self._leave)
-        await _for_each(changes.added, self._join)
-        # Race: a replay may wait for content that a recreated journal won't have soon.
-        await self._void.aclose()
-        for change in changes.changed:
-            pump = self._pumps.get(change.after.spec.name)
-            if pump is None:
-                self._join(change.after)
-            else:
-                pump.listed_anew()
-                self._adopt(pump, change.after.spec)
-
-    def _leave(self, name: str) -> None:
-        self._successors.pop(name, None)
-        pump = self._pumps.get(name)
-        if pump is not None:
-            pump.leave()
-
-    def _join(self, journal: pb.ListResponse.Journal) -> None:
-        spec, revision = journal.spec, journal.create_revision
-        name = spec.name
-        known = self._revisions.get(name, 0)
-        # Wire: some versions of brokers don't report it.
-        recreated = 0 not in {known, revision} and known != revision
-        self._revisions[name] = revision or known
-        if recreated:
-            self._recreated.add(name)
-        pump = self._pumps.get(name)
-        if pump is None:
-            self._join_now(spec)
-        elif self._source.block:
-            # Race: the journal may be about to leave, and then rejoins after the content read.
-            self._successors[name] = spec
-            if recreated:
-                pump.source.is_void = True
-                if pump.source.replaying is not None:
-                    self._void.add(pump.source.replaying)
-                self._stop(pump)
-            else:
-                pump.stay()
-                self._adopt(pump, spec)
-
-    def _adopt(self, pump: JournalPump[C], spec: pb.JournalSpec) -> None:
-        """Note the newest specification of a journal that is read."""
-        journal_format = self._format_of(spec)
-        if journal_format is None:
-            self._leave(spec.name)
-        elif journal_format is not pump.source.format:
-            # The journal rejoins after the content read.
-            self._successors[spec.name] = spec
-            pump.leave()
-
-    def _join_successor(self, name: str) -> None:
-        spec = self._successors.pop(name, None)
-        if spec is not None and not self._closed:
-            self._join_now(spec)
-
-    def _join_now(self, spec: pb.JournalSpec) -> None:
-        name = spec.name
-        journal_format = self._format_of(spec)
-        if journal_format is None:
-            return
-        reset = name in self._recreated
-        if reset:
-            self._recreated.discard(name)
-            self._offsets[name] = 0
-        try:
-            self._add(journal_format, reset=reset)
-        except Exception as error:  # noqa: BLE001 - raised by the next call.
-            self._report(error)
-
-    def _format_of(self, spec: pb.JournalSpec) -> JournalFormat[Any] | None:
-        """Return the format of a journal; or None after reporting the error."""
-        try:
-            return self._formats.of(spec.name, spec)
-        except Exception as error:  # noqa: BLE001 - raised by the next call.
-            self._report(error)
-            return None
-
-    def _report(self, error: Exception) -> None:
+    def report(self, error: Exception, *, is_lost: bool = False) -> None:
+        """Have `next_arrival()` raise an error. See `ReadJournals`."""
         self._errors.append(error)
+        if is_lost:
+            self._begun = False
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake up who waits for an arrival."""
         self._progress.set()
 
     def __repr__(self) -> str:
