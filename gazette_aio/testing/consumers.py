@@ -157,18 +157,14 @@ class ConsumerHarness(Owner):
 
         Cancellation: safe — call again.
         """
-        if (client := self._clients.get(member.endpoint)) is not None:
-            await client.aclose()
-            self._clients.pop(member.endpoint, None)
-        await member.aclose()
+        await self._stop(member)
         if member not in self.members:
             return
         local = member.session.group.local_member
         for other in tuple(self.members):
             if local is not None and other is not member:
                 await _until(other, partial(_is_gone, local, other))
-        if member in self.members:
-            self.members.remove(member)
+        self._forget(member)
 
     async def create_shards(self, *specs: pc.ShardSpec) -> None:
         """Create shards, and wait until each has a primary.
@@ -250,7 +246,18 @@ class ConsumerHarness(Owner):
         Cancellation: safe — call again.
         """
         for member in tuple(self.members):
-            await self.crash_member(member)
+            await self._stop(member)
+            self._forget(member)
+
+    async def _stop(self, member: Service) -> None:
+        if (client := self._clients.get(member.endpoint)) is not None:
+            await client.aclose()
+            self._clients.pop(member.endpoint, None)
+        await member.aclose()
+
+    def _forget(self, member: Service) -> None:
+        if member in self.members:
+            self.members.remove(member)
 
     def _any_member(self) -> Service:
         for member in self.members:

@@ -38,7 +38,7 @@ class HookThread:
         self._abandon_seconds = abandon_seconds
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._running: asyncio.Future[Any] | None = None
+        self._awaited: set[asyncio.Future[Any]] = set()
         self._is_closed = False
 
     async def call(
@@ -60,7 +60,8 @@ class HookThread:
         """
         if self._is_closed:
             raise RuntimeError(f"the thread of {self._name} has ended")
-        future = self._running = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        self._awaited.add(future)
         self._calls.put(_Call(future, functools.partial(hook, *args)))
         if self._thread is None:
             # A daemon: a hook that never returns must not keep the process from its end.
@@ -76,7 +77,7 @@ class HookThread:
             await finish(self._over(future))
             raise
         finally:
-            self._running = None
+            self._awaited.discard(future)
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         await asyncio.wait((future,), timeout=self._abandon_seconds)
@@ -91,15 +92,15 @@ class HookThread:
             _logger.debug("a cancelled hook of %s failed: %s", self._name, future.exception())
 
     async def aclose(self) -> None:
-        """Take no further calls, and wait for a running hook, bounded as by a cancellation.
+        """Take no further calls, and wait for those that callers wait for, within their bound.
 
         Cancellation: safe — call again.
         """
         if not self._is_closed:
             self._is_closed = True
             self._calls.put(None)
-        if self._running is not None:
-            await self._over(self._running)
+        for future in tuple(self._awaited):
+            await self._over(future)
 
 
 def _drop(dropped: Callable[[T], object], future: asyncio.Future[T]) -> None:

@@ -79,10 +79,13 @@ async def _answer(answer: Awaitable[Any], claims: pb.Claims, now: float) -> Any:
     Wire: other implementations answer with code UNKNOWN and the bare text, whatever failed.
     """
     remaining = None if claims.expires_at is None else max(claims.expires_at - now, 0)
+    bound = asyncio.timeout(remaining)
     try:
-        async with asyncio.timeout(remaining):
+        async with bound:
             return await answer
     except TimeoutError as error:
+        if not bound.expired():
+            raise  # Of a user's function.
         raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED") from error
     except pb.GazetteError as error:
         raise RpcError(str(error)) from error

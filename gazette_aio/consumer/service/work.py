@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+_logger = logging.getLogger(__name__)
 
 
 class SpawnedWork(Owner):
@@ -67,7 +70,8 @@ class SpawnedWork(Owner):
             await asyncio.wait(self._tasks)
 
     def _start(self, work: Coroutine[Any, Any, None], failure: asyncio.Future[None]) -> None:
-        task = asyncio.ensure_future(work)
+        name = f"gazette task {getattr(work, '__qualname__', work)} of the application"
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, failure))
 
@@ -75,5 +79,7 @@ class SpawnedWork(Owner):
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not failure.done():
+        if self._has_ended or failure.done():
+            _logger.error("%s failed after the member's end began", task.get_name(), exc_info=error)
+        else:
             failure.set_exception(error)

@@ -192,6 +192,16 @@ async def test_a_stat_ends_with_its_token(client):
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+async def test_a_time_out_of_a_users_function_is_not_that_of_the_token(member):
+    async def stat(caller, service, request):
+        raise TimeoutError("the database is slow")
+
+    member.api.stat = stat
+    with pytest.raises(pb.TransportError, match="TimeoutError") as caught:
+        await member.client.rpc.stat(pc.StatRequest(shard=A))
+    assert caught.value.code == "UNKNOWN"
+
+
 async def test_list(member):
     await member.create(
         shard_spec("shard-C"),

@@ -323,6 +323,28 @@ async def test_a_hook_that_never_returns_does_not_keep_the_process_from_its_end(
     assert process.returncode == 0
 
 
+async def test_the_end_of_a_thread_waits_for_all_its_callers():
+    """Such as a request that waits beside the transactions, behind which its hook is queued."""
+    entered, leave = threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def hook(name: str) -> None:
+        entered.set()
+        leave.wait()
+        made.append(name)
+
+    thread = HookThread("shard-A")
+    first, second = (asyncio.create_task(thread.call(hook, name)) for name in ("one", "two"))
+    await eventually(entered.is_set)
+    closing = asyncio.create_task(thread.aclose())
+    await turns()
+    assert not closing.done()
+    leave.set()
+    await closing
+    assert made == ["one", "two"]
+    await asyncio.gather(first, second)
+
+
 async def test_the_thread_of_hooks_ends():
     thread = HookThread("shard-A")
     name = await thread.call(lambda: threading.current_thread().name)
