@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import anyio
@@ -48,6 +50,23 @@ class MemberLostError(GazetteError):
     """The key of this member is gone: another process deleted it, or its lease ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a leader did in a round."""
+
+    added: int
+    """Number of assignments that were added."""
+    removed: int
+    """Number of assignments that were removed."""
+    packed: int
+    """Number of assignments that got another slot, promotions among them."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was left to do."""
+        return not (self.added or self.removed or self.packed)
+
+
 class Allocator:
     """Keeps the assignments of a group as they should be, while this member leads.
 
@@ -56,8 +75,8 @@ class Allocator:
         key_space: Mirror of the group's keys, which another task keeps up to date.
         group: View of the mirror. Its `observe` is one of the mirror's observers.
         keys: Keys of the group.
-        on_round: Called after each successful round of a leader, with whether it was idle: nothing
-            was left to do.
+        on_round: Called after each successful round of a leader.
+        on_solution: Called with the seconds that a solution took.
     """
 
     def __init__(
@@ -67,13 +86,15 @@ class Allocator:
         group: ObservedGroup,
         keys: GroupKeys,
         *,
-        on_round: Callable[[bool], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_solution: Callable[[float], None] | None = None,
     ) -> None:
         self._store = store
         self._key_space = key_space
         self._group = group
         self._keys = keys
         self._on_round = on_round
+        self._on_solution = on_solution
         self._desired: list[Desired] = []
         self._network: int | None = None
         self._retry_seconds = 0.0
@@ -114,7 +135,8 @@ class Allocator:
             allocation = await self._solve()
             # Transactions fail once another process has changed or removed this member.
             fixed = Compare.mod_revision(member.key, member.mod_revision)
-            for step in await _off_loop(allocation, self._steps, allocation, fixed):
+            round_, steps = await _off_loop(allocation, self._steps, allocation, fixed)
+            for step in steps:
                 result = await self._store.transact(step.compares, step.operations)
                 if not result.succeeded:
                     raise KeyValueStoreError("transaction checks did not succeed")
@@ -127,7 +149,7 @@ class Allocator:
         else:
             self._retry_seconds = 0.0
             if self._on_round is not None:
-                self._on_round(applied == 0)
+                self._on_round(round_)
         return applied
 
     async def _solve(self) -> Allocation:
@@ -141,14 +163,16 @@ class Allocator:
                 self._desired, self._network = desired, solved.network
         return allocation
 
-    @staticmethod
-    async def _solution(allocation: Allocation) -> list[Desired]:
+    async def _solution(self, allocation: Allocation) -> list[Desired]:
+        began = perf_counter()
         problem = await _off_loop(allocation, Problem.of, allocation)
         if len(problem.items) * len(problem.members) <= THREAD_PAIRS:
             packed = await in_thread(solve_packed, problem)
         else:
             packed = await run_in_process(solve_packed, problem, cancellable=True)
         replicas = await _off_loop(allocation, desired, problem, packed)
+        if self._on_solution is not None:
+            self._on_solution(perf_counter() - began)
         if len(replicas) < allocation.item_slots:
             _logger.warning(
                 "cannot reach desired replication for all items (%d of %d replicas, %d slots)",
@@ -160,14 +184,15 @@ class Allocator:
         _logger.info("solved assignments: %s", change)
         return replicas
 
-    def _steps(self, allocation: Allocation, fixed: Compare) -> list[Checkpoint]:
+    def _steps(self, allocation: Allocation, fixed: Compare) -> tuple[Round, list[Checkpoint]]:
         convergence = Convergence(
             allocation,
             self._desired,
             keys=self._keys,
             is_consistent=self._group.is_consistent,
         )
-        return list(pack(convergence.checkpoints(), [fixed]))
+        steps = list(pack(convergence.checkpoints(), [fixed]))
+        return Round(convergence.added, convergence.removed, convergence.packed), steps
 
 
 async def _off_loop(

@@ -36,7 +36,13 @@ class Checkpoint:
 
 
 class Convergence:
-    """One round of steps. Members' loads are kept up to date as steps are decided."""
+    """One round of steps. Members' loads are kept up to date as steps are decided.
+
+    Attributes:
+        added: Number of new assignments, of the steps so far.
+        removed: Number of removed ones.
+        packed: Number of those that got another slot, promotions among them.
+    """
 
     def __init__(
         self,
@@ -105,7 +111,6 @@ class Convergence:
             for index, assignment in enumerate(kept[1:], start=1):
                 if assignment.slot != index:
                     self._move(checkpoint, assignment, index)
-                    self.packed += 1
                     break
         return checkpoint
 
@@ -173,6 +178,7 @@ class Convergence:
         key = self._keys.assignment(assignment.item, *assignment.member, slot)
         checkpoint.operations.append(Put(key, assignment.value, lease=assignment.lease))
         self._primaries[assignment.member] += slot == 0
+        self.packed += 1
 
     @staticmethod
     def _delete(checkpoint: Checkpoint, assignment: Assignment) -> None:

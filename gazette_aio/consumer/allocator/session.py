@@ -29,6 +29,7 @@ from gazette_aio.protocol.validation.rules import validate
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
+    from gazette_aio.consumer.allocator.allocate import Round
     from gazette_aio.consumer.allocator.model import IsConsistent
     from gazette_aio.consumer.allocator.observed import GroupEntry
     from gazette_aio.consumer.keyspace.key_space import KeySpace
@@ -61,7 +62,8 @@ class MemberSession(Owner):
         apply_delay_seconds: Time for which changes are gathered before they are applied.
         max_hot_standbys: Most hot standbys of a shard that this member assigns; None for no limit.
         announce_retry_seconds: Pause before a failed announcement is repeated.
-        on_round: Called after each successful round of a leader, with whether it was idle.
+        on_round: Called after each successful round of a leader.
+        on_solution: Called with the seconds that a solution of a leader took.
 
     Raises:
         ValidationError: From `async with`, if the specification is invalid.
@@ -93,7 +95,8 @@ class MemberSession(Owner):
         apply_delay_seconds: float = 0.03,
         max_hot_standbys: int | None = None,
         announce_retry_seconds: float = 10.0,
-        on_round: Callable[[bool], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_solution: Callable[[float], None] | None = None,
     ) -> None:
         self._store = store
         self._spec = ConsumerSpec()
@@ -116,7 +119,9 @@ class MemberSession(Owner):
         )
         self.group = ObservedGroup(MemberID(named.zone, named.suffix), is_consistent)
         self.key_space.observers.append(self.group.observe)
-        self._allocator = Allocator(store, self.key_space, self.group, keys, on_round=on_round)
+        self._allocator = Allocator(
+            store, self.key_space, self.group, keys, on_round=on_round, on_solution=on_solution
+        )
 
     def __repr__(self) -> str:
         id_ = self._spec.process_spec.id

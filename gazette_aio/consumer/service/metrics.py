@@ -14,6 +14,7 @@ try:
         CollectorRegistry,
         Counter,
         Gauge,
+        Histogram,
         generate_latest,
     )
     from prometheus_client.core import GaugeMetricFamily
@@ -26,6 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from gazette_aio.consumer.allocator.allocate import Round
     from gazette_aio.consumer.transactions.observer import TransactionReport
 
 _PHASES = (
@@ -64,6 +66,10 @@ class ConsumerMetrics(Collector):
         gazette_shard_phase_seconds_total{shard,phase,type}
         gazette_shard_up{shard,status}
         gazette_allocator_converge_total
+        gazette_allocator_assignment_added_total
+        gazette_allocator_assignment_removed_total
+        gazette_allocator_assignment_packed_total
+        gazette_allocator_max_flow_runtime_seconds
         gazette_allocator_items
         gazette_allocator_members
         gazette_allocator_desired_replication_slots
@@ -106,6 +112,17 @@ class ConsumerMetrics(Collector):
             registry=None,
         )
         self._rounds = Counter("gazette_allocator_converge", "Rounds of allocation.", registry=None)
+        self._changes = {
+            change: Counter(
+                f"gazette_allocator_assignment_{change}", f"Assignments {change}.", registry=None
+            )
+            for change in ("added", "removed", "packed")
+        }
+        self._solutions = Histogram(
+            "gazette_allocator_max_flow_runtime_seconds",
+            "Durations of solutions for the most assignments.",
+            registry=None,
+        )
         self._register()
 
     def __repr__(self) -> str:
@@ -116,7 +133,7 @@ class ConsumerMetrics(Collector):
         # First, so that shards which have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
-        collectors.append(self._rounds)
+        collectors += (self._rounds, *self._changes.values(), self._solutions)
         registered: list[Collector] = []
         try:
             for collector in collectors:
@@ -127,9 +144,15 @@ class ConsumerMetrics(Collector):
                 self.registry.unregister(collector)
             raise
 
-    def converged(self) -> None:
-        """Count a round of allocation."""
+    def converged(self, round_: Round) -> None:
+        """Count a round of allocation that this process led."""
         self._rounds.inc()
+        for change, counter in self._changes.items():
+            counter.inc(getattr(round_, change))
+
+    def solved(self, seconds: float) -> None:
+        """Count a solution of the allocation."""
+        self._solutions.observe(seconds)
 
     def acknowledged(self, shard: str, report: TransactionReport) -> None:
         """Count a transaction.

@@ -98,7 +98,8 @@ def _session_of(service: Service) -> MemberSession:
         zero_limit_on_exit=options.zero_limit_on_exit,
         apply_delay_seconds=options.watch_delay,
         max_hot_standbys=options.max_hot_standbys,
-        on_round=None if metrics is None else lambda _: metrics.converged(),
+        on_round=None if metrics is None else metrics.converged,
+        on_solution=None if metrics is None else metrics.solved,
     )
 
 

@@ -57,10 +57,18 @@ class Running:
     def __init__(self, store, suffix, limit, lease):
         self.store, self.suffix, self.limit, self.lease = store, suffix, limit, lease
         self.rounds = []
+        self.solutions = []
         self.group = ObservedGroup(MemberID("z", suffix), lambda *_: True)
         self.space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0)
         self.space.observers.append(self.group.observe)
-        self.allocator = Allocator(store, self.space, self.group, KEYS, on_round=self.rounds.append)
+        self.allocator = Allocator(
+            store,
+            self.space,
+            self.group,
+            KEYS,
+            on_round=self.rounds.append,
+            on_solution=self.solutions.append,
+        )
 
     async def set(self, value, **options):
         put = Put(KEYS.member("z", self.suffix), value.encode(), **options)
@@ -125,6 +133,23 @@ async def test_items_are_shared_among_members_and_move_when_one_is_lost():
                 store, lambda found: {x[1] for x in found} == {"a", "b"} and len(found) == 4
             )
         await holds(store, lambda found: [x[1:] for x in found] == [("a", 0)] * 4)
+
+
+async def test_rounds_tell_what_they_changed():
+    async with EmbeddedStore() as store, member(store, "a") as leader:
+        await add_items(store, 2)
+        await eventually(lambda: sum(each.added for each in leader.rounds) == 2)
+        # One of them moves: its new replica is promoted once the old one has gone.
+        async with member(store, "b") as other:
+            await eventually(
+                lambda: any(each.packed for each in leader.rounds) and leader.rounds[-1].is_idle
+            )
+            assert sum(each.added for each in leader.rounds) == 3
+            assert sum(each.removed for each in leader.rounds) == 1
+            assert sum(each.packed for each in leader.rounds) == 1
+            assert len(leader.solutions) >= 2
+            assert all(seconds > 0 for seconds in leader.solutions)
+            assert other.rounds == []
 
 
 async def test_the_leader_exits_once_others_hold_its_items():

@@ -54,7 +54,7 @@ async def put_all(store, puts):
 
 @pytest.mark.slow
 async def test_a_leader_of_a_large_group():
-    idle = []
+    rounds = []
     members = [KEYS.member(f"zone-{n % 3}", f"member-{n:03}") for n in range(MEMBERS)]
     async with EmbeddedStore() as store:
         await put_all(store, [Put(each, b"") for each in members])
@@ -62,11 +62,11 @@ async def test_a_leader_of_a_large_group():
         group = ObservedGroup(LOCAL, lambda *_: True)
         space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0.03)
         space.observers.append(group.observe)
-        allocator = Allocator(store, space, group, KEYS, on_round=idle.append)
+        allocator = Allocator(store, space, group, KEYS, on_round=rounds.append)
         with longest_step() as longest:
             await space.load()
             tasks = [asyncio.create_task(space.watch()), asyncio.create_task(allocator.run())]
-            await eventually(lambda: True in idle)
+            await eventually(lambda: any(each.is_idle for each in rounds))
             assert len(group.allocation.totals) == MEMBERS
             assert sum(group.allocation.totals.values()) == ITEMS * REPLICAS
             # A member is lost, with all that it held.
@@ -77,13 +77,14 @@ async def test_a_leader_of_a_large_group():
                 for each in group.assignments(item)
                 if each.member == lost.id
             ]
-            idle.clear()
+            rounds.clear()
             gone = [lost.key, *held]
             for begin in range(0, len(gone), 100):
                 await store.transact((), [Delete(key) for key in gone[begin : begin + 100]])
             await eventually(
                 lambda: (
-                    True in idle[-1:] and sum(group.allocation.totals.values()) == ITEMS * REPLICAS
+                    any(each.is_idle for each in rounds[-1:])
+                    and sum(group.allocation.totals.values()) == ITEMS * REPLICAS
                 )
             )
             for task in tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -366,6 +367,11 @@ async def test_statuses_and_sizes_are_metrics(harness: ConsumerHarness) -> None:
         text = metrics.text()[0].decode()
         assert 'gazette_shard_up{shard="shard-one",status="PRIMARY"} 1.0' in text
         assert "gazette_allocator_members 1.0" in text
+        assert "gazette_allocator_assignment_added_total 1.0" in text
+        assert "gazette_allocator_assignment_removed_total 0.0" in text
+        solutions = re.search(r"gazette_allocator_max_flow_runtime_seconds_count (\d)", text)
+        assert solutions is not None
+        assert int(solutions[1]) > 0
         assert f'gazette_shard_read_head{{journal="{SOURCE}",shard="{key}"}}' in text
         assert 'phase="60-acknowledging"' in text
     assert key not in metrics.text()[0].decode()
