@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         MemoryDatabase,
         MemoryStore,
         RocksDBStore,
+        SQLiteStore,
         SQLStore,
         StoredRecord,
     )
@@ -59,6 +60,7 @@ __all__ = [
     "Resolver",
     "RocksDBStore",
     "SQLStore",
+    "SQLiteStore",
     "Service",
     "Shard",
     "Store",
@@ -92,6 +94,7 @@ _MODULES = {
     "Resolver": "gazette_aio.consumer.shards.resolver",
     "RocksDBStore": _STORES,
     "SQLStore": _STORES,
+    "SQLiteStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,
     "Store": _APPLICATION,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore
     from gazette_aio.consumer.stores.sql import SQLStore
     from gazette_aio.consumer.stores.sql_table import checkpoint_table
+    from gazette_aio.consumer.stores.sqlite.store import SQLiteStore
 
 __all__ = [
     "CompareAndSetStore",
@@ -25,6 +26,7 @@ __all__ = [
     "MemoryStore",
     "RocksDBStore",
     "SQLStore",
+    "SQLiteStore",
     "StoredRecord",
     "checkpoint_table",
 ]
@@ -32,6 +34,7 @@ __all__ = [
 _MODULES = {
     "RocksDBStore": "gazette_aio.consumer.stores.rocksdb.store",
     "SQLStore": "gazette_aio.consumer.stores.sql",
+    "SQLiteStore": "gazette_aio.consumer.stores.sqlite.store",
     "checkpoint_table": "gazette_aio.consumer.stores.sql",
 }
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.protocol.errors import DependencyError, StoreError
 from gazette_aio.protocol.status_errors import text_without_endpoint
@@ -58,21 +57,22 @@ class Commits:
         return operation
 
     def start_recorded(
-        self, opening: OpFuture[Any], record: Callable[[], OpFuture[Any]]
+        self, opening: OpFuture[Any], record: Callable[[], Awaitable[OpFuture[Any]]]
     ) -> OpFuture[None]:
         """Begin a commit that changes recorded files.
 
         Args:
             opening: Barrier that waits for the dependencies of the commit, and precedes what is
                 recorded.
-            record: Changes the files, and returns the barrier of what it has recorded. Runs in a
-                thread.
+            record: Changes the files, and returns the barrier of what it has recorded.
         """
         return self.start((), lambda: self._record(opening, record))
 
-    async def _record(self, opening: OpFuture[Any], record: Callable[[], OpFuture[Any]]) -> None:
+    async def _record(
+        self, opening: OpFuture[Any], record: Callable[[], Awaitable[OpFuture[Any]]]
+    ) -> None:
         try:
-            closing = await in_thread(record)
+            closing = await record()
             await self.wait((closing,))
             closing.result()
         except Exception as error:

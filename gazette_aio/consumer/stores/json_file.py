@@ -102,7 +102,9 @@ class JSONFileStore(Generic[S]):
         except StoreError as error:
             return finished_operation(error)
         if barrier is not None:
-            return self._commits.start_recorded(barrier, lambda: self._replace_recorded(content))
+            return self._commits.start_recorded(
+                barrier, lambda: in_thread(self._replace_recorded, content)
+            )
         return self._commits.start(wait_for, lambda: self._commit(content))
 
     async def restore_checkpoint(

@@ -59,6 +59,10 @@ class DirectoryRecorder(FileRecorder, Protocol):
         """Return the numbers of all files by path in the log, such as `/state.json`."""
         ...
 
+    def age_bytes(self, fnode: int, /) -> int:
+        """Return the length of the log since a file was created."""
+        ...
+
     def properties(self) -> dict[str, str]:
         """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""
         ...

@@ -23,7 +23,7 @@ from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, DependencyError, StoreError
 from gazette_aio.testing import StubShard
 from tests.consumer.stores.databases import checkpoint_at
-from tests.consumer.stores.rocksdb_files import LOG, MemoryRecorder, recover
+from tests.consumer.stores.memory_recorder import LOG, MemoryRecorder, recover
 
 SHARD = StubShard("a-shard")
 STATE = b"\x01"

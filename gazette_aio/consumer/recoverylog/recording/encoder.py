@@ -69,6 +69,16 @@ class LogEncoder:
         """Length of the encoded operations that weren't taken."""
         return self.offset - self._taken
 
+    def age_bytes(self, fnode: int) -> int:
+        """Return the length of the log since a file was created.
+
+        Playback reads as much, but for long parts which concern no file that has a path. Of a file
+        that has no path, or was created in another log, it's zero.
+        """
+        node = self.fsm.live_nodes.get(fnode)
+        first = node.segments[0] if node is not None else None
+        return self.offset - first.first_offset if first and first.log == self._log else 0
+
     def take(self) -> list[bytes]:
         """Return the encoded operations and contents since the last call."""
         pieces, self._pieces = self._pieces, []

@@ -188,6 +188,11 @@ class Recorder(Owner):
             node = self._encoder.fsm.live_nodes.get(fnode)
             return set(node.links) if node is not None else set()
 
+    def age_bytes(self, fnode: int) -> int:
+        """Return the length of the log since a file was created, as of `LogEncoder.age_bytes()`."""
+        with self._lock:
+            return self._encoder.age_bytes(fnode)
+
     def is_live(self, fnode: int) -> bool:
         """Return whether a file has a path."""
         return fnode in self._encoder.fsm.live_nodes

@@ -207,7 +207,7 @@ class RocksDBStore:
             # Invariant: nothing that is recorded after it is committed before `wait_for`.
             opening = self._recorder.barrier(wait_for)
             commit = self._commits.start_recorded(
-                opening, lambda: self._write_recorded(batch, changes, stored)
+                opening, lambda: in_thread(self._write_recorded, batch, changes, stored)
             )
         else:
             commit = self._commits.start(

@@ -1,4 +1,4 @@
-"""Recording of RocksDB in memory, and recovery from any part of what was recorded."""
+"""Recorder whose log is in memory, and recovery from any part of what was recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gazette_aio.client.appends.futures import OpFuture, finished_operation
 from gazette_aio.consumer.recoverylog import FSM, Author, LogEncoder
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
-from gazette_aio.consumer.recoverylog.playing.playback import Playback
+from gazette_aio.consumer.recoverylog.playing.playback import Playback, ranges_of
 from gazette_aio.protocol.recoverylog import FSMHints
 
 LOG = "recovery/log"
@@ -75,6 +75,9 @@ class MemoryRecorder:
     def links(self) -> dict[str, int]:
         return dict(self.fsm.links)
 
+    def age_bytes(self, fnode: int) -> int:
+        return self._encoder.age_bytes(fnode)
+
     def properties(self) -> dict[str, str]:
         return dict(self.fsm.properties)
 
@@ -88,6 +91,13 @@ class MemoryRecorder:
         for piece in self._encoder.take():
             self._content += piece
         self.calls.append(self._encoder.offset)
+
+
+def played_bytes(hints: FSMHints, end: int) -> int:
+    """Return how much of a log is read by hints."""
+    segments = FSM(hints).hinted_segments
+    ranges = ranges_of(segments, LOG, LOG, segments[0].first_offset)
+    return sum((part.end or end) - part.begin for part in ranges)
 
 
 def recover(directory: Path, content: bytes, hints: FSMHints | None = None) -> tuple[FSM, Playback]:

@@ -1,0 +1,466 @@
+"""Store whose state is an SQLite database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shutil
+import sqlite3
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.sqlite.capture import DATABASE_NAME, DatabaseCapture
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+
+    from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application import Shard
+    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_CACHED_STATEMENTS: Final = 256
+_PAGES: Final = "pageDB"
+"""Directory in which Gazette's own SQLite store keeps pages."""
+_OWN_PRAGMAS: Final = frozenset(
+    {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint", "wal_checkpoint"}
+)
+_NAME: Final = re.compile(r"[a-z_]+")
+_VALUE: Final = re.compile(r"-?[A-Za-z0-9_]+")
+
+# Wire: the table of Gazette's own SQLite store.
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS gazette_checkpoint (
+  rowid INTEGER PRIMARY KEY DEFAULT 0 CHECK (rowid = 0),
+  checkpoint BLOB
+);
+INSERT OR IGNORE INTO gazette_checkpoint (rowid, checkpoint) VALUES (0, '');
+"""
+# With a comment, so that the same statement of an application isn't taken from the cache of allowed
+# ones.
+_BEGIN: Final = "BEGIN /* of the store */"
+_COMMIT: Final = "COMMIT /* of the store */"
+_ROLLBACK: Final = "ROLLBACK /* of the store */"
+_UPDATE: Final = "UPDATE gazette_checkpoint SET checkpoint = ? WHERE rowid = 0"
+_SELECT: Final = "SELECT checkpoint FROM gazette_checkpoint WHERE rowid = 0"
+
+
+class SQLiteStore:
+    """Store whose state is an SQLite database, for states of up to some gigabytes.
+
+    With a recorder, the database is recorded in the recovery log of the shard; once it's recovered,
+    it's an ordinary SQLite file. Without one, it's a database of this machine: the state is lost to
+    a member elsewhere that the shard moves to. Only one process can have it open.
+
+    What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
+    with its checkpoint. Statements that begin or end transactions, attach databases or change how
+    the database is written aren't authorized; savepoints are.
+
+    Args:
+        recorder: Recorder that `Application.new_store()` was given, or None.
+        schema: Statements to run whenever the database is opened, such as
+            `CREATE TABLE IF NOT EXISTS`.
+        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which the
+            database is written is the store's.
+        directory: Directory of the database if there's no recorder. It's made if it's missing, and
+            must be of this shard only.
+
+    Raises:
+        ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
+            invalid.
+    """
+
+    def __init__(
+        self,
+        recorder: DirectoryRecorder | None,
+        *,
+        schema: str = "",
+        pragmas: Mapping[str, str | int] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if (recorder is None) == (directory is None):
+            raise ConfigurationError("SQLiteStore takes either a recorder or a directory")
+        self.directory = Path(recorder.directory if recorder is not None else directory or "")
+        """Directory of the database."""
+        self._recorder = recorder
+        self._schema = schema
+        self._pragmas = dict(pragmas or {})
+        for name, value in self._pragmas.items():
+            _check_pragma(name, value)
+        self._commits = Commits()
+        self._capture: DatabaseCapture | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "gazette sqlite")
+        self._local: Future[Any] | None = None
+        """The latest commit, as far as the next transaction has to wait for it."""
+        self._error: BaseException | None = None
+        self._is_own = True
+        """Whether the store itself prepares statements."""
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection, in a transaction, for statements that don't take long.
+
+        It blocks for a moment if the commit before is being written. Without a recorder, that may
+        have to wait for appends: call `await transaction()` first, or use it in a thread.
+
+        Raises:
+            StoreError: The database isn't open, or a commit has failed.
+            RuntimeError: The commit before waits for appends, which this call would keep from
+                ending.
+        """
+        local = self._local
+        if local is not None and not local.done():
+            if self._recorder is None and _is_in_event_loop():
+                raise RuntimeError("the commit before is pending: await transaction()")
+            with contextlib.suppress(Exception):
+                local.result()  # The error is told below.
+        return self._begun()
+
+    async def transaction(self) -> sqlite3.Connection:
+        """Return `db` once the commit before is written, without blocking the event loop.
+
+        Raises:
+            StoreError: The database isn't open, or a commit has failed.
+
+        Cancellation: safe.
+        """
+        await self._settled()
+        return self._begun()
+
+    async def run(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a function with the connection, in the store's thread, and return its result.
+
+        Args:
+            function: Plain function, for statements that take long.
+            args: Its further arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            StoreError: The database isn't open, or a commit has failed.
+            Exception: The function raises it.
+
+        Cancellation: safe — raised after the function has returned.
+        """
+        await self._settled()
+        return await self._in_thread(lambda: function(self._begun(), *args, **kwargs))
+
+    async def execute(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /
+    ) -> list[Any]:
+        """Execute a statement in the store's thread, and return its rows.
+
+        Args:
+            statement: One statement.
+            parameters: Values of its `?` or `:name` parameters.
+
+        Raises:
+            StoreError: The database isn't open, or a commit has failed.
+            sqlite3.Error: The statement fails.
+
+        Cancellation: safe — raised after the statement has ended.
+        """
+        return await self.run(_rows, statement, parameters)
+
+    async def execute_many(
+        self, statement: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /
+    ) -> None:
+        """Execute a statement with each of several parameters, in the store's thread.
+
+        Raises:
+            StoreError: The database isn't open, or a commit has failed.
+            sqlite3.Error: The statement fails, maybe after some.
+
+        Cancellation: safe — raised after the statements have ended.
+        """
+        await self.run(_execute_many, statement, parameters)
+
+    async def open(self) -> None:
+        """Open the database, and run the schema. Restoring the checkpoint does that, too.
+
+        Idempotent.
+
+        Raises:
+            ConfigurationError: The directory is that of Gazette's own SQLite store.
+            StoreError: It can't be opened or recorded, or another process has it open.
+
+        Cancellation: safe — it may be open.
+        """
+        if self._connection is None:
+            await self._in_thread(self._open)
+
+    def start_commit(
+        self,
+        shard: Shard,  # noqa: ARG002 - The database is of one shard.
+        checkpoint: Checkpoint,
+        wait_for: Collection[OpFuture[Any]],
+        /,
+    ) -> OpFuture[None]:
+        """Begin to commit the transaction with the checkpoint. See `Store.start_commit()`."""
+        if self._connection is None or self._error is not None:
+            return finished_operation(self._unusable())
+        content = checkpoint.SerializeToString()
+        if (recorder := self._recorder) is not None:
+            # Invariant: nothing that is recorded after it is committed before `wait_for`.
+            opening = recorder.barrier(wait_for)
+            # It begins here rather than in a task: `db` may block the event loop until it's over.
+            recorded = self._local = self._thread.submit(self._commit_recorded, recorder, content)
+            commit = self._commits.start_recorded(opening, lambda: asyncio.wrap_future(recorded))
+        else:
+            self._local = Future()
+            commit = self._commits.start(
+                wait_for,
+                lambda: self._in_thread(lambda: self._commit(content)),
+                lambda: self._in_thread(self._roll_back),
+            )
+        commit.operation.when_done(lambda: self._note(commit))
+        return commit
+
+    async def restore_checkpoint(
+        self,
+        shard: Shard,  # noqa: ARG002 - The database is of one shard.
+        /,
+    ) -> Checkpoint:
+        """Open the database if it isn't, roll back the transaction, and read the checkpoint.
+
+        Cancellation: safe — the database may be open.
+
+        Raises:
+            ConfigurationError: The directory is that of Gazette's own SQLite store.
+            StoreError: The database can't be opened, recorded or read, another process has it open,
+                or a commit has failed.
+        """
+        if self._error is not None:
+            raise self._unusable()
+        await self.open()
+        await self._settled()
+        content = await self._in_thread(self._restore)
+        try:
+            return Checkpoint.FromString(content)
+        except DecodeError as error:
+            raise StoreError(f"checkpoint in {self.directory}: {error}") from error
+
+    async def destroy(self) -> None:
+        """End the commit under way, close the database, and remove the directory of a recorder.
+
+        A directory without a recorder has the only copy of the state, and stays.
+
+        Cancellation: safe — call again.
+        """
+        await self._commits.aclose()
+        self._error = self._error or StoreError("the store was destroyed")
+        with contextlib.suppress(RuntimeError):  # The thread has ended.
+            await self._in_thread(self._close)
+        self._thread.shutdown(wait=False)
+        if self._recorder is not None:
+            await in_thread(shutil.rmtree, self.directory, ignore_errors=True)
+
+    # What follows runs in the store's thread
+
+    def _open(self) -> None:
+        if self._connection is not None:
+            return
+        if (self.directory / _PAGES).exists():
+            raise ConfigurationError(
+                f"{self.directory} has {_PAGES}: it's a database of Gazette's own SQLite store, "
+                "which keeps its pages in RocksDB"
+            )
+        with _explained("opening"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            capture = None
+            if self._recorder is not None:
+                capture = DatabaseCapture(self.directory, self._recorder)
+                capture.prepare()
+            connection = sqlite3.connect(
+                self.directory / DATABASE_NAME,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=_CACHED_STATEMENTS,
+            )
+            try:
+                self._set_up(connection)
+                if capture is not None:
+                    capture.begin(connection)
+            except BaseException:
+                connection.close()
+                if capture is not None:
+                    capture.close()
+                raise
+        connection.set_authorizer(self._authorize)
+        self._connection, self._capture = connection, capture
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        is_recorded = self._recorder is not None
+        settings: dict[str, str | int] = {
+            **self._pragmas,
+            # Nobody else moves the write-ahead log to the database.
+            "locking_mode": "EXCLUSIVE",
+            "journal_mode": "WAL",
+            # The log of the shard is what lasts.
+            "synchronous": "OFF" if is_recorded else "FULL",
+        }
+        if is_recorded:
+            settings["wal_autocheckpoint"] = 0
+        for name, value in settings.items():
+            connection.execute(f"PRAGMA {name}={value}").fetchall()
+        connection.executescript(_SCHEMA)
+        if self._schema:
+            connection.executescript(self._schema)
+        if connection.in_transaction:
+            raise StoreError("the schema leaves a transaction open")
+
+    def _commit_recorded(self, recorder: DirectoryRecorder, content: bytes) -> OpFuture[Any]:
+        capture, connection = self._capture, self._connection
+        assert capture is not None
+        assert connection is not None
+        with recorder.atomic(), _explained("recording"):
+            self._commit(content)
+            with self._owning():
+                capture.capture(connection)
+        return recorder.barrier()
+
+    def _commit(self, content: bytes) -> None:
+        connection = self._begun()
+        with _explained("committing"), self._owning():
+            connection.execute(_UPDATE, (content,))
+            connection.execute(_COMMIT)
+
+    def _restore(self) -> bytes:
+        self._roll_back()
+        connection = self._connection
+        assert connection is not None
+        with _explained("reading the checkpoint"), self._owning():
+            row = connection.execute(_SELECT).fetchone()
+        # Its first value is a text, as of the table's default.
+        return b"" if row is None or not row[0] else bytes(row[0])
+
+    def _roll_back(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.in_transaction:
+            with _explained("rolling back"), self._owning():
+                connection.execute(_ROLLBACK)
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        capture, self._capture = self._capture, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        if capture is not None:
+            capture.close()
+
+    # What follows runs in any thread
+
+    def _begun(self) -> sqlite3.Connection:
+        connection = self._connection
+        if connection is None or self._error is not None:
+            raise self._unusable()
+        if not connection.in_transaction:
+            with self._owning():
+                connection.execute(_BEGIN)
+        return connection
+
+    def _unusable(self) -> StoreError:
+        if self._error is not None:
+            later = StoreError(f"the store can't be used any longer: {self._error}")
+            later.__cause__ = self._error
+            return later
+        return StoreError("the database isn't open: await open(), or restore the checkpoint")
+
+    async def _settled(self) -> None:
+        """Wait until a transaction can begin."""
+        local = self._local
+        if local is not None and not local.done():
+            with contextlib.suppress(Exception):
+                await asyncio.shield(asyncio.wrap_future(local))
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await finish(asyncio.wrap_future(self._thread.submit(function)))
+
+    def _note(self, commit: OpFuture[None]) -> None:
+        if (error := commit.exception()) is not None and self._error is None:
+            self._error = error
+        if self._recorder is None and self._local is not None:
+            self._local.set_result(None)
+
+    @contextlib.contextmanager
+    def _owning(self) -> Generator[None]:
+        """Allow statements of the store itself, which are prepared within the block."""
+        self._is_own = True
+        try:
+            yield
+        finally:
+            self._is_own = False
+
+    def _authorize(self, action: int, first: str | None, *_: str | None) -> int:
+        is_allowed = self._is_own or not (
+            action in {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
+            or (action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _OWN_PRAGMAS)
+        )
+        if not is_allowed:
+            _logger.warning("a statement does what is the store's, and isn't authorized: %s", first)
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+    def __repr__(self) -> str:
+        recorded = "recorded " if self._recorder is not None else ""
+        return f"<SQLiteStore in the {recorded}directory {str(self.directory)!r}>"
+
+
+def _check_pragma(name: str, value: str | int) -> None:
+    if not _NAME.fullmatch(name) or not _VALUE.fullmatch(str(value)):
+        raise ConfigurationError(f"invalid pragma {name}={value}")
+    if name in _OWN_PRAGMAS:
+        raise ConfigurationError(f"the store itself sets the pragma {name}")
+
+
+def _rows(
+    connection: sqlite3.Connection, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
+) -> list[Any]:
+    return connection.execute(statement, parameters).fetchall()
+
+
+def _execute_many(
+    connection: sqlite3.Connection,
+    statement: str,
+    parameters: Iterable[Sequence[Any] | Mapping[str, Any]],
+) -> None:
+    connection.executemany(statement, parameters)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _explained(step: str) -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"{step} the database: {error}") from error

@@ -1,0 +1,405 @@
+"""SQLiteStore, and what is recorded of its database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sqlite3
+import struct
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.appends.futures import AsyncOperation
+from gazette_aio.consumer.stores import SQLiteStore
+from gazette_aio.consumer.stores.sqlite import capture
+from gazette_aio.consumer.stores.sqlite.wal import find_frames, parse_header
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import ConfigurationError, DependencyError, StoreError
+from gazette_aio.testing import StubShard
+from tests.consumer.stores.databases import checkpoint_at
+from tests.consumer.stores.memory_recorder import MemoryRecorder, played_bytes, recover
+
+SHARD = StubShard("a-shard")
+SCHEMA = "CREATE TABLE IF NOT EXISTS state (key INTEGER PRIMARY KEY, value BLOB)"
+PUT = "INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)"
+GET = "SELECT value FROM state WHERE key = ?"
+SEEDS = range(2)
+RECOVERIES = 50 * int(os.environ.get("GAZETTE_ROUNDS", "1"))
+
+
+@asynccontextmanager
+async def opened(
+    recorder: MemoryRecorder | None = None, schema: str = SCHEMA, **options: object
+) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(recorder, schema=schema, **options)
+    try:
+        yield store
+    finally:
+        await store.destroy()
+
+
+def value_of(store: SQLiteStore, key: int) -> bytes | None:
+    row = store.db.execute(GET, (key,)).fetchone()
+    return None if row is None else row[0]
+
+
+# Of this machine
+
+
+async def test_a_directory_of_this_machine(tmp_path: Path) -> None:
+    async with opened(directory=tmp_path / "db") as store:
+        assert await store.restore_checkpoint(SHARD) == Checkpoint()
+        store.db.execute(PUT, (1, b"one"))
+        appended = AsyncOperation()
+        commit = store.start_commit(SHARD, checkpoint_at(1), [appended])
+        with pytest.raises(RuntimeError, match=r"await transaction\(\)"):
+            value_of(store, 1)
+        following = asyncio.create_task(store.execute(PUT, (2, b"two")))
+        in_a_thread = asyncio.create_task(in_thread(value_of, store, 1))
+        assert not commit.done()
+        appended.resolve()
+        await commit
+        await following
+        assert await in_a_thread == b"one"
+        db = await store.transaction()
+        assert db.execute(GET, (2,)).fetchone() == (b"two",)
+        # It's rolled back by restoring.
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
+        assert value_of(store, 2) is None
+    async with opened(directory=tmp_path / "db") as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
+        assert await store.execute("SELECT key, value FROM state") == [(1, b"one")]
+        await store.execute_many(PUT, [(number, b"many") for number in range(10)])
+        assert await store.run(lambda db: db.execute("SELECT count(*) FROM state").fetchone()) == (
+            10,
+        )
+
+
+async def test_only_one_process_has_it_open(tmp_path: Path) -> None:
+    async with opened(directory=tmp_path / "db") as store:
+        await store.open()
+        async with opened(directory=tmp_path / "db") as other:
+            with pytest.raises(StoreError, match="opening the database: database is locked"):
+                await other.restore_checkpoint(SHARD)
+
+
+async def test_a_failed_dependency_rolls_back(tmp_path: Path) -> None:
+    async with opened(directory=tmp_path / "db") as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (1, b"one"))
+        failing = AsyncOperation()
+        commit = store.start_commit(SHARD, checkpoint_at(1), [failing])
+        failing.resolve(OSError("no space"))
+        with pytest.raises(DependencyError):
+            await commit
+        with pytest.raises(StoreError, match="dependency failed: no space"):
+            await store.restore_checkpoint(SHARD)
+        with pytest.raises(StoreError, match="dependency failed: no space"):
+            await store.execute("SELECT 1")
+    async with opened(directory=tmp_path / "db") as store:
+        assert await store.restore_checkpoint(SHARD) == Checkpoint()
+        assert value_of(store, 1) is None
+
+
+# Misuse
+
+
+async def test_misuse(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
+        SQLiteStore(None)
+    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
+        SQLiteStore(MemoryRecorder(tmp_path), directory=tmp_path)
+    for pragmas, text in (
+        ({"journal_mode": "OFF"}, "sets the pragma journal_mode"),
+        ({"cache_size": "1; DROP TABLE state"}, "invalid pragma"),
+        ({"cache size": 1}, "invalid pragma"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            SQLiteStore(None, directory=tmp_path, pragmas=pragmas)
+    async with opened(directory=tmp_path / "db") as store:
+        with pytest.raises(StoreError, match="isn't open"):
+            _ = store.db
+        with pytest.raises(StoreError, match="isn't open"):
+            await store.start_commit(SHARD, Checkpoint(), ())
+    async with opened(directory=tmp_path / "open", schema="BEGIN; SELECT 1;") as store:
+        with pytest.raises(StoreError, match="leaves a transaction open"):
+            await store.open()
+    async with opened(directory=tmp_path / "wrong", schema="CREATE nothing") as store:
+        with pytest.raises(StoreError, match="syntax error"):
+            await store.open()
+
+
+async def test_the_database_of_another_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pageDB").mkdir()
+    async with opened(MemoryRecorder(tmp_path)) as store:
+        with pytest.raises(ConfigurationError, match="Gazette's own SQLite store"):
+            await store.restore_checkpoint(SHARD)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        "ROLLBACK",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA journal_mode=DELETE",
+        "PRAGMA Synchronous=FULL",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+    ],
+)
+async def test_the_store_itself_ends_transactions(tmp_path: Path, statement: str) -> None:
+    async with opened(MemoryRecorder(tmp_path / "db")) as store:
+        await store.restore_checkpoint(SHARD)
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            store.db.execute(statement)
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            store.db.commit()
+        store.db.execute("SAVEPOINT one")
+        store.db.execute(PUT, (1, b"one"))
+        store.db.execute("ROLLBACK TO one")
+        assert value_of(store, 1) is None
+        await store.start_commit(SHARD, checkpoint_at(2), ())
+
+
+async def test_a_commit_that_fails_locally(tmp_path: Path) -> None:
+    schema = """
+    CREATE TABLE one (key INTEGER PRIMARY KEY);
+    CREATE TABLE two (one INTEGER REFERENCES one (key) DEFERRABLE INITIALLY DEFERRED);
+    """
+    recorder = MemoryRecorder(tmp_path / "db")
+    async with opened(recorder, schema=schema, pragmas={"foreign_keys": "ON"}) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute("INSERT INTO two (one) VALUES (7)")
+        before = recorder.content
+        with pytest.raises(StoreError, match="committing the database: FOREIGN KEY"):
+            await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert recorder.content == before
+        with pytest.raises(StoreError, match="can't be used any longer"):
+            _ = store.db
+
+
+# Write-ahead logs
+
+
+def test_frames_of_a_log() -> None:
+    header = parse_header(struct.pack(">IIII8sII", 0x377F0682, 3007000, 512, 0, b"salt" * 2, 1, 2))
+    assert (header.page_bytes, header.salts, header.frame_bytes) == (512, b"saltsalt", 536)
+
+    def frame(page: int, size: int = 0, salts: bytes = b"saltsalt") -> bytes:
+        return struct.pack(">II8sII", page, size, salts, 0, 0) + bytes(512)
+
+    nothing = frozenset[int]()
+    assert find_frames(b"", header) == (0, 0, nothing, nothing, False)
+    data = frame(1) + frame(2, 2) + frame(3)
+    assert find_frames(data, header) == (3 * 536, 2 * 536, {1, 2}, {3}, False)
+    assert find_frames(data[:-1], header) == (2 * 536, 2 * 536, {1, 2}, nothing, False)
+    former = frame(4, 4, b"another.")
+    assert find_frames(data + former, header) == (3 * 536, 2 * 536, {1, 2}, {3}, True)
+    assert find_frames(bytes(536), header) == (0, 0, nothing, nothing, True)
+
+
+@pytest.mark.parametrize("page_bytes", [0, 256, 513, 1000, 65537, 131072])
+def test_headers_that_are_none(page_bytes: int) -> None:
+    packed = struct.pack(">IIII8sII", 0x377F0682, 3007000, page_bytes, 0, bytes(8), 1, 2)
+    with pytest.raises(StoreError, match="an invalid header"):
+        parse_header(packed)
+    with pytest.raises(StoreError, match="has no header"):
+        parse_header(packed[:31])
+    with pytest.raises(StoreError, match="an invalid header"):
+        parse_header(bytes(32))
+
+
+# Recording
+
+State = dict[int, bytes]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have little written before pages are moved, and the database is recorded anew."""
+    monkeypatch.setattr(capture, "WAL_BYTES", 64 << 10)
+    monkeypatch.setattr(capture, "SLACK_BYTES", 64 << 10)
+    monkeypatch.setattr(capture, "COPIED_BYTES", 8 << 10)
+    monkeypatch.setattr(capture, "PART_BYTES", 24 << 10)
+
+
+class Workload:
+    """Random transactions, and the state after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.states: list[State] = [{}]
+        self.ends: list[int] = []
+        """Ends of commits in the log."""
+        self.pragmas = {
+            "page_size": self.random.choice([512, 1024, 4096]),
+            "cache_size": 8,  # Pages of open transactions are spilled to the write-ahead log.
+            "auto_vacuum": self.random.choice(["NONE", "FULL"]),
+        }
+
+    async def run(self, store: SQLiteStore, recorder: MemoryRecorder, commits: int) -> None:
+        state = dict(self.states[-1])
+        for _ in range(commits):
+            self._change(store.db, state)
+            if self.random.random() < 0.1:
+                assert await store.restore_checkpoint(SHARD) == self._checkpoint()
+                state = dict(self.states[-1])
+                self._change(store.db, state)
+            self.states.append(dict(state))
+            await store.start_commit(SHARD, self._checkpoint(), ())
+            self.ends.append(len(recorder.content))
+
+    def _checkpoint(self) -> Checkpoint:
+        number = len(self.states) - 1
+        return checkpoint_at(number) if number else Checkpoint()
+
+    def _change(self, db: sqlite3.Connection, state: State) -> None:
+        for _ in range(self.random.randrange(1, 40)):
+            key = self.random.randrange(400)
+            if self.random.random() < 0.3:
+                db.execute("DELETE FROM state WHERE key = ?", (key,))
+                state.pop(key, None)
+            else:
+                state[key] = self.random.randbytes(self.random.randrange(10, 2000))
+                db.execute(PUT, (key, state[key]))
+        if self.random.random() < 0.03:
+            db.execute("DELETE FROM state WHERE key >= 100")
+            for key in [key for key in state if key >= 100]:
+                del state[key]
+
+    async def check(self, store: SQLiteStore, cut: int) -> None:
+        """Check that a store has the state of the latest commit before a cut, or one that had begun."""
+        checkpoint = await store.restore_checkpoint(SHARD)
+        (number,) = [source.read_through for source in checkpoint.sources.values()] or [0]
+        complete = bisect_right(self.ends, cut)
+        assert number in (complete, complete + 1)
+        assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert dict(store.db.execute("SELECT key, value FROM state")) == self.states[number]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    workload = Workload(seed)
+    async with opened(recorder, pragmas=workload.pragmas) as store:
+        await store.restore_checkpoint(SHARD)
+        await workload.run(store, recorder, 120)
+        content, calls = recorder.content, recorder.calls
+    # The opening of a new database is one append.
+    opening = recorder.appends[1]
+    cuts = [0, opening, len(content)]
+    cuts += workload.random.sample([cut for cut in calls if cut > opening], RECOVERIES // 2 - 3)
+    for cut in cuts:
+        fsm, _ = recover(tmp_path / "two", content[:cut])
+        again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
+        async with opened(again, pragmas=workload.pragmas) as store:
+            await workload.check(store, cut)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
+    """Each owner continues the log, and what it records is enough for the next."""
+    workload = Workload(7)
+    content = b""
+    hints = None
+    for owner in range(1, 9):
+        directory = tmp_path / str(owner)
+        fsm, _ = recover(directory, content, hints)
+        recorder = MemoryRecorder(directory, fsm, content, author=owner)
+        async with opened(recorder, pragmas=workload.pragmas) as store:
+            await workload.check(store, len(content))
+            await workload.run(store, recorder, 25)
+            content, hints = recorder.content, recorder.hints()
+        assert not directory.exists()
+        assert {"/primary.db"} <= set(recorder.links()) <= {
+            "/primary.db", "/primary.db-wal", "/primary.db.tmp",
+        }  # fmt: skip
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    workload = Workload(3)
+    async with opened(recorder, pragmas=workload.pragmas) as store:
+        await store.restore_checkpoint(SHARD)
+        while "/primary.db.tmp" not in recorder.links():
+            await workload.run(store, recorder, 1)
+        content, hints = recorder.content, recorder.hints()
+    fsm, _ = recover(tmp_path / "two", content, hints)
+    assert (tmp_path / "two/primary.db.tmp").exists()
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again, pragmas=workload.pragmas) as store:
+        await workload.check(store, len(content))
+        assert set(again.links()) == {"/primary.db"}
+        assert not (tmp_path / "two/primary.db.tmp").exists()
+
+
+async def test_little_is_recorded_of_an_opening(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (1, bytes(5 << 20)))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        await store.start_commit(SHARD, checkpoint_at(2), ())
+        content = recorder.content
+    fsm, _ = recover(tmp_path / "two", content)
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(2)
+        assert len(again.content) - len(content) < 64 << 10
+        assert value_of(store, 1) == bytes(5 << 20)
+
+
+@pytest.mark.usefixtures("small")
+async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
+    """However many updates of few rows there were, and at any time."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    most = 0.0
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, 201):
+            rows = [(key, b"%d " % number * 20) for key in range(number % 7, 3000, 7)]
+            store.db.executemany(PUT, rows)
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+            played = played_bytes(recorder.hints(), recorder.calls[-1])
+            size = (tmp_path / "one/primary.db").stat().st_size
+            most = max(most, (played - (128 << 10)) / max(size, 64 << 10))
+        content, hints = recorder.content, recorder.hints()
+    assert len(content) > 15 * size
+    assert most <= 3
+    fsm, _ = recover(tmp_path / "two", content, hints)
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(200)
+
+
+async def test_pages_stay_in_the_write_ahead_log_while_a_statement_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "WAL_BYTES", 1)
+    recorder = MemoryRecorder(tmp_path / "one")
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.executemany(PUT, [(key, b"value") for key in range(10)])
+        reading = store.db.execute("SELECT key FROM state")
+        assert reading.fetchone() == (0,)
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert "/primary.db-wal" in recorder.links()
+        assert len(reading.fetchall()) == 9
+        await store.start_commit(SHARD, checkpoint_at(2), ())
+        assert "/primary.db-wal" not in recorder.links()
+        content = recorder.content
+    recover(tmp_path / "two", content)
+    with sqlite3.connect(tmp_path / "two/primary.db") as plain:
+        assert plain.execute("SELECT count(*) FROM state").fetchone() == (10,)
+    plain.close()
