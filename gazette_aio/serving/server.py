@@ -129,11 +129,12 @@ class GrpcServer:
     async def start(self) -> None:
         """Begin to answer.
 
-        Cancellation: safe.
+        Cancellation: safe — raised once the server has started, so that it can be stopped.
         """
         assert self._server is not None, "not bound"
         self._is_started = True
-        await self._server.start()
+        # The task of the library that serves calls fails if the start is cancelled.
+        await finish(self._server.start())
 
     async def stop(self, grace: float) -> None:
         """Serve the calls in progress within `grace` seconds, refuse all others, and end.
