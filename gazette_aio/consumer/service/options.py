@@ -70,7 +70,7 @@ class ConsumerOptions:
     """Whether an exiting member also sets its limit to zero, as members of Gazette before v0.103
     understand it."""
     stop_timeout: float = 15.0
-    """Time within which RPCs may end when the member stops."""
+    """Time within which tasks of the application, and then RPCs, may end when the member stops."""
     release_timeout: float = 60.0
     """Time within which resolutions of a shard that left this member must be released, and after
     that, time within which its store must be destroyed. Then the shard ends nevertheless, which the

@@ -101,7 +101,7 @@ class Service(Owner):
         self.metrics = metrics
         """Metrics that the member feeds, if any."""
         self._counts = CallCounts()
-        self._work = SpawnedWork()
+        self._work = SpawnedWork(options.stop_timeout)
         self._tls: tuple[ServerTLS | None] | None = None  # Once they're read.
         self._parts: Parts | None = None
         self._runner: asyncio.Task[None] | None = None
@@ -220,8 +220,9 @@ class Service(Owner):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task for as long as the member is in the group.
 
-        It starts once the member has joined. It's cancelled when the member stops. If it raises,
-        the member stops with that error.
+        It starts once the member has joined. It's cancelled when the member stops, and has
+        `options.stop_timeout` to end. If it raises, the member stops with that error. To stop the
+        member, it calls `exit_gracefully()` or raises.
 
         Raises:
             RuntimeError: The member is stopping.
@@ -315,8 +316,15 @@ class Service(Owner):
     async def aclose(self) -> None:
         """Cancel the shards, let RPCs end, and leave the group. Idempotent.
 
+        Raises:
+            RuntimeError: A task of `spawn()` calls this, which would wait for itself.
+
         Cancellation: safe — raised once all is done.
         """
+        if self._work.has_spawned(asyncio.current_task()):
+            raise RuntimeError(
+                "a task of the member can't close it: call exit_gracefully(), or raise"
+            )
         self._stop.set()
         runner, started = self._runner, self._started
         if runner is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.owner import Owner
@@ -15,9 +16,14 @@ _logger = logging.getLogger(__name__)
 
 
 class SpawnedWork(Owner):
-    """Tasks of an application. They start by `begin()`, or when they're spawned after it."""
+    """Tasks of an application. They start by `begin()`, or when they're spawned after it.
 
-    def __init__(self) -> None:
+    Args:
+        stop_seconds: Time that tasks have to end after they're cancelled.
+    """
+
+    def __init__(self, stop_seconds: float = 15.0) -> None:
+        self._stop_seconds = stop_seconds
         self._waiting: list[Coroutine[Any, Any, None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
@@ -40,6 +46,10 @@ class SpawnedWork(Owner):
         else:
             self._start(work, self._failure)
 
+    def has_spawned(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether a task is one of these."""
+        return task in self._tasks
+
     def begin(self) -> asyncio.Future[None]:
         """Start the tasks, and return a future that fails with the first of them that fails."""
         failure = self._failure = asyncio.get_running_loop().create_future()
@@ -61,13 +71,21 @@ class SpawnedWork(Owner):
             task.cancel()
 
     async def aclose(self) -> None:
-        """Cancel the tasks, and wait for their ends. Idempotent.
+        """Cancel the tasks, and wait for their ends, or until their time has passed. Idempotent.
 
         Cancellation: safe — the tasks end anyway; call again to wait for them.
         """
         self.end()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if not self._tasks:
+            return
+        limit = None if math.isinf(self._stop_seconds) else self._stop_seconds
+        _, left = await asyncio.wait(self._tasks, timeout=limit)
+        for task in left:
+            _logger.error(
+                "%s is still running %g s after its cancellation",
+                task.get_name(),
+                self._stop_seconds,
+            )
 
     def _start(self, work: Coroutine[Any, Any, None], failure: asyncio.Future[None]) -> None:
         name = f"gazette task {getattr(work, '__qualname__', work)} of the application"

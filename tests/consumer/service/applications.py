@@ -9,6 +9,7 @@ from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application import Application
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
+from gazette_aio.protocol.errors import GazetteError
 from gazette_aio.testing.specs import create_journals, journal_spec
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class SumStore:
         commit, total = AsyncOperation(), self.sum
 
         async def finish() -> None:
-            for append in wait_for:
-                await append
+            try:
+                for append in wait_for:
+                    await append
+            except GazetteError as error:
+                commit.resolve(error)
+                return
             self.totals.sums[shard.id] = total
             self.totals.checkpoints[shard.id] = checkpoint
             commit.resolve()

@@ -96,6 +96,19 @@ async def test_a_task_of_a_member_that_never_starts_is_closed(harness: ConsumerH
         service.spawn(asyncio.sleep(0))
 
 
+async def test_a_task_of_a_member_cant_close_it(harness: ConsumerHarness) -> None:
+    class Closing(Summing):
+        def init_application(self, service: Service) -> None:
+            service.spawn(service.aclose())
+
+    async with no_leaks():
+        service = service_of(harness, Closing())
+        await service.start()
+        with pytest.raises(RuntimeError, match="a task of the member can't close it"):
+            await service.wait()
+        await service.aclose()
+
+
 async def test_the_end_of_a_member_cancelled_at_each_await(harness: ConsumerHarness) -> None:
     ended: list[bool] = []
 

@@ -41,6 +41,26 @@ async def test_the_first_failure_is_told_and_later_ones_are_logged(
     assert "failing of the application failed after the member's end began" in caplog.text
 
 
+async def test_a_task_that_goes_on_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    work = SpawnedWork(stop_seconds=0.01)
+    work.spawn(stubborn())
+    work.begin()
+    await turns()
+    await work.aclose()
+    assert "stubborn of the application is still running 0.01 s after its" in caplog.text
+    may_end.set()
+    await work.aclose()
+    assert "0 tasks" in repr(work)
+
+
 async def test_tasks_that_end_or_are_cancelled_end_no_member() -> None:
     async with SpawnedWork() as work:
         failure = work.begin()
