@@ -239,7 +239,8 @@ async def unassign_shards(
 
     Raises:
         ValidationError: The request or the response is invalid.
-        ShardEtcdTransactionFailedError: Assignments changed meanwhile; nothing was removed.
+        ShardEtcdTransactionFailedError: Assignments changed meanwhile. Nothing was removed, unless
+            there were more of them than fit into one transaction.
         ShardStatusError: The member refused.
         TransportError: The RPC failed, or no member answers.
         OperationTimeoutError: The time is over; assignments may have been removed.

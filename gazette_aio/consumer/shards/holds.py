@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import warnings
 from typing import Final
 
 _logger = logging.getLogger(__name__)
@@ -20,7 +22,9 @@ class Holds:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
+        """What is referred to."""
+        self._loop = asyncio.get_running_loop()
         self._count = 0
         self._is_free = asyncio.Event()
         self._is_free.set()
@@ -40,6 +44,11 @@ class Holds:
         if not self._count:
             self._is_free.set()
 
+    def give_back_from_anywhere(self) -> None:
+        """Take a reference back, called from any thread and at any time."""
+        with contextlib.suppress(RuntimeError):  # The event loop was closed.
+            self._loop.call_soon_threadsafe(self.give_back)
+
     async def released(self, seconds: float) -> None:
         """Wait until there are no references, with a warning each 10 s.
 
@@ -54,7 +63,7 @@ class Holds:
             if left <= 0:
                 _logger.error(
                     "shard %s ends, though %d resolutions weren't released within %g s",
-                    self._name,
+                    self.name,
                     self._count,
                     seconds,
                 )
@@ -64,7 +73,7 @@ class Holds:
                     await self._is_free.wait()
             except TimeoutError:
                 _logger.warning(
-                    "shard %s waits for %d resolutions to be released", self._name, self._count
+                    "shard %s waits for %d resolutions to be released", self.name, self._count
                 )
 
 
@@ -81,3 +90,11 @@ class Hold:
         holds, self._holds = self._holds, None
         if holds is not None:
             holds.give_back()
+
+    def __del__(self) -> None:
+        holds, self._holds = self._holds, None
+        if holds is not None:
+            # Race: garbage may be collected in another thread.
+            holds.give_back_from_anywhere()
+            text = f"a resolution of shard {holds.name} was never released: call its done()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)

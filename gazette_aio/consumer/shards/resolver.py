@@ -29,7 +29,10 @@ _MISSING_MEMBER: Final = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="mi
 
 @dataclass(slots=True)
 class Resolution:
-    """Where a shard is served, and, if that's here, by what. Release it by `done()`."""
+    """Where a shard is served, and, if that's here, by what. Release it by `done()`.
+
+    One that is forgotten warns, by a ResourceWarning, and is released then.
+    """
 
     status: pc.Status.ValueType
     """OK, or why the shard isn't served."""

@@ -230,6 +230,16 @@ async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(cli
     resolution.done()
 
 
+async def test_a_resolution_that_is_forgotten_warns_and_is_released(group):
+    await group.create(shard_spec())
+    await group.assign()
+    resolution = await group.resolver.resolve(A)
+    await group.unassign()
+    with pytest.warns(ResourceWarning, match=f"a resolution of shard {A} was never released"):
+        del resolution
+    await eventually(lambda: group.application.stores[0].is_destroyed)
+
+
 class StuckStore(TrackedStore):
     """A store whose end never comes, unless the test or a cancellation ends it."""
 
