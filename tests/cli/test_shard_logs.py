@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.consumer.api import apply_shards
@@ -13,6 +16,7 @@ from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.recoverylog import FSM, encode_hints
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
+from tests.cli.conftest import NO_BROKER_VARIABLES
 from tests.cli.test_shards import Forgetful
 from tests.consumer.recoverylog.player.logs import LogWriter, create_log, files_of
 
@@ -260,6 +264,13 @@ async def test_an_unhealthy_store(broker, prune, log, tmp_path):
     assert len(fragments(tmp_path)) == 3
 
 
+async def test_a_suspended_log(broker, prune, log, tmp_path):
+    with broker.control.keep("list_fragments", status=pb.Status.SUSPENDED):
+        done = await prune("--json")
+    assert (done.code, done.json["logs"][0]["skipped"]) == (0, "the log is suspended")
+    assert len(fragments(tmp_path)) == 3
+
+
 async def test_a_log_that_does_not_exist(harness, prune, log):
     await apply(harness, spec("shard-two", recovery_log_prefix="missing"))
     hints = log.hints
@@ -313,6 +324,32 @@ async def test_recover_prints_what_it_did(run, log, tmp_path):
         "directory": str(directory),
         "files": ["live"],
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["recover", "--id=shard-one", "--dir"], b"playing recovery/shard-one"),
+        (["prune", "--selector=id=shard-one", "--json", "--file-root"], b"removing"),
+    ],
+)
+async def test_progress_on_a_terminal(harness, broker, log, tmp_path, args, text):
+    directory = tmp_path / ("fragments" if "prune" in args else "recovered")
+    terminal, end = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gazette_aio", "shards", *args, str(directory)),
+        *(f"--consumer.address={harness.members[0].endpoint}", "--consumer.auth-keys=c2VjcmV0"),
+        f"--broker.address={broker.endpoint}",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=end,
+        env=NO_BROKER_VARIABLES,
+    )
+    os.close(end)
+    assert await process.wait() == 0
+    shown = os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert text in shown
+    assert b"100%" in shown
 
 
 async def test_recover_plays_a_whole_log_without_hints(harness, run, log, tmp_path):

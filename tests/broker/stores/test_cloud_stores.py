@@ -37,8 +37,11 @@ from gazette_aio.broker.stores import (
     object_config,
     raw_listing,
 )
+from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.broker.stores.health import check_store
+from gazette_aio.broker.stores.opening import open_store
 from gazette_aio.broker.stores.raw_listing import parse_page
+from gazette_aio.protocol.errors import StoreError
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
@@ -651,6 +654,24 @@ async def test_bodies_of_refusals_are_not_shown(tmp_path: Path, body: bytes) -> 
                 problem = await health(caller, f"s3://bucket/?endpoint={origin}")
     assert problem.endswith("status code: 404 Not Found")
     assert "internal" not in problem
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(b"403 Forbidden", StoreAccessError), (b"400 Bad Request", StoreError)]
+)
+async def test_a_removal_that_is_refused(status: bytes, kind: type[Exception]) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        store = open_store(f"s3://bucket/?endpoint={origin}", Path(), origins=frozenset({origin}))
+        with pytest.raises(StoreError) as raised:
+            await asyncio.to_thread(store.remove, "a/journal/file")
+    assert type(raised.value) is kind
 
 
 async def refused(caller: Caller, store: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from bisect import bisect_right
@@ -22,6 +23,7 @@ from gazette_aio.consumer.stores.rocksdb.store import default_options
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, DependencyError, StoreError
 from gazette_aio.testing import StubShard
+from tests import extent
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import LOG, MemoryRecorder, recover
 
@@ -187,11 +189,11 @@ class Workload:
         assert dict(store.items(STATE)) == self.states[number]
 
 
-RECOVERIES = 50 * int(os.environ.get("GAZETTE_ROUNDS", "1"))
+RECOVERIES = extent.of(25, 500)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", extent.seeds(2, 2))
 async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
     workload = Workload(seed)
@@ -203,7 +205,7 @@ async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> No
     # The opening of a new database is one append.
     opening = recorder.appends[1]
     cuts = [0, opening, len(content)]
-    cuts += workload.random.sample([cut for cut in calls if cut > opening], RECOVERIES // 2 - 3)
+    cuts += workload.random.choices([cut for cut in calls if cut > opening], k=RECOVERIES - 3)
     for cut in cuts:
         fsm, _ = recover(tmp_path / "two", content[:cut])
         again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
@@ -211,10 +213,30 @@ async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> No
             workload.check(await store.restore_checkpoint(SHARD), store, cut)
 
 
+async def test_hints_amid_commits(tmp_path: Path) -> None:
+    """The logs of writes are flushed while others are written."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        content = random.Random(1).randbytes(1 << 20)
+        for number in range(1, 21):
+            store.put(b"key %d" % number, content)
+            commit = store.start_commit(SHARD, checkpoint_at(number), ())
+            await asyncio.gather(recorder.before_hints(), commit)
+        content, hints = recorder.content, recorder.hints()
+        tables = [path for path in recorder.links() if path.endswith(".sst")]
+    assert len(tables) > 2
+    fsm, _ = recover(tmp_path / "two", content, hints)
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(20)
+        assert len(list(store.items(STATE))) == 20
+
+
 @pytest.mark.slow
 async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
     """Each owner continues the log, and records no file anew that it has recovered."""
-    workload = Workload(7)
+    workload = Workload(extent.seed())
     content = b""
     hints = None
     for owner in range(1, 6):
@@ -250,12 +272,15 @@ async def test_little_is_recorded_of_an_opening(tmp_path: Path) -> None:
         assert len(store.get(b"key")) == 5 << 20
 
 
+COMMITS = extent.of(300, 1000)
+
+
 async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
     """However many updates of few keys there were, and how old the hints are."""
     recorder = MemoryRecorder(tmp_path / "one")
     async with opened(recorder) as store:
         await store.restore_checkpoint(SHARD)
-        for number in range(1, 301):
+        for number in range(1, COMMITS + 1):
             for key in range(1000):
                 store.put(b"key %d" % key, b"%d" % number * 50)
             await store.start_commit(SHARD, checkpoint_at(number), ())
@@ -271,7 +296,7 @@ async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
     assert played <= 3 * live + (16 << 20)
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
     async with opened(again) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(300)
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(COMMITS)
         assert len(dict(store.items(STATE))) == 1000
 
 

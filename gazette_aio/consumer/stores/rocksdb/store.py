@@ -213,7 +213,7 @@ class RocksDBStore:
             commit = self._commits.start(
                 wait_for, lambda: in_thread(self._write, batch, changes, stored, sync=True)
             )
-        commit.operation.when_done(lambda: self._committed(commit))
+        commit.operation.when_done(lambda: self._committed(commit, changes))
         return commit
 
     async def restore_checkpoint(
@@ -305,11 +305,11 @@ class RocksDBStore:
             options.sync = sync
             self.db.write(batch, options)
 
-    def _committed(self, commit: OpFuture[None]) -> None:
-        if commit.exception() is None:
-            self._committing = {}
-        else:
+    def _committed(self, commit: OpFuture[None], changes: dict[bytes, bytes | None]) -> None:
+        if commit.exception() is not None:
             self._has_failed = True
+        elif self._committing is changes:
+            self._committing = {}
 
     def _read_checkpoint(self) -> Checkpoint:
         with _explained("reading"):
