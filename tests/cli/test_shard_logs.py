@@ -146,6 +146,36 @@ async def test_fragments_that_no_hints_need_are_removed(prune, run, log, tmp_pat
     assert files_of(tmp_path / "recovered") == log.expected() == {"/live": b"onetwo"}
 
 
+@pytest.mark.parametrize(("gap", "pruned"), [(2 << 20, 1), (100, 0)])
+async def test_a_hole_in_the_middle_of_a_log(harness, prune, run, put, tmp_path, gap, pruned):
+    """Short gaps are kept, as recoveries read through them."""
+    log = LogWriter(log=ONE)
+    parts = [
+        log.create("/old") + log.write("/old", b"old"),
+        log.create("/dead") + log.write("/dead", b"d" * gap),
+        log.unlink("/dead"),
+    ]
+    number, begin, checksum = log.fsm.next_seq_no, log.offset, log.fsm.next_checksum
+    parts[2] += log.write("/old", b"er") + log.create("/live")
+    await put(ONE, *parts, log.write("/live", b"content"))
+    # As recorders split the segments of a file where there's a large gap.
+    hints = log.hints
+    segments = hints.live_nodes[0].segments
+    segments.add().CopyFrom(segments[0])
+    segments[0].last_seq_no, segments[0].last_offset = 2, len(parts[0])
+    segments[1].first_seq_no, segments[1].first_offset = number, begin
+    segments[1].first_checksum = checksum
+    await apply(harness, spec("shard-one"))
+    await store(harness, "shard-one", hints)
+    done = await prune("--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["logs"][0]["pruned_fragments"] == pruned
+    assert len(fragments(tmp_path)) == 4 - pruned
+    done = await run("recover", "--id", "shard-one", "-d", str(tmp_path / "recovered"))
+    assert (done.code, done.err) == (0, "")
+    assert files_of(tmp_path / "recovered") == {"/old": b"older", "/live": b"content"}
+
+
 async def test_a_fragment_that_is_gone_already(prune, log, tmp_path):
     (path,) = (tmp_path / "fragments" / ONE).glob("0000000000000000-*")
     path.unlink()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gazette_aio.consumer.recoverylog.hints import live_log_segments
+from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from gazette_aio.protocol.errors import RecoveryError, ValidationError
 
 if TYPE_CHECKING:
@@ -87,12 +88,30 @@ def plan_pruning(shards: Iterable[ShardHints], selected: Collection[str]) -> Pru
             if not segments:
                 reason = reason or "has hints without live files"
                 continue
-            *earlier, last = segments
-            # What follows the last segment is played as well.
-            for segment in (*earlier, last._replace(last_offset=0)):
+            for segment in _played(list(segments)):
                 named.add(segment.log)
                 plan.segments.setdefault(segment.log, []).append(segment)
         if reason:
             plan.incomplete[shard] = reason
             plan.skipped.update(dict.fromkeys(named, f"shard {shard} {reason}"))
     return plan._replace(logs=list(logs))
+
+
+def _played(segments: list[Segment]) -> list[Segment]:
+    """Return the segments of hints as playback reads them.
+
+    It reads on after the last one. It also reads through short gaps, where brokers would fail as
+    long as they list fragments that are gone.
+    """
+    played = [segments[0]]
+    for segment in segments[1:]:
+        last = played[-1]
+        is_near = segment.log == last.log and last.last_offset + READ_THROUGH_BYTES >= (
+            segment.first_offset
+        )
+        if is_near:
+            last_offset = segment.last_offset and max(last.last_offset, segment.last_offset)
+            played[-1] = last._replace(last_seq_no=segment.last_seq_no, last_offset=last_offset)
+        else:
+            played.append(segment)
+    return [*played[:-1], played[-1]._replace(last_offset=0)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gazette_aio.protocol import recoverylog as pb
 from gazette_aio.protocol.errors import RecoveryError
@@ -19,6 +19,9 @@ from gazette_aio.protocol.validation.recoverylog import validate_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+READ_THROUGH_BYTES: Final = 1 << 20
+"""Longest gap between hinted segments that is read rather than skipped by another RPC."""
 
 _FIRST_SEQ_NO = attrgetter("first_seq_no")
 

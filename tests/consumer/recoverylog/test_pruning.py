@@ -50,24 +50,32 @@ def test_a_log_without_segments_is_needed():
     assert PruningPlan(["a/log"], {}, {}, {}).needs("a/log", 0, 100)
 
 
+MIB = 1 << 20
+
+
+def needed(plan, log, *parts):
+    return [plan.needs(log, *part) for part in parts]
+
+
 def test_what_follows_the_last_segment_is_needed():
-    first = hints([segment(2, 7, 200, 700), segment(25, 27, 2500, 2700)], [segment(4, 9, 400, 900)])
-    newer = hints([segment(30, 31, 3000, 3100)])
+    first = hints([segment(2, 7, 200, 700), segment(25, 27, 5 * MIB, 6 * MIB)])
+    newer = hints([segment(30, 31, 9 * MIB, 10 * MIB)])
     plan = plan_pruning([ShardHints("one", "a/log", [newer, first])], {"one"})
     assert plan.logs == ["a/log"]
-    assert plan.segments == {
-        "a/log": [
-            segment(30, 31, 3000, 0),
-            segment(2, 9, 200, 900),
-            segment(25, 27, 2500, 0),
-        ]
-    }
     assert not plan.incomplete
-    assert [plan.needs("a/log", *part) for part in ((0, 200), (900, 2500), (5000, 6000))] == [
-        False,
-        False,
-        True,
-    ]
+    parts = (0, 200), (700, MIB), (MIB, 5 * MIB), (6 * MIB, 7 * MIB), (1 << 40, 1 << 41)
+    # Backups are older than the primary's hints, so what is between them is needed.
+    assert needed(plan, "a/log", *parts) == [False, False, False, True, True]
+    plan = plan_pruning([ShardHints("one", "a/log", [newer])], {"one"})
+    assert needed(plan, "a/log", *parts) == [False, False, False, False, True]
+
+
+def test_what_is_read_between_segments_is_needed():
+    near = hints([segment(2, 3, 0, 100), segment(8, 9, 100 + MIB, 200 + MIB)])
+    far = hints([segment(2, 3, 0, 100), segment(8, 9, 101 + MIB, 200 + MIB)])
+    for found, expected in ((near, True), (far, False)):
+        plan = plan_pruning([ShardHints("one", "a/log", [found])], {"one"})
+        assert needed(plan, "a/log", (100, 200)) == [expected]
 
 
 def test_a_fork_needs_logs_of_others():
@@ -79,11 +87,7 @@ def test_a_fork_needs_logs_of_others():
     shards = [ShardHints("one", "a/log", [own]), ShardHints("two", "b/log", [forked])]
     plan = plan_pruning(shards, {"one"})
     assert plan.logs == ["a/log"]
-    assert [plan.needs("a/log", *part) for part in ((0, 200), (250, 300), (300, 2000))] == [
-        False,
-        True,
-        False,
-    ]
+    assert needed(plan, "a/log", (0, 200), (250, 300), (300, 2000)) == [False, True, False]
     # The log of the fork has an end that's open, that of its ancestor hasn't.
     assert plan.needs("b/log", 1 << 40, 1 << 41)
 

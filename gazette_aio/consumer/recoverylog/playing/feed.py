@@ -13,7 +13,8 @@ from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.retry import backoff
-from gazette_aio.consumer.recoverylog.playing.playback import READ_THROUGH_BYTES, LogRange
+from gazette_aio.consumer.recoverylog.playing.playback import LogRange
+from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient

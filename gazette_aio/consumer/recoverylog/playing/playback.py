@@ -7,7 +7,7 @@ of an append: an operation never continues past it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation, WholeWrite
 from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
@@ -17,6 +17,7 @@ from gazette_aio.consumer.recoverylog.operations import (
     next_checksum,
 )
 from gazette_aio.consumer.recoverylog.paths import check_path
+from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.segments import Segment
-
-READ_THROUGH_BYTES: Final = 1 << 20
-"""Longest gap between hinted segments that is read rather than skipped by another RPC."""
 
 
 class PlaybackError(RecoveryError):

@@ -14,12 +14,12 @@ import pytest
 from gazette_aio.consumer.recoverylog import PlaybackError, Segment
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import (
-    READ_THROUGH_BYTES,
     LogRange,
     ranges_of,
 )
 from gazette_aio.consumer.recoverylog.playing.playback import Playback as Pure
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
+from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.recoverylog.player.logs import LOG, LogWriter, files_of
 
