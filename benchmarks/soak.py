@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak --suite SUITE [--duration SECONDS] [--seed SEED]`.
+"""`python -m benchmarks.soak --suite SUITE [--duration SECONDS] [--seed SEED] [--store STORE]`.
 
 Prints its seed first. Exits 0, or 1 when an invariant was broken. A run with the same seed makes
 the same choices; what the machine does between them differs.
@@ -29,13 +29,17 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, default="broker")
     parser.add_argument("--duration", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--store", choices=consumer.STORES, help="of the suite `consumer`")
     options = parser.parse_args()
+    if options.store is not None and options.suite != "consumer":
+        parser.error("--store is of the suite consumer")
+    chosen = {} if options.store is None else {"store": options.store}
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     # Faults are the point here, and clients warn of each.
     logging.basicConfig(level=logging.ERROR)
     try:
-        asyncio.run(SUITES[options.suite](options.duration, seed))
+        asyncio.run(SUITES[options.suite](options.duration, seed, **chosen))
     except BrokenInvariantError as error:
         print(f"BROKEN: {error} (seed {seed})", flush=True)
         return 1

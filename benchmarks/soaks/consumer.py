@@ -1,7 +1,7 @@
 """Kill, stop and pause members, Etcd and the broker under a consumer: each message counts once.
 
-Three members share shards whose state is recorded in recovery logs. Messages are published in
-transactions all the time. Invariants:
+Three members share shards whose state is in files that recovery logs record, or in PostgreSQL.
+Messages are published in transactions all the time. Invariants:
     - the messages of a key are consumed in order, none twice and none left out;
     - the same holds for what the members publish, as read-committed readers see it;
     - no shard fails, but by the fault of a moment;
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import signal
 import sys
@@ -26,7 +27,9 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.consumer_member import LINES, OUT, Number
+from benchmarks.soaks.consumer_sql_member import create_tables
 from benchmarks.soaks.invariant import BrokenInvariantError, require
+from benchmarks.soaks.postgres import postgres_server
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.client import RetryPolicy
 from gazette_aio.client.reads.head import head_of
@@ -53,18 +56,26 @@ KEYS = 20
 LEASE_SECONDS = 5
 RECOVERED_SECONDS = 3 * LEASE_SECONDS
 END_SECONDS = 120.0
+STORES = {"json": 50, "sql": 24}
+"""Shards by store. Each shard of three members may have a connection to the database."""
+_MODULES = {
+    "json": "benchmarks.soaks.consumer_member",
+    "sql": "benchmarks.soaks.consumer_sql_member",
+}
 RETRY = RetryPolicy(backoff=lambda _: 0.05)
 
 
 class Member:
     """A process of the consumer, started again when it ends."""
 
-    def __init__(self, number: int, broker: str, etcd: str, directory: Path) -> None:
+    def __init__(
+        self, number: int, broker: str, etcd: str, directory: Path, database: str | None
+    ) -> None:
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._log = directory / f"member-{number}.log"
         self._command = [
-            sys.executable, "-m", "benchmarks.soaks.consumer_member", "serve",
+            sys.executable, "-m", _MODULES["json" if database is None else "sql"], "serve",
             f"--consumer.id=member-{number}", f"--consumer.port={self.port}",
             "--consumer.host=127.0.0.1", "--consumer.bind=127.0.0.1",
             "--consumer.limit=100", "--consumer.exit-timeout=10s",
@@ -73,6 +84,7 @@ class Member:
             f"--etcd.lease={LEASE_SECONDS}s", "--etcd.prefix=/consumers/soak",
             "--log.level=info",
         ]  # fmt: skip
+        self._environment = {**os.environ, "SOAK_DATABASE": database or ""}
         self._process: asyncio.subprocess.Process | None = None
         self._is_over = False
 
@@ -81,7 +93,7 @@ class Member:
         while not self._is_over:
             with self._log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdout=log, stderr=log
+                    *self._command, stdout=log, stderr=log, env=self._environment
                 )
             await self._process.wait()
             await asyncio.sleep(0.2)
@@ -103,16 +115,15 @@ class Member:
         require(at < 0, text[at : at + 200])
 
 
-def shard_specs(count: int) -> list[pc.ShardSpec]:
+def shard_specs(count: int, store: str) -> list[pc.ShardSpec]:
     """Return the specs of shards, each of one source, and every other with a hot standby."""
+    log = {"recovery_log_prefix": "soak/recovery", "hint_prefix": "/soak/hints", "hint_backups": 2}
     specs: list[pc.ShardSpec] = []
     for number in range(count):
         spec = pc.ShardSpec(
             id=f"shard-{number:03}",
-            recovery_log_prefix="soak/recovery",
-            hint_prefix="/soak/hints",
-            hint_backups=2,
             hot_standbys=number % 2,
+            **(log if store == "json" else {}),
         )
         spec.max_txn_duration.FromMilliseconds(200)
         spec.sources.add(journal=source_of(number))
@@ -316,24 +327,40 @@ async def _answers(client: ShardClient) -> None:
             await asyncio.sleep(0.1)
 
 
-async def soak(duration: float, seed: int, *, shards: int = 50) -> None:
-    """Run the suite for `duration` seconds."""
+async def soak(
+    duration: float, seed: int, *, store: str = "json", shards: int | None = None
+) -> None:
+    """Run the suite for `duration` seconds.
+
+    Args:
+        duration: Seconds.
+        seed: Seed of the faults.
+        store: Where the state is, one of `STORES`.
+        shards: Number of shards; None for that of the store.
+    """
+    shards = STORES[store] if shards is None else shards
     rng = random.Random(seed)
     deadline = time.monotonic() + duration
-    print(f"{shards} shards, {MEMBERS} members, leases of {LEASE_SECONDS} s", flush=True)
-    with tempfile.TemporaryDirectory(prefix="gazette-soak-") as name:
-        directory = Path(name)
+    print(f"{shards} shards on {store}, {MEMBERS} members, leases of {LEASE_SECONDS} s", flush=True)
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gazette-soak-")))
+        database: str | None = None
+        if store == "sql":
+            database = stack.enter_context(postgres_server())
+            await create_tables(database)
         broker = BrokerProcess(directory / "broker", port=free_port())
         etcd = EtcdProcess(directory / "etcd")
         await broker.start()
         try:
             await asyncio.to_thread(etcd.start)
             members = [
-                Member(number, broker.endpoint, etcd.endpoint, directory)
+                Member(number, broker.endpoint, etcd.endpoint, directory, database)
                 for number in range(MEMBERS)
             ]
             async with connect(broker.endpoint, retry=RETRY) as client:
-                await _soak(members, etcd, broker, client, shards, rng, deadline)
+                await _soak(
+                    members, etcd, broker, client, shard_specs(shards, store), rng, deadline
+                )
         finally:
             await asyncio.to_thread(etcd.stop)
             await broker.kill()
@@ -344,11 +371,11 @@ async def _soak(
     etcd: EtcdProcess,
     broker: BrokerProcess,
     client: JournalClient,
-    shards: int,
+    specs: list[pc.ShardSpec],
     rng: random.Random,
     deadline: float,
 ) -> None:
-    specs = shard_specs(shards)
+    shards = len(specs)
     lines, log = {"content-type": LINES}, {"content-type": "application/x-gazette-recoverylog"}
     await create_journals(
         client,

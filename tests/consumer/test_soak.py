@@ -12,13 +12,15 @@ from tests import extent
 from tests.etcd import binary
 
 SECONDS = float(extent.of(20, 120))
+STORES = extent.of(["json"], ["json", "sql"])
 
 
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 4 * END_SECONDS)
-async def test_each_message_counts_once_under_random_faults() -> None:
+@pytest.mark.parametrize("store", STORES)
+async def test_each_message_counts_once_under_random_faults(store: str) -> None:
     binary()
     seed = extent.seed()
     print(f"GAZETTE_SEED={seed}")  # noqa: T201
-    await soak(SECONDS, seed, shards=12)
+    await soak(SECONDS, seed, store=store, shards=12)
