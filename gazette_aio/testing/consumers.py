@@ -25,6 +25,7 @@ from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.status_errors import ShardEtcdTransactionFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -225,7 +226,12 @@ class ConsumerHarness(Owner):
 
         Cancellation: aborts — assignments may have been removed.
         """
-        await unassign_shards(self.shards, shards)
+        while True:
+            try:
+                await unassign_shards(self.shards, shards)
+            except ShardEtcdTransactionFailedError:
+                continue  # A primary wrote its status meanwhile.
+            return
 
     @property
     def shards(self) -> ShardClient:

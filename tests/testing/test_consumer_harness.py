@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gazette_aio.consumer.api import list_shards
+from gazette_aio.consumer.handlers import shard_unassign
 from gazette_aio.consumer.keyspace.operations import Delete
 from gazette_aio.consumer.service.service import Service
+from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.errors import GazetteError
 from gazette_aio.testing import consumer_harness
 from tests.cancellation import cancel_at
@@ -20,6 +22,8 @@ from tests.waiting import turns
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.protocol import Claims
     from gazette_aio.testing import ConsumerHarness
 
 SHARD = "shard-one"
@@ -79,6 +83,26 @@ async def test_a_stop_that_is_cancelled_still_hands_over(harness: ConsumerHarnes
     await turns()
     await harness.start_member()
     assert await harness.stop_member(first)
+
+
+async def test_primaries_that_change_meanwhile_are_unassigned(harness: ConsumerHarness) -> None:
+    member = await harness.start_member()
+    await harness.create_shards(shard_spec(SHARD, SOURCE))
+    answers = [shard_unassign]
+
+    async def unassign(
+        claims: Claims, service: ShardServing, request: pc.UnassignRequest
+    ) -> pc.UnassignResponse:
+        member.shard_api.unassign = answers.pop()
+        return pc.UnassignResponse(status=pc.Status.ETCD_TRANSACTION_FAILED)
+
+    member.shard_api.unassign = unassign
+    async with member.resolve(SHARD) as resolution:
+        replica = resolution.shard
+    assert replica is not None
+    await harness.unassign(SHARD)
+    assert not answers
+    await replica.cancelled.wait()
 
 
 async def test_a_crash_cancelled_at_each_await(harness: ConsumerHarness) -> None:
