@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, assert_type
 from uuid import UUID
 
@@ -27,6 +28,13 @@ from gazette_aio import (
     connect,
     json_adapter,
     modulo_mapping,
+)
+from gazette_aio.consumer import (
+    Application,
+    BatchConsumer,
+    MemoryStore,
+    Shard,
+    run_consumer,
 )
 
 
@@ -124,6 +132,49 @@ async def publishing(client: JournalClient, listing: pb.ListResponse) -> None:
     assert_type(await publisher.publish_committed(mapping, Order(1)), AsyncAppend)
     async with publisher.transaction(intents=IntentLog("intents")):
         await publisher.publish_uncommitted(mapping, Order(2))
+
+
+class Counting(Application[Order, MemoryStore[int]]):
+    def adapter(self, spec: pb.JournalSpec) -> Adapter[Order]:
+        return json_adapter(Order)
+
+    def new_store(self, shard: Shard, recorder: Any) -> MemoryStore[int]:
+        return MemoryStore(0)
+
+    def consume_message(
+        self,
+        shard: Shard,
+        store: MemoryStore[int],
+        envelope: Envelope[Order],
+        publisher: Publisher[Any],
+    ) -> None:
+        store.state += envelope.message.id
+
+
+class Batching(Application[Order, MemoryStore[int]]):
+    def adapter(self, spec: pb.JournalSpec) -> Adapter[Order]:
+        return json_adapter(Order)
+
+    async def new_store(self, shard: Shard, recorder: Any) -> MemoryStore[int]:
+        return MemoryStore(0)
+
+    async def consume_batch(
+        self,
+        shard: Shard,
+        store: MemoryStore[int],
+        envelopes: Sequence[Envelope[Order]],
+        publisher: Publisher[Any],
+    ) -> int:
+        store.state += len(envelopes)
+        return len(envelopes)
+
+
+async def consumers() -> None:
+    # Optional hooks may be left out.
+    assert_type(await run_consumer(Counting()), bool)
+    assert_type(await run_consumer(Batching()), bool)
+    batches: BatchConsumer[Order, MemoryStore[int]] = Batching()
+    _ = batches
 
 
 async def broker() -> None:

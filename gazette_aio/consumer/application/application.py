@@ -4,9 +4,12 @@ Each hook may be a plain or an async function. Plain hooks run within the event 
 application sets `run_in_thread`, in a thread of the shard as all of its hooks then do.
 """
 
+# ruff: noqa: ARG002 - Hooks that are left out do nothing with their arguments.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+from gazette_aio.message import json_adapter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -37,8 +40,8 @@ class DeferToNextTransaction(Exception):  # noqa: N818 - It's no error.
 class Application(Protocol[M, S]):
     """Application of messages `M` and of stores `S`: what it does with the messages of a shard.
 
-    Only one hook of a shard runs at a time; hooks of different shards run concurrently. An
-    exception of a hook fails the shard.
+    `adapter()`, `new_store()` and a consuming hook are required. Only one hook of a shard runs at a
+    time; hooks of different shards run concurrently. An exception of a hook fails the shard.
     """
 
     run_in_thread: ClassVar[bool] = False
@@ -63,7 +66,7 @@ class Application(Protocol[M, S]):
 
         It may be left out: messages are dicts then, which become JSON objects.
         """
-        ...
+        return json_adapter()
 
     def new_store(self, shard: Shard, recorder: Any, /) -> S | Awaitable[S]:
         """Return the store of a shard that this member becomes the primary of.
@@ -85,7 +88,7 @@ class Application(Protocol[M, S]):
         Raises:
             DeferToNextTransaction: The message is left for the next transaction.
         """
-        ...
+        raise TypeError("the application consumes batches")
 
     def finalize_txn(
         self, shard: Shard, store: S, publisher: Publisher[Any], /
@@ -95,7 +98,7 @@ class Application(Protocol[M, S]):
         It has to publish what isn't published, to start appends through `shard.appends`, and to
         write what is held in memory to the store. It needn't wait for appends. It may be left out.
         """
-        ...
+        return None
 
 
 @runtime_checkable
