@@ -1,10 +1,10 @@
-"""RocksDBStore in recovery logs of a broker."""
+"""Stores in recovery logs of a broker, of which others take over the state."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,7 +14,7 @@ from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer import Application
 from gazette_aio.consumer.api import fetch_hints
 from gazette_aio.consumer.recoverylog import Author, Player, Recorder
-from gazette_aio.consumer.stores import RocksDBStore
+from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.consumer import Checkpoint
@@ -30,7 +30,44 @@ from gazette_aio.testing import (
 from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.stores.databases import checkpoint_at
 
-KEY = b"value"
+SCHEMA = "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT)"
+
+
+class Kind(NamedTuple):
+    """A kind of store, as one that keeps texts by key."""
+
+    make: Callable[[Any], Any]
+    put: Callable[[Any, str, str], object]
+    get: Callable[[Any, str], str | None]
+
+
+def put_row(store: SQLiteStore, key: str, value: str) -> None:
+    store.db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
+
+
+def get_row(store: SQLiteStore, key: str) -> str | None:
+    row = store.db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+KINDS = {
+    "json": Kind(
+        lambda recorder: JSONFileStore(recorder, dict[str, str]()),
+        lambda store, key, value: store.state.__setitem__(key, value),
+        lambda store, key: store.state.get(key),
+    ),
+    "sqlite": Kind(lambda recorder: SQLiteStore(recorder, schema=SCHEMA), put_row, get_row),
+    "rocksdb": Kind(
+        RocksDBStore,
+        lambda store, key, value: store.put(key.encode(), value.encode()),
+        lambda store, key: (store.get(key.encode()) or b"").decode() or None,
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
 
 
 @pytest.fixture
@@ -42,93 +79,99 @@ async def client(tmp_path: Path) -> AsyncIterator[JournalClient]:
         yield client
 
 
-class OwningStore(RocksDBStore):
-    """Store that ends its recorder, as members do when an assignment is lost."""
+class Owner:
+    """A store, and its recorder, which ends as members end it when an assignment is lost."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
+    def __init__(self, store: Any, recorder: Recorder) -> None:
+        self.store = store
         self.recorder = recorder
+        self.start_commit = store.start_commit
+        self.restore_checkpoint = store.restore_checkpoint
 
     async def destroy(self) -> None:
         self.recorder.cancel()
-        await super().destroy()
+        await self.store.destroy()
         await self.recorder.aclose()
 
 
 async def take_over(
-    client: JournalClient, log: str, directory: Path, hints: FSMHints | None = None
-) -> OwningStore:
+    client: JournalClient, log: str, directory: Path, kind: Kind, hints: FSMHints | None = None
+) -> Owner:
     """Play a log, fence off its owner, and return a store on what was recovered."""
     author = Author.random()
     player = Player()
     player.inject_handoff(author)
     played = await player.play(hints or FSMHints(log=log), directory, client)
-    return OwningStore(await Recorder.open(client, log, played.fsm, author, str(directory)))
+    recorder = await Recorder.open(client, log, played.fsm, author, str(directory))
+    return Owner(kind.make(recorder), recorder)
 
 
-async def test_check_store(client: JournalClient, tmp_path: Path) -> None:
+async def test_check_store(client: JournalClient, tmp_path: Path, kind: Kind) -> None:
     logs: dict[str, int] = {}
 
-    async def make(shard: Any) -> OwningStore:
+    async def make(shard: Any) -> Owner:
         log = f"recovery/{shard.id}"
         if log not in logs:
             await create_log(client, log)
         logs[log] = number = logs.get(log, 0) + 1
-        return await take_over(client, log, tmp_path / shard.id / str(number))
+        return await take_over(client, log, tmp_path / shard.id / str(number), kind)
 
     await check_store(
         make,
-        write=lambda store, value: store.put(KEY, value.encode()),
-        read=lambda store: (store.get(KEY) or b"").decode() or None,
+        write=lambda owner, value: kind.put(owner.store, "key", value),
+        read=lambda owner: kind.get(owner.store, "key"),
     )
 
 
-async def test_a_state_moves_by_its_log(client: JournalClient, tmp_path: Path) -> None:
+async def test_a_state_moves_by_its_log(client: JournalClient, tmp_path: Path, kind: Kind) -> None:
     log, shard = "recovery/a-shard", StubShard("a-shard")
     await create_log(client, log)
-    former = await take_over(client, log, tmp_path / "one")
+    former = await take_over(client, log, tmp_path / "one", kind)
     assert await former.restore_checkpoint(shard) == Checkpoint()
     for count in (1, 2, 3):
-        former.put(b"count", b"%d" % count)
+        kind.put(former.store, "count", str(count))
         appended = AsyncOperation()
         commit = former.start_commit(shard, checkpoint_at(count), [appended])
-        former.put(b"count", b"99")
+        kind.put(former.store, "count", "99")
         appended.resolve()
         await commit
     hints = await former.recorder.build_hints()
-    owner = await take_over(client, log, tmp_path / "two", hints)
+    owner = await take_over(client, log, tmp_path / "two", kind, hints)
     assert await owner.restore_checkpoint(shard) == checkpoint_at(3)
-    assert owner.get(b"count") == b"3"
+    assert kind.get(owner.store, "count") == "3"
 
     with pytest.raises(FencedError):
         await former.start_commit(shard, checkpoint_at(4), ())
-    owner.put(b"count", b"5")
+    kind.put(owner.store, "count", "5")
     await owner.start_commit(shard, checkpoint_at(5), ())
     failing = AsyncOperation()
     commit = owner.start_commit(shard, checkpoint_at(6), [failing])
     failing.resolve(OSError("no space"))
     with pytest.raises(DependencyError):
         await commit
-    third = await take_over(client, log, tmp_path / "three")
+    third = await take_over(client, log, tmp_path / "three", kind)
     assert await third.restore_checkpoint(shard) == checkpoint_at(5)
-    assert third.get(b"count") == b"5"
-    for store in (former, owner, third):
-        await store.destroy()
-        assert not store.directory.exists()
+    assert kind.get(third.store, "count") == "5"
+    for each in (former, owner, third):
+        await each.destroy()
+        assert not each.store.directory.exists()
 
 
-class Counting(Application[RocksDBStore, dict[str, str]]):
+class Counting(Application[dict[str, str], Any]):
     """Counts words."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
 
     def adapter(self, spec):
         return json_adapter()
 
     async def new_store(self, shard, recorder):
-        return RocksDBStore(recorder)
+        return self.kind.make(recorder)
 
     def consume_message(self, shard, store, envelope, publisher):
-        word = envelope.message["word"].encode()
-        store.put(b"word:" + word, b"%d" % (int(store.get(b"word:" + word) or 0) + 1))
+        word = envelope.message["word"]
+        self.kind.put(store, word, str(int(self.kind.get(store, word) or 0) + 1))
 
 
 def counting_spec() -> pc.ShardSpec:
@@ -144,22 +187,20 @@ def counting_spec() -> pc.ShardSpec:
     return spec
 
 
-async def test_a_shard_moves_by_a_kill_and_by_a_hand_over(client: JournalClient) -> None:
+async def test_a_shard_moves_by_a_kill_and_by_a_hand_over(
+    client: JournalClient, kind: Kind
+) -> None:
     labels = {"content-type": "application/x-ndjson"}
     await create_journals(client, journal_spec("words/in", labels=labels))
     await create_log(client, "recovery/counts")
-    async with consumer_harness(Counting(), client=client) as harness:
+    async with consumer_harness(Counting(kind), client=client) as harness:
         await harness.start_member()
         await harness.start_member()
         await harness.create_shards(counting_spec())
-        expected: dict[bytes, bytes] = {}
         for round_ in range(1, 4):
             lines = b"".join(b'{"word": "w%d"}\n' % (number % 7) for number in range(50))
             await client.append("words/in", lines)
             await harness.wait_for_shards()
-            for number in range(7):
-                count = sum(1 for each in range(50) if each % 7 == number) * round_
-                expected[b"word:w%d" % number] = b"%d" % count
             route = await harness.wait_for_primary("counts")
             primary = next(
                 member
@@ -167,7 +208,9 @@ async def test_a_shard_moves_by_a_kill_and_by_a_hand_over(client: JournalClient)
                 if member.endpoint == route.endpoints[route.primary]
             )
             async with primary.resolver.resolve("counts") as resolution:
-                assert dict(resolution.store.items(b"word:")) == expected
+                for number in range(7):
+                    count = sum(1 for each in range(50) if each % 7 == number) * round_
+                    assert kind.get(resolution.store, f"w{number}") == str(count)
             if round_ == 1:
                 await harness.crash_member(primary)
             elif round_ == 2:
