@@ -326,6 +326,31 @@ async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+async def test_pages_of_a_transaction_that_was_rolled_back_are_passed_over(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    wal = tmp_path / "one/primary.db-wal"
+    async with opened(recorder, pragmas={"cache_size": 8}) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (0, bytes(100 << 10)))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        before = wal.stat().st_size
+        for key in range(1, 40):
+            store.db.execute(PUT, (key, bytes(20 << 10)))
+        spilled = wal.stat().st_size
+        assert spilled > before + (400 << 10)
+        await store.restore_checkpoint(SHARD)
+        for number in range(2, 30):
+            store.db.execute(PUT, (number, b"%d" % number))
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+        assert wal.stat().st_size == spilled
+        content = recorder.content
+    fsm, _ = recover(tmp_path / "two", content)
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(29)
+        assert [value_of(store, key) for key in (2, 29, 39)] == [b"2", b"29", None]
+
+
 @pytest.mark.usefixtures("small")
 async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path) -> None:
     recorder = MemoryRecorder(tmp_path / "one")

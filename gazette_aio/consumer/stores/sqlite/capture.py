@@ -87,16 +87,6 @@ class DatabaseCapture:
             self._recorder.record_remove(self._copy_path)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._copy_path)  # noqa: PTH108 - Paths are texts here.
-        # What SQLite is going to take over from the log, and may move to the database file.
-        with contextlib.suppress(FileNotFoundError):
-            self._wal = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if os.fstat(self._wal).st_size >= HEADER_BYTES:
-                    self._scan(0)
-            finally:
-                os.close(self._wal)
-                self._wal = -1
-                self._header = None
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Record the database as it is. Nothing is recorded twice that was recovered.
@@ -113,7 +103,7 @@ class DatabaseCapture:
         fnode = links.get(self._recorder.path_of(self._path))
         has_wal = self._recorder.path_of(self._wal_path) in links
         if os.fstat(self._wal).st_size >= HEADER_BYTES:
-            self._scan(0)
+            self._scan(0)  # What was recovered of it, and what the opening has added.
         if not self._moved(connection):
             raise StoreError("the write-ahead log can't be moved to the database")
         self._size = os.fstat(self._main).st_size
