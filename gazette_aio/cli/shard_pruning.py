@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -199,12 +199,7 @@ class _Pruning:
 
     async def _remove_all(self, prunable: list[tuple[LogResult, pb.Fragment]]) -> None:
         limit = asyncio.Semaphore(_CONCURRENT)
-        with click.progressbar(
-            length=len(prunable),
-            label="removing",
-            file=sys.stderr,
-            hidden=not sys.stderr.isatty(),
-        ) as bar:
+        with _progress(len(prunable), "removing") as bar:
 
             async def remove(result: LogResult, fragment: pb.Fragment) -> None:
                 async with limit:
@@ -236,9 +231,12 @@ class _Pruning:
 async def _plan(shards: ShardClient, listed: pc.ListResponse, chosen: set[str]) -> PruningPlan:
     from gazette_aio.consumer.recoverylog.pruning import plan_pruning  # noqa: PLC0415 - Of an extra.
 
-    hints = [
-        await _hints_of(shards, each.spec) for each in listed.shards if pc.recovery_log(each.spec)
-    ]
+    specs = [each.spec for each in listed.shards if pc.recovery_log(each.spec)]
+    hints: list[ShardHints] = []
+    with _progress(len(specs), "reading hints") as bar:
+        for spec in specs:
+            hints.append(await _hints_of(shards, spec))
+            bar.update(1)
     return plan_pruning(hints, chosen)
 
 
@@ -273,6 +271,12 @@ async def _unhealthy(brokers: JournalClient, log: str) -> str:
     except pb.BrokerStatusError as error:
         return f"its fragment stores can't be checked: {error}"
     return ""
+
+
+def _progress(length: int, label: str) -> Any:
+    """Return a progress bar, which is shown on a terminal only."""
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden)
 
 
 def _revisions(listed: pc.ListResponse) -> dict[str, int]:

@@ -360,7 +360,7 @@ async def test_recover_prints_what_it_did(run, log, tmp_path):
     ("args", "text"),
     [
         (["recover", "--id=shard-one", "--dir"], b"playing recovery/shard-one"),
-        (["prune", "--selector=id=shard-one", "--json", "--file-root"], b"removing"),
+        (["prune", "--selector=id=shard-one", "--json", "--file-root"], b"reading hints"),
     ],
 )
 async def test_progress_on_a_terminal(harness, broker, log, tmp_path, args, text):

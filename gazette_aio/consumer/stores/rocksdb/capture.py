@@ -167,9 +167,9 @@ class DirectoryCapture:
         modified = directory.stat().st_mtime_ns
         current = (directory / _CURRENT).read_bytes()
         manifest = current.decode().strip()
-        length = (directory / manifest).stat().st_size
         with ExitStack() as opened:
             try:
+                length = (directory / manifest).stat().st_size
                 names = {path.name for path in directory.iterdir()}
                 statuses = {
                     name: (directory / name).stat() for name in filter(_APPENDED.fullmatch, names)
@@ -182,7 +182,7 @@ class DirectoryCapture:
                 opened.callback(os.close, followed)
                 status = os.fstat(followed)
             except FileNotFoundError:
-                return False  # It was removed after it had been listed.
+                return False  # It was removed after it had been named or listed.
             # Race: a table of which the manifest knew may have been removed before it was listed.
             if status.st_size != length or contents.get(_CURRENT) != current:
                 return False
