@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING
 
 import anyio
@@ -48,7 +49,10 @@ class LocalShards(Scope):
         self._starting: dict[str, None] = {}  # In the order of their assignments.
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
+        self._running: set[Replica] = set()  # Cancelled replicas, too.
         self._changed = Signal()
+        self.end_seconds = 60.0
+        """Seconds within which hooks must end, beside those that `host.release_seconds` gives."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if replicas can't be run any longer, which stops all of them. It never succeeds."""
         self.failure.add_done_callback(lambda failure: failure.exception())  # Maybe nobody looks.
@@ -87,13 +91,23 @@ class LocalShards(Scope):
     async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
         """End the block.
 
+        A hook that goes on in spite of its cancellation is left running after some minutes.
+
         Cancellation: safe — raised after the replicas have released what they hold.
         """
         self.stop()
         if self.observe in self._host.key_space.observers:
             self._host.key_space.observers.remove(self.observe)
-        if self._supervisor is not None:
-            await finish(self._supervisor)
+        if (supervisor := self._supervisor) is None:
+            return
+        # Each step of a tear-down is bounded, so that only a hook that resists takes longer.
+        seconds = self.end_seconds + 4 * self._host.release_seconds
+        limit = None if math.isinf(seconds) else seconds
+        if (await finish(asyncio.wait((supervisor,), timeout=limit)))[1]:
+            shards = ", ".join(sorted(replica.id for replica in self._running))
+            _logger.error("hooks of shards are left running after their end: %s", shards)
+        else:
+            supervisor.result()
 
     def stop(self) -> None:
         """Have all replicas cancelled, and start no others. Idempotent.
@@ -181,10 +195,13 @@ class LocalShards(Scope):
         tasks.start_soon(self._run, replica, name=f"shard {shard}")
 
     async def _run(self, replica: Replica) -> None:
+        self._running.add(replica)
         try:
             await replica.run()
         except Exception as error:  # noqa: BLE001 - It ends the member.
             self._fail(replica.id, error)
+        finally:
+            self._running.remove(replica)
 
     def _fail(self, shard: str, error: Exception) -> None:
         _logger.error("local shard %s can't be run", shard, exc_info=error)

@@ -12,6 +12,7 @@ from functools import partial
 import anyio
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.application import hooks
 from gazette_aio.consumer.application.hook_thread import HookThread
 from gazette_aio.consumer.keyspace.operations import Put
@@ -202,6 +203,25 @@ async def test_the_begin_of_local_shards_cancelled_at_each_await(client):
             assert group.key_space.observers.count(group.shards.observe) == 1
             assert len(group.key_space.observers) == 3
         assert number > 1
+
+
+async def test_a_hook_that_resists_its_cancellation_is_left_running(client, caplog):
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    class Resisting(Application):
+        async def new_store(self, shard, recorder):
+            entered.set()
+            await finish(may_end.wait())
+
+    async with nothing_left():
+        group = Group(client, application=Resisting(), release_seconds=0)
+        group.shards.end_seconds = 0.01
+        async with group:
+            await group.create(shard_spec())
+            await group.assign()
+            await entered.wait()
+        assert f"hooks of shards are left running after their end: {A}" in caplog.text
+        may_end.set()
 
 
 @pytest.mark.parametrize("as_it_runs", [False, True])
