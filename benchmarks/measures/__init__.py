@@ -16,6 +16,7 @@ _MODULES = (
     "broker",
     "recoverylog",
     "recoverylog_rocksdb",
+    "recoverylog_sqlite",
     "imports",
 )
 
