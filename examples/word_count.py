@@ -1,9 +1,9 @@
 """Count pairs of words, and answer how often they came: a consumer with RPCs of its own.
 
 Any member takes texts, and publishes how often each pair of words is in them, to the partition of
-the pair. The shard of a partition adds the numbers up in a file that its recovery log records. Any
-member answers which pairs begin with a prefix: it asks the members that serve the shards, which
-answer once they have read what's in their partitions at the time of the request.
+the pair. The shard of a partition adds the numbers up in an SQLite database, which its recovery log
+records. Any member answers which pairs begin with a prefix: it asks the members that serve the
+shards, which answer once they have read what's in their partitions at the time of the request.
 
 This program runs two members within one process, and ends one of them in between:
 
@@ -31,7 +31,7 @@ import msgspec
 import gazette_aio.protocol as pb
 from gazette_aio import ACK_TXN, Publisher, json_adapter
 from gazette_aio.client.reads.head import head_of
-from gazette_aio.consumer import Application, JSONFileStore, main
+from gazette_aio.consumer import Application, SQLiteStore, main
 from gazette_aio.message import modulo_mapping
 from gazette_aio.protocol.consumer import ShardSpec
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
@@ -46,6 +46,15 @@ if TYPE_CHECKING:
 SERVICE, PUBLISH, QUERY = "examples.Words", "Publish", "Query"
 PARTITIONS = "app.gazette.dev/message-type=examples.PairCount"
 COMMANDS = {"publish": PUBLISH, "query": QUERY}
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS sums (pair TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID
+"""
+ADD = """
+INSERT INTO sums (pair, count) VALUES (?, ?)
+ON CONFLICT (pair) DO UPDATE SET count = count + excluded.count
+"""
+FIND = "SELECT pair, count FROM sums WHERE substr(pair, 1, length(?1)) = ?1"
 
 TEXTS = ("To be, or not to be", "To be counted once, and not twice")
 
@@ -81,21 +90,21 @@ def pairs_of(text: str) -> Counts:
     return counts
 
 
-class WordCount(Application[PairCount, JSONFileStore[Counts]]):
+class WordCount(Application[PairCount, SQLiteStore]):
     """Counts pairs of words. It's of one member."""
 
     def adapter(self, spec: JournalSpec) -> Adapter[PairCount]:
         """Counts are lines of JSON."""
         return json_adapter(PairCount)
 
-    def new_store(self, shard: Shard, recorder: Any) -> JSONFileStore[Counts]:
-        """Sums are in one file, which the shard's recovery log restores."""
-        return JSONFileStore(recorder, Counts(), loads=msgspec.json.Decoder(Counts).decode)
+    def new_store(self, shard: Shard, recorder: Any) -> SQLiteStore:
+        """Sums are in a database, which the shard's recovery log restores."""
+        return SQLiteStore(recorder, schema=SCHEMA)
 
     def consume_message(
         self,
         shard: Shard,
-        store: JSONFileStore[Counts],
+        store: SQLiteStore,
         envelope: Envelope[PairCount],
         publisher: Publisher[Any],
     ) -> None:
@@ -103,7 +112,7 @@ class WordCount(Application[PairCount, JSONFileStore[Counts]]):
         if envelope.flags == ACK_TXN:
             return
         message = envelope.message
-        store.state[message.pair] = store.state.get(message.pair, 0) + message.count
+        store.db.execute(ADD, (message.pair, message.count))
 
     async def init_application(self, service: Service) -> None:
         """Serve texts and questions."""
@@ -160,9 +169,8 @@ class Words:
             read_through=question.offsets,
         ) as resolution:
             resolution.raise_for_status()
-            if isinstance(resolution.store, JSONFileStore):
-                state: Counts = resolution.store.state
-                return {pair: n for pair, n in state.items() if pair.startswith(question.prefix)}
+            if isinstance(resolution.store, SQLiteStore):
+                return dict(await resolution.store.execute(FIND, (question.prefix,)))
             question.header = resolution.header.SerializeToString()
             reply = await call(self._service.peer_channel(resolution), QUERY, question)
             return msgspec.json.decode(reply, type=Counts)
