@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from rocksdict import Options, Rdict
+from rocksdict import Options, Rdict, WriteBatch
 
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.recoverylog import FSM
@@ -316,10 +316,12 @@ async def test_logs_become_tables_before_hints(tmp_path: Path) -> None:
 
 
 @contextmanager
-def captured(directory: Path, recorder: MemoryRecorder) -> Iterator[tuple[Rdict, DirectoryCapture]]:
-    directory.mkdir(parents=True)
+def captured(
+    directory: Path, recorder: MemoryRecorder, options: Options | None = None
+) -> Iterator[tuple[Rdict, DirectoryCapture]]:
+    directory.mkdir(parents=True, exist_ok=True)
     capture = DirectoryCapture(directory, recorder)
-    with Rdict(str(directory), default_options()) as db:
+    with Rdict(str(directory), options or default_options()) as db:
         capture.capture()
         yield db, capture
     capture.close()
@@ -346,6 +348,37 @@ def test_a_write_ahead_log_is_needed(tmp_path: Path) -> None:
     with captured(tmp_path / "db", MemoryRecorder(tmp_path)) as (_, capture):
         with pytest.raises(StoreError, match="is it disabled"):
             capture.commit(lambda: None)
+
+
+def test_a_manifest_that_is_replaced_all_the_time(tmp_path: Path) -> None:
+    """Each flush and each compaction makes another one."""
+    options = busy_options()
+    options.set_max_manifest_file_size(1)
+    recorder = MemoryRecorder(tmp_path / "one")
+    chosen = random.Random(extent.seed())
+    ends: list[int] = []
+    with captured(tmp_path / "one", recorder, options) as (db, capture):
+        first = len(recorder.content)
+        for number in range(extent.of(150, 1500)):
+
+            def write(number: int = number) -> None:
+                batch = WriteBatch(raw_mode=True)
+                for key in range(20):
+                    batch.put(b"key %d" % (key * 50 + number % 50), chosen.randbytes(200))
+                batch.put(b"number", b"%d" % number)
+                db.write(batch)
+
+            capture.commit(write)
+            ends.append(len(recorder.content))
+    manifests = int(next(path for path in recorder.links() if "MANIFEST" in path)[-6:])
+    assert manifests > 20
+    calls = [call for call in recorder.calls if call > first]
+    for cut in [*chosen.choices(calls, k=extent.of(10, 100)), ends[-1]]:
+        fsm, _ = recover(tmp_path / "two", recorder.content[:cut])
+        again = MemoryRecorder(tmp_path / "two", fsm, recorder.content[:cut], author=2)
+        with captured(tmp_path / "two", again, options) as (db, _):
+            complete = bisect_right(ends, cut) - 1
+            assert int(db.get(b"number") or -1) in (complete, complete + 1)
 
 
 def test_a_database_below_the_directory(tmp_path: Path) -> None:
