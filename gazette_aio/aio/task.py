@@ -1,14 +1,42 @@
-"""Background task that belongs to an object."""
+"""Background task that belongs to an object, and the end of what was left behind."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+
+_ends: Final[set[asyncio.Task[None]]] = set()
+"""Tasks that end what was left behind."""
+
+
+def call_from_anywhere(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Have an event loop call `function`, unless the loop is closed.
+
+    Garbage may be collected in any thread and at any time, so finalizers end by it what they own.
+    """
+    # Race: another thread may close the loop meanwhile.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
+def end_from_anywhere(
+    loop: asyncio.AbstractEventLoop, aclose: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Have an event loop run `aclose()` in a task of its own, as `call_from_anywhere()`."""
+
+    def begin() -> None:
+        task = loop.create_task(aclose(), name="gazette end of what was left behind")
+        _ends.add(task)
+        task.add_done_callback(_ends.discard)
+
+    call_from_anywhere(loop, begin)
 
 
 class OwnedTask(Owner):
@@ -64,8 +92,8 @@ class OwnedTask(Owner):
 
     def cancel_from_anywhere(self) -> None:
         """Cancel the task, called from any thread and at any time."""
-        if self._task is not None and not self.is_orphaned:
-            self._task.get_loop().call_soon_threadsafe(self.cancel)
+        if self._task is not None:
+            call_from_anywhere(self._task.get_loop(), self.cancel)
 
     async def aclose(self) -> None:
         """Cancel the task, and wait for its end. Idempotent.

@@ -170,6 +170,12 @@ class ClientContext:
             finally:
                 await self.dispatcher.aclose()
 
+    def __del__(self) -> None:
+        # Readers may outlive their client, so its connections end with the last of them.
+        dispatcher: Dispatcher[JournalMethods] | None = getattr(self, "dispatcher", None)
+        if dispatcher is not None:
+            dispatcher.end_from_anywhere(self.aclose)
+
 
 def chosen_router(
     router: DispatchRouter | None, size: int | None, ttl: float | None, prefix: str = "BROKER"

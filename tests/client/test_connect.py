@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import gc
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gazette_aio.client import (
     auth_from_environment,
     connect,
 )
+from gazette_aio.client.context import ClientContext
 from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import (
@@ -486,6 +488,29 @@ async def test_it_warns_when_it_was_never_closed(broker: StubBroker) -> None:
         await client.list()
     with pytest.raises(RuntimeError, match="closed"):
         await client.append(JOURNAL)
+
+
+async def test_the_connections_of_a_client_which_is_left_behind_end(broker: StubBroker) -> None:
+    broker.list_handler = lambda request: listing()
+
+    async def leave_behind() -> ClientContext:
+        client = connect(broker.endpoint)
+        await client.list()
+        return client.context  # As readers hold it, which may outlive the client.
+
+    with pytest.warns(ResourceWarning, match="JournalClient of .* was never closed"):
+        context = await _collected(leave_behind())
+    assert context.status().connection == "ready"
+    dispatcher = context.dispatcher
+    del context
+    gc.collect()
+    await eventually(lambda: dispatcher.state == "closed" and not dispatcher.is_dialled)
+
+
+async def _collected(work: Awaitable[ClientContext]) -> ClientContext:
+    context = await work
+    gc.collect()
+    return context
 
 
 async def test_closing_waits_for_appends(broker: StubBroker) -> None:

@@ -11,6 +11,7 @@ import grpc.aio
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
+from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.client.appends.content_buffer import require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
@@ -69,6 +70,7 @@ class Appender(Scope):
         self._request = request
         self._claims = claims
         self._call: AppendCall | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # Of the RPC.
         self._endpoint = ""
         self._state = _State.READY
         self._response: pb.AppendResponse | None = None
@@ -193,6 +195,7 @@ class Appender(Scope):
             begun = await self._context.rpc.append(self._request, claims=self._claims)
             call, self._endpoint = begun
             self._call = call
+            self._loop = asyncio.get_running_loop()
             if self._state is not _State.READY:
                 # Race: another task aborted it while it waited for a token or the broker.
                 self._drop()
@@ -264,6 +267,9 @@ class Appender(Scope):
 
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _State.OPEN:
+            # The RPC would go on, and keep its journal from other appends.
+            if self._call is not None and self._loop is not None:
+                call_from_anywhere(self._loop, self._call.cancel)
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.client.appends.batch import NO_DEPENDENCIES
 from gazette_aio.client.appends.content_buffer import CROWDED_BYTES, checked_bytes
 from gazette_aio.client.appends.futures import OpFuture, parked
@@ -451,6 +452,9 @@ class AppendService(Owner):
 
     def __del__(self) -> None:
         if getattr(self, "_journals", None) and not self._closed:
+            # Nobody will release the appends that hold up their journals.
+            for worker in self._workers():
+                call_from_anywhere(worker.get_loop(), worker.cancel)
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:

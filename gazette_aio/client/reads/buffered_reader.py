@@ -203,7 +203,9 @@ class BufferedRetryReader(JournalReader):
         """Return the length up to and including the first separator, or -1 if there is none."""
         buffer = self._buffer
         searched = 0
-        while (at := buffer.find(separator, searched)) < 0:
+        # Invariant: what counts is within the limit, though more was buffered for other calls, so
+        # that the pieces in which content arrives make no difference.
+        while (at := buffer.find(separator, searched, self._limit)) < 0:
             # Hot: bytes that were searched already aren't searched again.
             searched = max(len(buffer) - len(separator) + 1, 0)
             if len(buffer) >= self._limit:
@@ -212,7 +214,7 @@ class BufferedRetryReader(JournalReader):
                     f"no separator within {self._limit} bytes",
                     journal=self.journal,
                     begin=begin,
-                    end=begin + len(buffer),
+                    end=begin + self._limit,
                     kind="too_large",
                 )
             if not await self._fill(self._limit):

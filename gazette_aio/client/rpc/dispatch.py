@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import end_from_anywhere
 from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
 from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
 from gazette_aio.client.rpc.channel_pool import ChannelPool, MemberConnection, MethodsT
@@ -359,6 +360,18 @@ class Dispatcher(Generic[MethodsT]):
         if self._default is default:
             self._default = None
             _connected[self._process] -= 1
+
+    def end_from_anywhere(self, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have the event loop run `aclose()` of a client that was left behind.
+
+        It may be called from any thread and at any time.
+        """
+        if self._default is None or self._loop is None:
+            return
+        if self._process != os.getpid():
+            _of_parents.append((self._default, self.pool))  # As in `aclose()`.
+        else:
+            end_from_anywhere(self._loop, aclose)
 
     def __repr__(self) -> str:
         return (

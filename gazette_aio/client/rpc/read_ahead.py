@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
+from gazette_aio.aio.task import call_from_anywhere
+
 
 class ReadAhead(ABC):
     """Both waits of reading ahead within a bound: for more content, and for room.
@@ -36,8 +38,7 @@ class ReadAhead(ABC):
 
     def abandon_from_anywhere(self) -> None:
         """End the stream; called from any thread and at any time."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.abandon)
+        call_from_anywhere(self._loop, self.abandon)
 
     @abstractmethod
     def _is_full(self) -> bool:

@@ -107,6 +107,7 @@ class ShardClient(Owner):
     def __del__(self) -> None:
         dispatcher = getattr(self, "dispatcher", None)
         if dispatcher is not None and dispatcher.is_dialled:
+            dispatcher.end_from_anywhere(self.aclose)
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:

@@ -234,6 +234,9 @@ class FlowDriver(Owner, Generic[C, Out]):
     def __del__(self) -> None:
         inputs: Any = getattr(self, "_inputs", None)
         if inputs is not None and (inputs.running or self._threads is not None):
+            inputs.end_from_anywhere()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:

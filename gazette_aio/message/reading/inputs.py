@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.task import end_from_anywhere
 from gazette_aio.message.reading.journal_input import (
     Arrival,
     ArrivalKind,
@@ -68,6 +69,7 @@ class Inputs(Generic[C]):
         self._room = PumpRoom(
             FIFOBudget(CATCH_UP_JOURNALS), FIFOBudget(max(buffer_bytes, 1)), self._make_ready
         )
+        self._loop: asyncio.AbstractEventLoop | None = None  # Of tasks that read.
         self._begun = False
         self._closed = False
         self._offsets: dict[str, int] = {}  # Offsets to read joining journals from.
@@ -233,7 +235,13 @@ class Inputs(Generic[C]):
         if self._selected is not None:
             await self._selected.leave_list()
 
+    def end_from_anywhere(self) -> None:
+        """End reading; called from any thread and at any time."""
+        if self._loop is not None:
+            end_from_anywhere(self._loop, self.aclose)
+
     async def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
         source = self._source
         if self._checkpointed is not None:
             self._offsets = dict(self._checkpointed())

@@ -3,8 +3,10 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -646,6 +648,32 @@ async def test_an_unclosed_service_warns(journals: MemoryJournals, client: Journ
     journals.gate.set()
     await service.aclose()
     assert append is not None
+
+
+def _open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_service_which_is_left_behind_ends(
+    journals: MemoryJournals, client: JournalClient, tmp_path: Path
+) -> None:
+    before = asyncio.all_tasks()
+
+    async def leave_behind() -> None:
+        service = AppendService(client, spool_directory=str(tmp_path))
+        append = await service.start_append(JOURNAL)  # Which nobody releases.
+        append.write(bytes(4 << 20))
+        await append.drain()
+        await asyncio.sleep(0)  # The task waits for the append.
+        del append, service
+        gc.collect()
+
+    descriptors = _open_descriptors()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        await leave_behind()
+    await eventually(lambda: asyncio.all_tasks() <= before)
+    await eventually(lambda: _open_descriptors() <= descriptors)
+    assert JOURNAL not in journals.contents
 
 
 async def test_it_needs_nothing_before_its_first_use() -> None:

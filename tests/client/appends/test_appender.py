@@ -336,6 +336,18 @@ async def test_never_closing_warns(broker: StubBroker, client: JournalClient) ->
     await _discard(broker)
 
 
+async def test_an_append_which_is_left_behind_is_rolled_back(
+    broker: StubBroker, client: JournalClient
+) -> None:
+    a = appender(client)
+    await a.write(b"foo")
+    await eventually(lambda: broker.open_rpcs == 1)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del a
+    await eventually(lambda: broker.open_rpcs == 0)
+    await _discard(broker)
+
+
 # The retrying append.
 
 

@@ -179,6 +179,29 @@ async def test_the_buffer_is_bounded(broker: StubBroker, client: JournalClient) 
         buffered(client, limit=0)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 9, 10, 11, 14, 24])
+async def test_pieces_of_content_make_no_difference(
+    broker: StubBroker, client: JournalClient, size: int
+) -> None:
+    text = b"1234567\r\n12345678\r\n12\r\n"
+    broker.read_responses.put_nowait(metadata(0))
+    for begin in range(0, len(text), size):
+        broker.read_responses.put_nowait(content(begin, text[begin : begin + size]))
+    broker.read_responses.put_nowait(refusal(NOT_YET, len(text)))
+    broker.finish()
+    async with buffered(client, limit=9) as reader:
+        # It buffers what there is, which is more than the limit.
+        with pytest.raises(pb.OffsetNotYetAvailableError):
+            await reader.readexactly(len(text) + 1)
+        assert reader.buffered == len(text)
+        assert await reader.readuntil(b"\r\n") == b"1234567\r\n"
+        with pytest.raises(pb.FrameTooLargeError) as raised:
+            await reader.readuntil(b"\r\n")
+        assert (raised.value.begin, raised.value.end) == (9, 18)
+        assert await reader.readexactly(10) == b"12345678\r\n"
+        assert await reader.readuntil(b"\r\n") == b"12\r\n"
+
+
 async def test_a_seek_which_does_not_begin_loses_nothing(
     broker: StubBroker, client: JournalClient
 ) -> None:

@@ -11,6 +11,7 @@ from gazette_aio.client import NoopDispatchRouter, RouteCache
 from gazette_aio.consumer.api import connect_shards, list_shards
 from gazette_aio.protocol import consumer as pc
 from tests.consumer.api.members import StubMember, header
+from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
 
@@ -81,5 +82,6 @@ async def test_a_client_that_is_never_closed_is_warned_about():
         await list_shards(client)
         with pytest.warns(ResourceWarning, match="ShardClient of .* was never closed"):
             client.__del__()
+        await eventually(lambda: not client.dispatcher.is_dialled)  # It's ended nevertheless.
         await client.aclose()
         await client.aclose()

@@ -116,14 +116,6 @@ async def cancel(task):
     await asyncio.wait([task])
 
 
-async def end_tasks():
-    """End the tasks of an iterator which wasn't closed."""
-    tasks = [t for t in asyncio.all_tasks() if t.get_name().startswith("gazette")]
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
 def open_journals(iterator):
     """Number of journals which are read at present."""
     return int(re.search(r" open=(\d+)", repr(iterator))[1])
@@ -969,6 +961,7 @@ async def test_unclosed_iterators_warn():
         await take(iterator, 1)
         assert "topic=t" in repr(iterator)
 
+    before = asyncio.all_tasks()
     with pytest.warns(ResourceWarning, match="<ReadCommittedIter of .* was not closed"):
         await leave_behind()
-    await end_tasks()
+    await eventually(lambda: asyncio.all_tasks() <= before)  # Its tasks are ended nevertheless.
