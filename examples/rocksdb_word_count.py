@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gazette_aio import Envelope, Publisher, json_adapter
+from gazette_aio import ACK_TXN, Envelope, Publisher, json_adapter
 from gazette_aio.consumer import Application, RocksDBStore
 from gazette_aio.protocol.consumer import ShardSpec
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
@@ -60,6 +60,8 @@ class WordCount(Application[Line, RocksDBStore]):
         publisher: Publisher[Any],
     ) -> None:
         """Count the words of a line."""
+        if envelope.flags == ACK_TXN:
+            return
         for word in envelope.message.text.split():
             key = WORDS + word.encode()
             store.put(key, b"%d" % (int(store.get(key) or 0) + 1))
