@@ -54,7 +54,7 @@ ADD = """
 INSERT INTO sums (pair, count) VALUES (?, ?)
 ON CONFLICT (pair) DO UPDATE SET count = count + excluded.count
 """
-FIND = "SELECT pair, count FROM sums WHERE substr(pair, 1, length(?1)) = ?1"
+FIND = "SELECT pair, count FROM sums WHERE pair >= ?1 AND pair < ?1 || char(0x10FFFF)"
 
 TEXTS = ("To be, or not to be", "To be counted once, and not twice")
 
