@@ -351,6 +351,24 @@ async def test_pages_of_a_transaction_that_was_rolled_back_are_passed_over(tmp_p
         assert [value_of(store, key) for key in (2, 29, 39)] == [b"2", b"29", None]
 
 
+async def test_an_owner_that_changes_little_passes_on_all_it_recovered(tmp_path: Path) -> None:
+    content = b""
+    for owner in range(1, 5):
+        directory = tmp_path / str(owner)
+        fsm, _ = recover(directory, content)
+        recorder = MemoryRecorder(directory, fsm, content, author=owner)
+        async with opened(recorder) as store:
+            await store.restore_checkpoint(SHARD)
+            if owner == 1:
+                store.db.executemany(PUT, [(key, bytes(1000)) for key in range(1000)])
+            else:
+                assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+                assert store.db.execute("SELECT count(*) FROM state").fetchone() == (1000,)
+                store.db.execute(PUT, (owner, b"changed"))
+            await store.start_commit(SHARD, checkpoint_at(owner), ())
+            content = recorder.content
+
+
 @pytest.mark.usefixtures("small")
 async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
