@@ -116,7 +116,7 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 .spark-bench: setup-spark
 	env -u SPARK_HOME $(SPARK_BIN)/python $(BENCH) --suite spark
 
-soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number] [STORE=json|sql, of consumers].
+soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers].
 	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SEED=number] [PART=one of them].

@@ -56,12 +56,8 @@ KEYS = 20
 LEASE_SECONDS = 5
 RECOVERED_SECONDS = 3 * LEASE_SECONDS
 END_SECONDS = 120.0
-STORES = {"json": 50, "sql": 24}
+STORES = {"json": 50, "rocksdb": 24, "sql": 24, "sqlite": 50}
 """Shards by store. Each shard of three members may have a connection to the database."""
-_MODULES = {
-    "json": "benchmarks.soaks.consumer_member",
-    "sql": "benchmarks.soaks.consumer_sql_member",
-}
 RETRY = RetryPolicy(backoff=lambda _: 0.05)
 
 
@@ -69,13 +65,14 @@ class Member:
     """A process of the consumer, started again when it ends."""
 
     def __init__(
-        self, number: int, broker: str, etcd: str, directory: Path, database: str | None
+        self, number: int, broker: str, etcd: str, directory: Path, store: str, database: str
     ) -> None:
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._log = directory / f"member-{number}.log"
+        module = f"benchmarks.soaks.consumer_{'sql_' if store == 'sql' else ''}member"
         self._command = [
-            sys.executable, "-m", _MODULES["json" if database is None else "sql"], "serve",
+            sys.executable, "-m", module, "serve",
             f"--consumer.id=member-{number}", f"--consumer.port={self.port}",
             "--consumer.host=127.0.0.1", "--consumer.bind=127.0.0.1",
             "--consumer.limit=100", "--consumer.exit-timeout=10s",
@@ -84,7 +81,7 @@ class Member:
             f"--etcd.lease={LEASE_SECONDS}s", "--etcd.prefix=/consumers/soak",
             "--log.level=info",
         ]  # fmt: skip
-        self._environment = {**os.environ, "SOAK_DATABASE": database or ""}
+        self._environment = {**os.environ, "SOAK_STORE": store, "SOAK_DATABASE": database}
         self._process: asyncio.subprocess.Process | None = None
         self._is_over = False
 
@@ -123,7 +120,7 @@ def shard_specs(count: int, store: str) -> list[pc.ShardSpec]:
         spec = pc.ShardSpec(
             id=f"shard-{number:03}",
             hot_standbys=number % 2,
-            **(log if store == "json" else {}),
+            **({} if store == "sql" else log),
         )
         spec.max_txn_duration.FromMilliseconds(200)
         spec.sources.add(journal=source_of(number))
@@ -344,7 +341,7 @@ async def soak(
     print(f"{shards} shards on {store}, {MEMBERS} members, leases of {LEASE_SECONDS} s", flush=True)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gazette-soak-")))
-        database: str | None = None
+        database = ""
         if store == "sql":
             database = stack.enter_context(postgres_server())
             await create_tables(database)
@@ -354,7 +351,7 @@ async def soak(
         try:
             await asyncio.to_thread(etcd.start)
             members = [
-                Member(number, broker.endpoint, etcd.endpoint, directory, database)
+                Member(number, broker.endpoint, etcd.endpoint, directory, store, database)
                 for number in range(MEMBERS)
             ]
             async with connect(broker.endpoint, retry=RETRY) as client:

@@ -12,7 +12,7 @@ from tests import extent
 from tests.etcd import binary
 
 SECONDS = float(extent.of(20, 120))
-STORES = extent.of(["json"], ["json", "sql"])
+STORES = extent.of(["sqlite"], ["json", "rocksdb", "sql", "sqlite"])
 
 
 @pytest.mark.crash
