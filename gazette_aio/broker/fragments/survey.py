@@ -154,7 +154,8 @@ class _Surveyor:
                 break
         entries = _decode(records, self._log_path)
         spool = _persisted_fragment(self._files, self._directory, entries)
-        if spool is not None:
+        # A log that belongs elsewhere is refused below.
+        if spool is not None and (spool.begin, spool.journal) == (found.begin, self._journal):
             found.spool, found.is_persisted = spool, True
             return found
         reason = "a record isn't whole"

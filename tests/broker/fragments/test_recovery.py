@@ -11,7 +11,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
 from gazette_aio.broker.fragments.recovery import recover_journal
 from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.fragments.survey import Damage
@@ -207,6 +207,37 @@ def test_a_missing_fragment_is_damage(tmp_path: Path) -> None:
             assert recover_journal(FILES, directory, NAME).damage is None
         else:
             assert _damage_of(directory).offset == 10
+
+
+@pytest.mark.parametrize("other", ["another/journal", NAME])
+def test_the_log_of_a_persisted_fragment_that_belongs_elsewhere_is_damage(
+    tmp_path: Path, other: str
+) -> None:
+    begin = 50 if other == NAME else 0
+    entries = (
+        Begin(other, begin, begin, pb.CompressionCodec.NONE, b""),
+        Commit(
+            begin + 90, 90, bytes(20), 1.0, pb.label_set("register", "value").SerializeToString()
+        ),
+        Mark(EntryKind.PERSISTED, begin + 90),
+    )
+    (tmp_path / LOG).write_bytes(b"".join(encode_record(encode_entry(each)) for each in entries))
+    damage = _damage_of(tmp_path)
+    assert (damage.file, damage.offset) == (LOG, 0)
+    assert "belongs elsewhere" in damage.reason
+
+
+@pytest.mark.parametrize("place", ["begin", "commit"])
+def test_registers_which_are_no_labels_make_an_unknown_record(tmp_path: Path, place: str) -> None:
+    unknown = b"\x0a\x7f"  # A message cut off.
+    begin, commit = (b"", unknown) if place == "commit" else (unknown, b"")
+    entries = (
+        Begin(NAME, 0, 0, pb.CompressionCodec.NONE, begin),
+        Commit(4, 4, bytes(20), 1.0, commit),
+    )
+    (tmp_path / LOG).write_bytes(b"".join(encode_record(encode_entry(each)) for each in entries))
+    with pytest.raises(pb.StoreError, match="unknown record at offset"):
+        recover_journal(FILES, tmp_path, NAME)
 
 
 def test_content_that_is_short_is_damage_where_more_follows(tmp_path: Path) -> None:

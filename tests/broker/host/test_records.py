@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
+import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -126,3 +129,34 @@ def test_transactions_and_snapshots_round_trip() -> None:
     assert [(i.name, i.create_revision) for i in items] == [("test/a", 7), ("test/b", 7)]
     with pytest.raises(ValueError, match="not a"):
         decode_transaction(encode_transaction(transaction) + b"x")
+
+
+def test_headers_which_claim_long_payloads_cost_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1 << 17
+    claims = b"".join(
+        struct.pack("<II", size - begin - 8, 0) + TAG for begin in range(0, size - 100, 10)
+    ).ljust(size, b"\0")
+    summed = 0
+
+    def counting(data: bytes, value: int = 0) -> int:
+        nonlocal summed
+        summed += len(data)
+        return crc32(data, value)
+
+    crc32 = zlib.crc32
+    payload = TAG + random.Random(1).randbytes(9_999)
+    log = claims + encode_record(payload) + claims
+    monkeypatch.setattr(zlib, "crc32", counting)
+    found = find_tagged_record(log, 0, TAG)
+    assert found == (size, size + 8 + len(payload), payload)
+    assert summed < 200 * len(log)  # A pass over each claim is above 6,000.
+
+
+@pytest.mark.parametrize("length", [3, 1023, 1024, 1025, 2048, 4095, 70_001, 1 << 20])
+def test_records_of_any_length_are_found(length: int) -> None:
+    payload = TAG + random.Random(length).randbytes(length - 2)
+    for before in (1, 500, 1016, 1024, 5_000):
+        log = bytes(before) + encode_record(payload)
+        assert find_tagged_record(log, 0, TAG) == (before, len(log), payload)
+        damaged = log[:-1] + bytes((log[-1] ^ 1,))
+        assert find_tagged_record(damaged, 0, TAG) is None
