@@ -116,8 +116,15 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 .spark-bench: setup-spark
 	env -u SPARK_HOME $(SPARK_BIN)/python $(BENCH) --suite spark
 
-soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers].
+# It isn't of some duration: more than 1,000 recoveries of each store.
+RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py
+
+soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers].
+ifeq ($(SUITE),recoverylog)
+	$(if $(SEED),GAZETTE_SEED=$(SEED)) $(BIN)/python $(PYTEST) --long $(RECOVERIES)
+else
 	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+endif
 
 attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SEED=number] [PART=one of them].
 	$(BIN)/python -m benchmarks.attack --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))

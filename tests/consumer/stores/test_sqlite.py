@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sqlite3
 import struct
@@ -22,6 +21,7 @@ from gazette_aio.consumer.stores.sqlite.wal import find_frames, parse_header
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, DependencyError, StoreError
 from gazette_aio.testing import StubShard
+from tests import extent
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, played_bytes, recover
 
@@ -29,8 +29,9 @@ SHARD = StubShard("a-shard")
 SCHEMA = "CREATE TABLE IF NOT EXISTS state (key INTEGER PRIMARY KEY, value BLOB)"
 PUT = "INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)"
 GET = "SELECT value FROM state WHERE key = ?"
-SEEDS = range(2)
-RECOVERIES = 50 * int(os.environ.get("GAZETTE_ROUNDS", "1"))
+RECOVERIES = extent.of(25, 500)
+COMMITS = extent.of(200, 2400)
+"""Of some 430 updates each."""
 
 
 @asynccontextmanager
@@ -286,7 +287,7 @@ class Workload:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", extent.seeds(2, 2))
 async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
     workload = Workload(seed)
@@ -297,7 +298,7 @@ async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> No
     # The opening of a new database is one append.
     opening = recorder.appends[1]
     cuts = [0, opening, len(content)]
-    cuts += workload.random.sample([cut for cut in calls if cut > opening], RECOVERIES // 2 - 3)
+    cuts += workload.random.choices([cut for cut in calls if cut > opening], k=RECOVERIES - 3)
     for cut in cuts:
         fsm, _ = recover(tmp_path / "two", content[:cut])
         again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
@@ -309,7 +310,7 @@ async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> No
 @pytest.mark.usefixtures("small")
 async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
     """Each owner continues the log, and what it records is enough for the next."""
-    workload = Workload(7)
+    workload = Workload(extent.seed())
     content = b""
     hints = None
     for owner in range(1, 9):
@@ -410,7 +411,7 @@ async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
     most = 0.0
     async with opened(recorder) as store:
         await store.restore_checkpoint(SHARD)
-        for number in range(1, 201):
+        for number in range(1, COMMITS + 1):
             rows = [(key, b"%d " % number * 20) for key in range(number % 7, 3000, 7)]
             store.db.executemany(PUT, rows)
             await store.start_commit(SHARD, checkpoint_at(number), ())
@@ -423,7 +424,7 @@ async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
     fsm, _ = recover(tmp_path / "two", content, hints)
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
     async with opened(again) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(200)
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(COMMITS)
 
 
 async def test_pages_stay_in_the_write_ahead_log_while_a_statement_reads(
