@@ -326,7 +326,9 @@ class _Run:
         keys: dict[str, list[Json]] = {}
         revisions: dict[int, list[str]] = {}
         # Shards of other scenarios may have the same members.
-        others = re.compile(rf"{self.group.prefix}/(items|assign)/(?!{self.namespace})v[a-z]{{6}}/")
+        others = re.compile(
+            rf"{self.group.prefix}/(items|assign)/(?!/?{self.namespace}\b)/?v[a-z]{{6}}\b"
+        )
         for entry in await self.group.keys.history(self.since, prefixes):
             if wanted.get("only", "") not in entry.key and "/members/" not in entry.key:
                 continue
