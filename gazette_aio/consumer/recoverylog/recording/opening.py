@@ -22,6 +22,7 @@ async def begin_recording(
     author: Author,
     *,
     fence: bool | None,
+    read_through: int | None,
     allow_branch: bool,
 ) -> LogEncoder:
     """Fence off a log if that's due, and return an encoder at its head.
@@ -29,7 +30,9 @@ async def begin_recording(
     The arguments are those of `Recorder.open()`.
 
     Raises:
-        RecoveryError: The history is fresh, and the log isn't.
+        ConfigurationError: `read_through` is missing.
+        RecoveryError: The history is fresh, and the log isn't; or the log has gone on since it was
+            played.
         GazetteError: The log can't be appended to.
 
     Cancellation: aborts — the log may be fenced.
@@ -46,6 +49,13 @@ async def begin_recording(
         fence = is_fresh
     if not fence and not is_fork:
         return LogEncoder(fsm, author, log, head)
+    is_played = not is_fresh and not is_fork
+    if is_played and read_through is None:
+        raise pb.ConfigurationError(
+            "read_through: the offset up to which the log was played is needed to fence it off"
+        )
+    if is_played and read_through != head:
+        raise _gone_on(log, read_through, head)
     encoder = LogEncoder(fsm, author, log, head)
     encoder.no_op()
     # Wire: only an append with content may change registers.
@@ -57,7 +67,16 @@ async def begin_recording(
     if is_fresh and commit.begin != head and not allow_branch:
         # Race: playback would follow the history of whoever was first.
         raise pb.RecoveryError(f"another process has begun to write to {log}")
+    if is_played and commit.begin != head:
+        raise _gone_on(log, read_through, commit.begin)
     return LogEncoder(fsm, author, log, commit.end)
+
+
+def _gone_on(log: str, read_through: int | None, head: int) -> pb.RecoveryError:
+    return pb.RecoveryError(
+        f"another process has written to {log}, which was played up to {read_through}, and has "
+        f"content up to {head}"
+    )
 
 
 def recorder_policy(base: RetryPolicy, *, is_fence_retried: bool) -> RetryPolicy:

@@ -97,6 +97,7 @@ class Recorder(Owner):
         directory: str | os.PathLike[str],
         *,
         fence: bool | None = None,
+        read_through: int | None = None,
         allow_branch: bool = False,
         check_registers: bool = True,
         on_fenced: Literal["raise", "wait"] = "raise",
@@ -113,6 +114,9 @@ class Recorder(Owner):
             directory: Absolute path of the directory whose files are recorded.
             fence: Whether to fence the log off from earlier authors. By default, it's done unless
                 playback of the same log has done it.
+            read_through: Offset up to which the log was played, `Resolved.read_through`. It's
+                needed by `fence=True` after a playback: what others have written since isn't part
+                of the history.
             allow_branch: Whether a fresh history may begin on a log that has content, though
                 playback without hints follows the earlier one.
             check_registers: Whether appends check the fence. False is for tests of branches.
@@ -123,8 +127,9 @@ class Recorder(Owner):
             drain_timeout: Seconds for which `aclose()` waits for pending appends; 30 by default.
 
         Raises:
-            ConfigurationError: `directory` isn't absolute and clean.
-            RecoveryError: The history has remaining hints, or is fresh and the log isn't.
+            ConfigurationError: `directory` isn't absolute and clean, or `read_through` is missing.
+            RecoveryError: The history has remaining hints, or is fresh and the log isn't; or others
+                have written to the log since it was played.
             GazetteError: The log can't be appended to.
 
         Cancellation: aborts — the log may be fenced.
@@ -142,7 +147,13 @@ class Recorder(Owner):
         )
         try:
             encoder = await begin_recording(
-                service, log, fsm, author, fence=fence, allow_branch=allow_branch
+                service,
+                log,
+                fsm,
+                author,
+                fence=fence,
+                read_through=read_through,
+                allow_branch=allow_branch,
             )
         except BaseException:
             service.cancel()

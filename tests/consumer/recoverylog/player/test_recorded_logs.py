@@ -83,7 +83,10 @@ async def open_store(
 ) -> Store:
     author = Author(source.randrange(1, 1 << 31))
     fsm = FSM(HINTS) if resolved is None else resolved.fsm
-    recorder = await Recorder.open(client, LOG, fsm, author, make(directory), fence=True)
+    read_through = None if resolved is None else resolved.read_through
+    recorder = await Recorder.open(
+        client, LOG, fsm, author, make(directory), fence=True, read_through=read_through
+    )
     return Store(recorder, source)
 
 
@@ -205,10 +208,14 @@ class Members(RuleBasedStateMachine):
         await self.broker.start()
         self.client = connect(self.broker.endpoint)
         await create_log(self.client)
-        await self.open(FSM(HINTS), Author.random(), self.fresh())
+        await self.open(FSM(HINTS), Author.random(), self.fresh(), None)
 
-    async def open(self, fsm: FSM, author: Author, directory: Path) -> None:
-        self.recorder = await Recorder.open(self.client, LOG, fsm, author, directory, fence=True)
+    async def open(
+        self, fsm: FSM, author: Author, directory: Path, read_through: int | None
+    ) -> None:
+        self.recorder = await Recorder.open(
+            self.client, LOG, fsm, author, directory, fence=True, read_through=read_through
+        )
         self.path = directory
 
     # The model has the files alone: the recorder is told what became of them.
@@ -300,7 +307,7 @@ class Members(RuleBasedStateMachine):
                 await self.recorder.barrier()
         self.recorder.cancel()
         await self.recorder.aclose()
-        await self.open(resolved.fsm, author, resolved.directory)
+        await self.open(resolved.fsm, author, resolved.directory, resolved.read_through)
 
     def teardown(self) -> None:
         self.runner.run(self.stop())

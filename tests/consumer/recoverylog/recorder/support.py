@@ -51,6 +51,7 @@ class Played:
 
     def __init__(self, content: bytes, hints: FSMHints, *, offset: int = 0) -> None:
         self.fsm = FSM(hints)
+        self.end = offset + len(content)
         self.ops: list[RecordedOp] = []
         """Operations of the log."""
         self.applied: list[RecordedOp] = []

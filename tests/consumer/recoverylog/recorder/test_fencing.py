@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import JournalClient, RetryPolicy
+from gazette_aio.client import AppendService, JournalClient, RetryPolicy
 from gazette_aio.consumer.recoverylog import (
     Author,
     Player,
@@ -39,7 +40,54 @@ CONTENTIONS = 4
 async def take_over(client: JournalClient, author: Author) -> Recorder:
     """Return a recorder that has played the log, and fences it."""
     played = await play(client)
-    return await open_recorder(client, fsm=played.fsm, author=author, fence=True)
+    return await open_recorder(
+        client, fsm=played.fsm, author=author, fence=True, read_through=played.end
+    )
+
+
+async def test_what_others_write_after_a_playback_is_not_lost(client: JournalClient):
+    """Without the offset of the playback, the history would part from theirs."""
+    first = await open_recorder(client)
+    first.record_create("/strip/one")
+    await first.barrier()
+    played = await play(client)
+    fnode = first.record_create("/strip/two")
+    first.record_write_at(fnode, b"acknowledged", 0)
+    await first.barrier()
+    options = {"fsm": played.fsm, "author": SECOND, "fence": True}
+    with pytest.raises(pb.ConfigurationError, match="read_through"):
+        await open_recorder(client, **options)
+    text = f"played up to {played.end}, and has content up to"
+    with pytest.raises(pb.RecoveryError, match=text):
+        await open_recorder(client, read_through=played.end, **options)
+    first.record_write_at(fnode, b"again", 0)
+    await first.barrier()
+    assert (await play(client)).files == {"/one": b"", "/two": b"againwledged"}
+    await close(first)
+
+
+async def test_an_append_amid_the_opening_is_seen(
+    client: JournalClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Another process may write between the look at the head and the fence."""
+    first = await open_recorder(client)
+    first.record_create("/strip/one")
+    await first.barrier()
+    played = await play(client)
+    start_append = AppendService.start_append
+
+    async def meanwhile(service: AppendService, target: Any, *args: Any, **named: Any) -> Any:
+        if isinstance(target, pb.AppendRequest) and target.HasField("union_registers"):
+            first.record_create("/strip/two")
+            await first.barrier()
+        return await start_append(service, target, *args, **named)
+
+    monkeypatch.setattr(AppendService, "start_append", meanwhile)
+    with pytest.raises(pb.RecoveryError, match="another process has written"):
+        await open_recorder(
+            client, fsm=played.fsm, author=SECOND, fence=True, read_through=played.end
+        )
+    await close(first)
 
 
 async def test_a_fenced_recorder(client: JournalClient):

@@ -362,7 +362,9 @@ async def test_write_file_atomic_is_one_append_of_any_length(
 
 async def test_a_failed_recorder(client: JournalClient, directory: RecordedDir):
     played = await play(client)
-    async with await open_recorder(client, fsm=played.fsm, author=SECOND, fence=True):
+    async with await open_recorder(
+        client, fsm=played.fsm, author=SECOND, fence=True, read_through=played.end
+    ):
         directory.open("file", "w+b").close()
         with contextlib.suppress(RecorderError):
             await directory.recorder.barrier()
