@@ -437,11 +437,12 @@ class Recorder(Owner):
         Cancellation: poisons — pending appends are cancelled at once.
         """
         with self._lock:
-            if self._error is None:
-                # Even an open atomic block ends here.
-                barriers, self._deferred = tuple(self._deferred), []
-                if self._encoder.pending_bytes or self._has_open_append or barriers:
-                    self._hand_over(barriers, is_last=True)
+            if self._error is None and self._atomic_blocks:
+                # Invariant: no part of a block is committed.
+                self._poison(errors.RecorderError("it was closed within an atomic block"))
+            elif self._error is None:
+                if self._encoder.pending_bytes:
+                    self._hand_over()
                 self._error = errors.RecorderError("it was closed")
         await self._appends.aclose()
 
@@ -476,11 +477,9 @@ class Recorder(Owner):
         self,
         barriers: tuple[Barrier, ...] = (),
         wait_for: tuple[asyncio.Future[Any], ...] = (),
-        *,
-        is_last: bool = False,
     ) -> None:
         """Have the event loop append what is recorded. The lock is held."""
-        self._has_open_append = self._atomic_blocks > 0 and not is_last
+        self._has_open_append = self._atomic_blocks > 0
         position, self._handed_over = self._handed_over, self._encoder.offset
         content = self._encoder.take()
         piece = Piece(position, content, barriers, wait_for, is_open=self._has_open_append)

@@ -462,15 +462,23 @@ async def test_after_closing(client: JournalClient):
     assert "it was closed" in repr(recorder)
 
 
-async def test_closing_ends_an_atomic_block(client: JournalClient):
+@pytest.mark.parametrize("length", [1, 3 * HAND_OVER_BYTES])
+async def test_closing_commits_no_part_of_an_atomic_block(client: JournalClient, length: int):
     recorder = await open_recorder(client)
+    recorder.record_create("/strip/before")
+    await recorder.barrier()
     with recorder.atomic():
         fnode = recorder.record_create("/strip/file")
-        recorder.record_write_at(fnode, bytes(HAND_OVER_BYTES), 0)
+        for _ in range(3):
+            recorder.record_write_at(fnode, bytes(length), 0)
+            await asyncio.sleep(0)
         barrier = recorder.barrier()
         await recorder.aclose()
-        await barrier
-    assert (await play(client)).files == {"/file": bytes(HAND_OVER_BYTES)}
+        with pytest.raises(RecorderError, match="closed within an atomic block"):
+            await barrier
+        with pytest.raises(RecorderError, match="closed within an atomic block"):
+            recorder.record_write_at(fnode, b"more", 0)
+    assert (await play(client)).files == {"/before": b""}
 
 
 def test_a_closed_event_loop(tmp_path: Path):
