@@ -105,7 +105,7 @@ async def recording(size: int, *, is_random: bool) -> AsyncGenerator[Subject]:
 for suffix, rows, is_random, goal in (
     ("", 100, False, 0.5),
     (".5000", 5000, False, 0.7),
-    (".random", 100, True, 0.0),
+    (".random", 100, True, 0.2),
 ):
     measure(
         f"recoverylog.sqlite{suffix}",

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-import grpc.aio
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.calls import CallsOfOthers
 from gazette_aio.serving.connections import Connections
+from gazette_aio.serving.library import library_server
 from gazette_aio.serving.listening import probe
 from gazette_aio.serving.unix_socket import UnixSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
+
+    import grpc.aio
 
     from gazette_aio.serving.drain import Drain
     from gazette_aio.serving.extras import Health
 
+
+_logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 2.0
 """Longest wait for clients to read the ends of their connections."""
@@ -68,6 +74,8 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._socket: UnixSocket | None = None
         self._connections: Connections | None = None
+        self._bind_anew: Callable[[], Awaitable[None]] | None = None
+        self._reviving: asyncio.Task[None] | None = None
         self._is_started = False
 
     def __repr__(self) -> str:
@@ -91,19 +99,26 @@ class GrpcServer:
         Raises:
             ConfigurationError: If the address can't be listened on.
         """
+        port = self._bind(host, port, credentials)
+        self._connections = Connections(host, port)
+
+        async def bind_anew() -> None:
+            self._bind(host, port, credentials)
+
+        self._bind_anew = bind_anew
+        return port
+
+    def _bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
         server = self._new_server()
         address = listen_address(host, port)
         try:
             if credentials is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, credentials)
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
         except RuntimeError as error:
             # Wire: gRPC has the reason in the text of its log only.
             reason = probe(host, port) or "the library doesn't say why"
             raise pb.ConfigurationError(f"unable to listen on {address}: {reason}") from error
-        self._connections = Connections(host, port)
-        return port
 
     async def bind_socket(self, path: Path, mode: int) -> None:
         """Listen on a Unix socket.
@@ -117,13 +132,18 @@ class GrpcServer:
 
         Cancellation: safe.
         """
-        server = self._new_server()
         # Set first: the library leaves the file behind of a server which was never started.
         socket = self._socket = UnixSocket(path, mode)
-        try:
-            await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
-        except RuntimeError as error:
-            raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+
+        async def bind() -> None:
+            server = self._new_server()
+            try:
+                await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
+            except RuntimeError as error:
+                raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+
+        await bind()
+        self._bind_anew = bind
         self._connections = Connections("", path)
 
     async def start(self) -> None:
@@ -143,6 +163,8 @@ class GrpcServer:
 
         Cancellation: safe — takes effect when the server has ended.
         """
+        while (reviving := self._reviving) is not None and not reviving.done():
+            await finish(asyncio.wait((reviving,)))
         server, self._server = self._server, None
         started, self._is_started = self._is_started, False
         socket, self._socket = self._socket, None
@@ -159,9 +181,9 @@ class GrpcServer:
 
     def _new_server(self) -> grpc.aio.Server:
         limits = self._limits
-        server = self._server = grpc.aio.server(
-            interceptors=(CallsOfOthers(self._drain),) if self._others else (),
-            options=(
+        server = self._server = library_server(
+            (CallsOfOthers(self._drain),) if self._others else (),
+            (
                 ("grpc.max_receive_message_length", limits.max_receive_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", limits.max_metadata_bytes),
@@ -170,9 +192,33 @@ class GrpcServer:
                 ("grpc.server.max_pending_requests", limits.max_pending_calls),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
             ),
+            self._fail,
         )
         server.add_generic_rpc_handlers(self._handlers)
         return server
+
+    def _fail(self, error: Exception) -> None:
+        """Begin to serve anew. The library has stopped to, in the midst of a request."""
+        if self._is_started and (server := self._server) is not None:
+            _logger.error(
+                "the gRPC library can't read a request, and stopped serving: it's started anew",
+                extra={"error": repr(error)},
+            )
+            self._reviving = asyncio.get_running_loop().create_task(
+                self._revive(server), name="gazette revival of a gRPC server"
+            )
+
+    async def _revive(self, failed: grpc.aio.Server) -> None:
+        # Calls in progress end: the library doesn't learn of their messages any longer.
+        await failed.stop(None)
+        assert self._bind_anew is not None, "not bound"
+        try:
+            await self._bind_anew()
+            assert self._server is not None
+            await self._server.start()
+        except pb.ConfigurationError:
+            self._server, self._is_started = None, False
+            _logger.exception("the gRPC server can't be started anew")
 
     async def _end(self, server: grpc.aio.Server, grace: float) -> None:
         await self._drain.finish(grace)

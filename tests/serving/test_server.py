@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from grpc._cython import cygrpc
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
@@ -273,6 +274,83 @@ async def test_a_client_that_never_closes_does_not_keep_a_server() -> None:
     await names.server.stop(60.0)
     await reader.read()
     writer.close()
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame of HTTP/2."""
+    return b"".join(
+        (len(payload).to_bytes(3, "big"), bytes((kind, flags)), stream.to_bytes(4, "big"), payload)
+    )
+
+
+async def call_by_a_path_that_is_no_text(path: Path | int) -> asyncio.StreamWriter:
+    fields = (
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/test.Names\xdd/Upper"),
+        (b":authority", b"server"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
+    )  # fmt: skip
+    block = b"".join(
+        bytes((0, len(name))) + name + bytes((len(value),)) + value for name, value in fields
+    )
+    if isinstance(path, Path):
+        _, writer = await asyncio.open_unix_connection(path)
+    else:
+        _, writer = await asyncio.open_connection("127.0.0.1", path)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, block))
+    await writer.drain()
+    return writer
+
+
+def test_the_library_is_built_as_we_know_it() -> None:
+    """Otherwise nobody would learn that it has stopped serving."""
+    assert hasattr(cygrpc.AioServer, "_server_main_loop")
+
+
+@pytest.mark.parametrize("is_socket", [False, True])
+async def test_a_path_that_is_no_text_ends_no_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_socket: bool
+) -> None:
+    """It ends the loop in which the library takes requests."""
+    names = Names(upper)
+    if is_socket:
+        await names.server.bind_socket(tmp_path / "socket", 0o600)
+        path: Path | int = tmp_path / "socket"
+        target = f"unix:{path}"
+    else:
+        path = names.server.bind("127.0.0.1", 0)
+        target = f"127.0.0.1:{path}"
+    await names.server.start()
+    message = pb.Label(name="name").SerializeToString()
+    for times in (1, 2):
+        writer = await call_by_a_path_that_is_no_text(path)
+        await eventually(lambda times=times: _is(caplog.text.count("started anew") == times))
+        async with calling(target) as call:
+            answer = await call(message, wait_for_ready=True, timeout=30)
+        assert pb.Label.FromString(answer).name == "NAME"
+        writer.transport.abort()
+    # A stop waits for a start under way.
+    writer = await call_by_a_path_that_is_no_text(path)
+    await eventually(lambda: _is(caplog.text.count("started anew") == 3))
+    await names.server.stop(0.0)
+    writer.transport.abort()
+    if is_socket:
+        assert not (tmp_path / "socket").exists()
+
+
+async def test_an_address_that_is_taken_meanwhile(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names(upper)
+    port = names.server.bind("127.0.0.1", 0)
+    await names.server.start()
+
+    def refuse(*_: object) -> int:
+        raise RuntimeError("it's taken")
+
+    monkeypatch.setattr(type(grpc.aio.server()), "add_insecure_port", refuse)
+    writer = await call_by_a_path_that_is_no_text(port)
+    await eventually(lambda: _is("can't be started anew" in caplog.text))
+    await names.server.stop(0.0)
+    writer.transport.abort()
 
 
 async def test_a_write_to_a_client_that_has_left_logs_no_error(
