@@ -225,7 +225,7 @@ async def test_hints_amid_commits(tmp_path: Path) -> None:
             await asyncio.gather(recorder.before_hints(), commit)
         content, hints = recorder.content, recorder.hints()
         tables = [path for path in recorder.links() if path.endswith(".sst")]
-    assert len(tables) > 2
+    assert tables  # How many is up to RocksDB, which merges them in the background.
     fsm, _ = recover(tmp_path / "two", content, hints)
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
     async with opened(again) as store:
