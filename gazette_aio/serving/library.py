@@ -21,8 +21,8 @@ def library_server(
 ) -> grpc.aio.Server:
     """Return a server of `grpc.aio`.
 
-    Wire: one request whose path isn't UTF-8 ends the loop in which the library takes requests, at
-    least in 1.71 to 1.85, and no public part of it tells. So that loop is observed.
+    Wire: one request whose path isn't UTF-8 ends the loop in which the library takes requests, in
+    1.85 but not in 1.71, and no public part of it tells. So that loop is observed.
 
     Args:
         interceptors: Interceptors of calls.

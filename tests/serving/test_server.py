@@ -276,6 +276,10 @@ async def test_a_client_that_never_closes_does_not_keep_a_server() -> None:
     writer.close()
 
 
+DIES_OF_PATHS = tuple(map(int, grpc.__version__.split(".")[:2])) >= (1, 85)
+"""Whether the library takes no requests after one whose path is no text."""
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Return a frame of HTTP/2."""
     return b"".join(
@@ -320,16 +324,26 @@ async def test_a_path_that_is_no_text_ends_no_server(
         target = f"127.0.0.1:{path}"
     await names.server.start()
     message = pb.Label(name="name").SerializeToString()
+
+    async def answers() -> bool:
+        async with calling(target) as call:
+            try:
+                return pb.Label.FromString(await call(message, timeout=30)).name == "NAME"
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                return False
+
     for times in (1, 2):
         writer = await call_by_a_path_that_is_no_text(path)
-        await eventually(lambda times=times: _is(caplog.text.count("started anew") == times))
-        async with calling(target) as call:
-            answer = await call(message, wait_for_ready=True, timeout=30)
-        assert pb.Label.FromString(answer).name == "NAME"
+        if DIES_OF_PATHS:
+            await eventually(lambda times=times: _is(caplog.text.count("started anew") == times))
+        await eventually(answers)
         writer.transport.abort()
     # A stop waits for a start under way.
     writer = await call_by_a_path_that_is_no_text(path)
-    await eventually(lambda: _is(caplog.text.count("started anew") == 3))
+    if DIES_OF_PATHS:
+        await eventually(lambda: _is(caplog.text.count("started anew") == 3))
     await names.server.stop(0.0)
     writer.transport.abort()
     if is_socket:
@@ -348,7 +362,8 @@ async def test_an_address_that_is_taken_meanwhile(
 
     monkeypatch.setattr(type(grpc.aio.server()), "add_insecure_port", refuse)
     writer = await call_by_a_path_that_is_no_text(port)
-    await eventually(lambda: _is("can't be started anew" in caplog.text))
+    if DIES_OF_PATHS:
+        await eventually(lambda: _is("can't be started anew" in caplog.text))
     await names.server.stop(0.0)
     writer.transport.abort()
 
