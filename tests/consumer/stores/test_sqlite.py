@@ -82,6 +82,18 @@ async def test_a_directory_of_this_machine(tmp_path: Path) -> None:
         )
 
 
+async def test_nothing_works_after_the_end(tmp_path: Path) -> None:
+    store = SQLiteStore(None, directory=tmp_path / "db")
+    await store.restore_checkpoint(SHARD)
+    await store.destroy()
+    await store.destroy()
+    for call in (store.open, store.transaction, lambda: store.execute("SELECT 1")):
+        with pytest.raises(StoreError, match="the store was destroyed"):
+            await call()
+    with pytest.raises(StoreError, match="the store was destroyed"):
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+
+
 async def test_only_one_process_has_it_open(tmp_path: Path) -> None:
     async with opened(directory=tmp_path / "db") as store:
         await store.open()

@@ -165,6 +165,8 @@ class SQLiteStore:
         Cancellation: safe — raised after the function has returned.
         """
         await self._settled()
+        if self._error is not None:
+            raise self._unusable()
         return await self._in_thread(lambda: function(self._begun(), *args, **kwargs))
 
     async def execute(
@@ -208,6 +210,8 @@ class SQLiteStore:
 
         Cancellation: safe — it may be open.
         """
+        if self._error is not None:
+            raise self._unusable()
         if self._connection is None:
             await self._in_thread(self._open)
 
