@@ -155,30 +155,68 @@ async def test_the_database_of_another_store_is_refused(tmp_path: Path) -> None:
             await store.restore_checkpoint(SHARD)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "COMMIT",
-        "ROLLBACK",
-        "ATTACH 'other.db' AS other",
-        "PRAGMA journal_mode=DELETE",
-        "PRAGMA Synchronous=FULL",
-        "PRAGMA wal_checkpoint(TRUNCATE)",
-    ],
-)
-async def test_the_store_itself_ends_transactions(tmp_path: Path, statement: str) -> None:
+@pytest.mark.parametrize("statements", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"])
+async def test_only_the_store_ends_transactions(tmp_path: Path, statements: str) -> None:
+    recorder = MemoryRecorder(tmp_path / "db")
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (1, b"one"))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        store.db.execute(PUT, (2, b"two"))
+        before = recorder.content
+        db = store.db
+        for statement in statements.split("; "):
+            db.execute(statement)
+        if "BEGIN" not in statements:
+            with pytest.raises(StoreError, match="ended by somebody else"):
+                _ = store.db
+        with pytest.raises(StoreError, match=r"ended by somebody else|no such savepoint"):
+            await store.start_commit(SHARD, checkpoint_at(2), ())
+        assert recorder.content == before
+    fsm, _ = recover(tmp_path / "two", before)
+    async with opened(MemoryRecorder(tmp_path / "two", fsm, before, author=2)) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
+        assert value_of(store, 2) is None
+
+
+async def test_what_a_hook_cannot_do(tmp_path: Path) -> None:
     async with opened(MemoryRecorder(tmp_path / "db")) as store:
         await store.restore_checkpoint(SHARD)
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-            store.db.execute(statement)
-        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-            store.db.commit()
+        store.db.execute(PUT, (1, b"none"))
+        for statement in (f"ATTACH '{tmp_path}/other.db' AS other", "PRAGMA synchronous=FULL",
+                          "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM"):  # fmt: skip
+            with pytest.raises(sqlite3.OperationalError):
+                store.db.execute(statement)
+        assert store.db.execute("PRAGMA journal_mode=DELETE").fetchone() == ("wal",)
         store.db.execute("SAVEPOINT one")
         store.db.execute(PUT, (1, b"one"))
         store.db.execute("ROLLBACK TO one")
-        assert value_of(store, 1) is None
-        await store.start_commit(SHARD, checkpoint_at(2), ())
+        assert value_of(store, 1) == b"none"
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+async def test_a_hook_that_moves_the_write_ahead_log(tmp_path: Path, rows: int) -> None:
+    """Nothing is missing in the log without a word."""
+    async with opened(MemoryRecorder(tmp_path / "db")) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.executemany(PUT, [(key, bytes(500)) for key in range(100)])
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+        store.db.executemany(PUT, [(key, bytes(500)) for key in range(rows)])
+        with pytest.raises(StoreError, match="somebody else has moved"):
+            await store.start_commit(SHARD, checkpoint_at(2), ())
+
+
+async def test_threads_that_begin_at_once(tmp_path: Path) -> None:
+    async with opened(directory=tmp_path / "db") as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, 30):
+            await asyncio.gather(
+                store.execute(PUT, (1, b"value")),
+                *(in_thread(value_of, store, 1) for _ in range(4)),
+            )
+            await store.start_commit(SHARD, checkpoint_at(number), ())
 
 
 async def test_a_commit_that_fails_locally(tmp_path: Path) -> None:

@@ -150,12 +150,13 @@ class DatabaseCapture:
         """Record committed frames, and return their length."""
         begin = self._wal_end
         size = os.fstat(self._wal).st_size
+        if begin and (
+            size < begin or parse_header(os.pread(self._wal, HEADER_BYTES, 0)) != self._header
+        ):
+            raise StoreError("somebody else has moved the write-ahead log to the database")
         if size <= max(begin, HEADER_BYTES):
             return 0
-        header = self._header
         end = self._scan(begin)
-        if begin and parse_header(os.pread(self._wal, HEADER_BYTES, 0)) != header:
-            raise StoreError("somebody else has moved the write-ahead log to the database")
         if end <= begin:
             return 0
         if not begin:

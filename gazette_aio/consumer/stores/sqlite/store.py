@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import sqlite3
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -52,11 +53,9 @@ CREATE TABLE IF NOT EXISTS gazette_checkpoint (
 );
 INSERT OR IGNORE INTO gazette_checkpoint (rowid, checkpoint) VALUES (0, '');
 """
-# With a comment, so that the same statement of an application isn't taken from the cache of allowed
-# ones.
-_BEGIN: Final = "BEGIN /* of the store */"
-_COMMIT: Final = "COMMIT /* of the store */"
-_ROLLBACK: Final = "ROLLBACK /* of the store */"
+# The outermost savepoint is a transaction. Its release fails if somebody else has ended it.
+_BEGIN: Final = "SAVEPOINT gazette_transaction"
+_COMMIT: Final = "RELEASE gazette_transaction"
 _UPDATE: Final = "UPDATE gazette_checkpoint SET checkpoint = ? WHERE rowid = 0"
 _SELECT: Final = "SELECT checkpoint FROM gazette_checkpoint WHERE rowid = 0"
 
@@ -69,8 +68,8 @@ class SQLiteStore:
     a member elsewhere that the shard moves to. Only one process can have it open.
 
     What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
-    with its checkpoint. Statements that begin or end transactions, attach databases or change how
-    the database is written aren't authorized; savepoints are.
+    with its checkpoint. If a hook ends the transaction itself, the commit fails. Databases can't be
+    attached; savepoints can be used.
 
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
@@ -110,8 +109,9 @@ class SQLiteStore:
         self._local: Future[Any] | None = None
         """The latest commit, as far as the next transaction has to wait for it."""
         self._error: BaseException | None = None
-        self._is_own = True
-        """Whether the store itself prepares statements."""
+        self._beginning = threading.Lock()
+        self._is_begun = False
+        """Whether the connection is in a transaction of the store."""
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -313,7 +313,7 @@ class SQLiteStore:
                 if capture is not None:
                     capture.close()
                 raise
-        connection.set_authorizer(self._authorize)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         self._connection, self._capture = connection, capture
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
@@ -342,21 +342,21 @@ class SQLiteStore:
         assert connection is not None
         with recorder.atomic(), _explained("recording"):
             self._commit(content)
-            with self._owning():
-                capture.capture(connection)
+            capture.capture(connection)
         return recorder.barrier()
 
     def _commit(self, content: bytes) -> None:
         connection = self._begun()
-        with _explained("committing"), self._owning():
+        with _explained("committing"):
             connection.execute(_UPDATE, (content,))
             connection.execute(_COMMIT)
+        self._is_begun = False
 
     def _restore(self) -> bytes:
         self._roll_back()
         connection = self._connection
         assert connection is not None
-        with _explained("reading the checkpoint"), self._owning():
+        with _explained("reading the checkpoint"):
             row = connection.execute(_SELECT).fetchone()
         # Its first value is a text, as of the table's default.
         return b"" if row is None or not row[0] else bytes(row[0])
@@ -364,8 +364,9 @@ class SQLiteStore:
     def _roll_back(self) -> None:
         connection = self._connection
         if connection is not None and connection.in_transaction:
-            with _explained("rolling back"), self._owning():
-                connection.execute(_ROLLBACK)
+            with _explained("rolling back"):
+                connection.execute("ROLLBACK")
+        self._is_begun = False
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -382,9 +383,13 @@ class SQLiteStore:
         connection = self._connection
         if connection is None or self._error is not None:
             raise self._unusable()
-        if not connection.in_transaction:
-            with self._owning():
+        # Race: of two threads, one begins the transaction.
+        with self._beginning:
+            if not self._is_begun:
                 connection.execute(_BEGIN)
+                self._is_begun = True
+            elif not connection.in_transaction:
+                raise StoreError("the transaction of the store was ended by somebody else")
         return connection
 
     def _unusable(self) -> StoreError:
@@ -409,24 +414,6 @@ class SQLiteStore:
             self._error = error
         if self._recorder is None and self._local is not None:
             self._local.set_result(None)
-
-    @contextlib.contextmanager
-    def _owning(self) -> Generator[None]:
-        """Allow statements of the store itself, which are prepared within the block."""
-        self._is_own = True
-        try:
-            yield
-        finally:
-            self._is_own = False
-
-    def _authorize(self, action: int, first: str | None, *_: str | None) -> int:
-        is_allowed = self._is_own or not (
-            action in {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
-            or (action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _OWN_PRAGMAS)
-        )
-        if not is_allowed:
-            _logger.warning("a statement does what is the store's, and isn't authorized: %s", first)
-        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
