@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
 _Options = tuple[tuple[str, Any], ...]
@@ -30,18 +30,19 @@ def library_server(
         on_failure: Called when the loop fails. The server takes no further requests then, and has
             to be stopped.
     """
-    server = grpc.aio.server(interceptors=interceptors, options=options)
-    private: Any = server
     # Guard: without it, the library is built in another way.
-    if hasattr(_Base, "_server_main_loop"):
-        observed: Any = _ObservedServer(
-            private._loop, None, (), tuple(interceptors) or None, options, None
-        )
-        observed.on_failure = on_failure
-        private._server = observed
-    return server
+    if not hasattr(_Base, "_server_main_loop"):
+        return grpc.aio.server(interceptors=interceptors, options=options)
+    # Made by parts: a server of the library that's never started can't be dropped safely.
+    loop = asyncio.get_running_loop()
+    server: Any = object.__new__(_Server)
+    server._loop = loop
+    server._server = _ObservedServer(loop, None, (), tuple(interceptors) or None, options, None)
+    server._server.on_failure = on_failure
+    return cast("grpc.aio.Server", server)
 
 
+_Server: Any = importlib.import_module("grpc.aio._server").Server
 # It has no types.
 _Base: Any = getattr(importlib.import_module("grpc._cython.cygrpc"), "AioServer", object)
 
