@@ -228,6 +228,21 @@ class Playback:
             self._seen[self._last_author] = self.fsm.next_seq_no - 1
         self._pass_boundaries()
 
+    def end_in_hole(self) -> None:
+        """Go on at the known end of the log, as everything before it was removed.
+
+        Raises:
+            PlaybackError: Hints name what was removed, or it may have continued the history.
+        """
+        if self.fsm.hinted_segment is None and not self.fsm.is_fresh:
+            raise PlaybackError(
+                f"content of {self.log} from {self.offset} to its end at {self.head} was removed; "
+                "possible data loss",
+                log=self.log,
+                offset=self.offset,
+            )
+        self.jump(self.head)
+
     def check_hints(self) -> None:
         """Check that the log can still have what hints name.
 

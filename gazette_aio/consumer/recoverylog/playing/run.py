@@ -69,6 +69,8 @@ class PlayerRun:
         self._bytes_played = 0
         self._junk_bytes = 0
         self._checked: LogFeed | None = None
+        self._content_end = 0
+        """Offset up to which the log of the checked feed had content."""
 
     async def run(self) -> None:
         """Play to the end that the player is told of.
@@ -140,21 +142,23 @@ class PlayerRun:
     async def _wait(self, feed: LogFeed) -> None:
         """Wait for content, or for the player to be told."""
         playback = self._playback
-        if playback.offset < playback.head and feed is not self._checked:
+        is_checked = feed is self._checked and playback.offset < self._content_end
+        if playback.offset < playback.head and not is_checked:
             # Brokers let a read wait for content that was removed up to the end of the log.
-            self._checked = feed
-            if not await self._has_content(playback.log, playback.offset):
-                playback.jump(playback.head)
+            self._checked, self._content_end = feed, await self._end_of_content(playback.log)
+            if playback.offset >= self._content_end:
+                playback.end_in_hole()
                 return
         await self._state.wake.wait()
 
-    async def _has_content(self, log: str, offset: int) -> bool:
-        # From the first one on: brokers differ in whether a page begins with one that covers it.
+    async def _end_of_content(self, log: str) -> int:
+        """Return where the last fragment of a log ends that has content, or 0."""
+        end = 0
         async with contextlib.aclosing(iter_fragments(self._client, log)) as fragments:
             async for each in fragments:
-                if each.spec.end > max(offset, each.spec.begin):
-                    return True
-        return False
+                if each.spec.end > each.spec.begin:
+                    end = max(end, each.spec.end)
+        return end
 
     async def _inject(self, author: Author) -> int:
         """Append an operation by which the author takes the log over, and return its end."""

@@ -409,6 +409,43 @@ async def test_a_log_that_is_pruned_as_a_whole(
         await asyncio.wait_for(recover(client, directory), 5)
 
 
+@pytest.mark.parametrize("author", [None, 99])
+async def test_a_pruned_end(
+    broker: EmbeddedBroker,
+    client: JournalClient,
+    directory: Path,
+    tmp_path: Path,
+    author: int | None,
+):
+    """Nothing that follows tells what it held, and acknowledged writes would be missing."""
+    (tmp_path / "fragments").mkdir()
+    await create_log(client, stores=["file:///fragments/"])
+    writer = two_files()
+    await client.append(LOG, writer.content)
+    await broker.flush(LOG)
+    end, hints = writer.offset, writer.hints
+    await client.append(LOG, writer.write("/baz", b"more"))
+    await broker.flush(LOG)
+    *_, last = sorted((tmp_path / "fragments" / LOG).iterdir())
+    last.unlink()
+    await broker.refresh(LOG)
+    for each in (HINTS, hints):
+        player = Player()
+        if author is None:
+            player.finish_at_write_head()
+        else:
+            player.inject_handoff(author)
+        with pytest.raises(
+            PlaybackError,
+            match=rf"^content of {LOG} from {end} to its end at {writer.offset} was removed",
+        ) as caught:
+            await asyncio.wait_for(player.play(each, directory, client), 30)
+        assert (caught.value.log, caught.value.offset) == (LOG, end)
+        assert not is_there(directory)
+    # Nobody has taken over what isn't whole.
+    assert (await client.append(LOG)).commit.end == writer.offset
+
+
 async def test_content_that_is_no_log(client: JournalClient, directory: Path):
     await create_log(client)
     await client.append(LOG, b"not a recovery log at all")
