@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,7 +23,6 @@ from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, c
 from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Awaitable, Callable, Collection, Generator
 
     from gazette_aio.client import JournalClient, RetryPolicy
@@ -318,16 +318,32 @@ class Recorder(Owner):
             target: Its new path.
 
         Raises:
-            ValueError: A path isn't below the directory, or a property isn't UTF-8.
-            OSError: A property can't be read.
+            ValueError: A path isn't below the directory, or a property isn't UTF-8. After the
+                latter, recording has failed.
+            OSError: A property can't be read. Recording has failed then.
             RecorderError: `source` isn't known, or recording has failed.
         """
         recorded_source, recorded_target = self.path_of(source), self.path_of(target)
-        content = None
-        if recorded_target in PROPERTY_PATHS:
-            content = Path(target).read_bytes().decode()
+        content = self._property(target) if recorded_target in PROPERTY_PATHS else None
         with self._recording() as encoder:
             encoder.rename(recorded_source, recorded_target, content)
+
+    def _property(self, path: str | os.PathLike[str]) -> str:
+        """Return the content of a file that has become a property."""
+        try:
+            return Path(path).read_bytes().decode()
+        except (OSError, UnicodeError) as error:
+            self.fail(errors.RecorderError(f"property {os.fspath(path)!r} can't be read: {error}"))
+            raise
+
+    def fail(self, error: errors.RecorderError) -> None:
+        """Record nothing further, because of a change of files that can't be recorded.
+
+        Nothing changes if recording has failed before.
+        """
+        with self._lock:
+            if self._error is None:
+                self._poison(error)
 
     @contextlib.contextmanager
     def atomic(self) -> Generator[None]:

@@ -144,13 +144,24 @@ async def test_properties(client: JournalClient, tmp_path: Path):
     assert played.files == {"/IDENTITY": b"value", "/sub/IDENTITY": b""}
 
 
-async def test_a_property_is_text(client: JournalClient, tmp_path: Path):
+@pytest.mark.parametrize("content", [b"\xff", None])
+async def test_a_property_that_cannot_be_read(
+    client: JournalClient, tmp_path: Path, content: bytes | None
+):
+    """The file was renamed, and the history doesn't have it: nothing may follow."""
     async with await open_recorder(client, directory=tmp_path) as recorder:
-        (tmp_path / "IDENTITY").write_bytes(b"\xff")
+        if content is not None:
+            (tmp_path / "IDENTITY").write_bytes(content)
         recorder.record_create(tmp_path / "temporary")
-        with pytest.raises(ValueError, match="utf-8"):
-            recorder.record_rename(tmp_path / "temporary", tmp_path / "IDENTITY")
         await recorder.barrier()
+        with pytest.raises((UnicodeDecodeError, FileNotFoundError)) as caught:
+            recorder.record_rename(tmp_path / "temporary", tmp_path / "IDENTITY")
+        with pytest.raises(RecorderError, match=r"IDENTITY' can't be read"):
+            recorder.record_create(tmp_path / "other")
+        with pytest.raises(RecorderError, match="can't be read"):
+            await recorder.barrier()
+        assert str(caught.value) in str(recorder.error)
+    assert (await play(client)).files == {"/temporary": b""}
 
 
 @pytest.mark.parametrize(
