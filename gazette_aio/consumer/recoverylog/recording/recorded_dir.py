@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import weakref
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES, PROPERTY_PATHS
+from gazette_aio.consumer.recoverylog.recording.errors import RecorderError
 from gazette_aio.consumer.recoverylog.recording.recorded_file import Inode, RecordedFile
 
 if TYPE_CHECKING:
@@ -213,6 +215,10 @@ class RecordedDir:
         """Record that a file was truncated, by recording what is left as another file.
 
         RecordedFile calls this, and holds the lock.
+
+        Raises:
+            OSError: What is left can't be read. Recording has failed then.
+            RecorderError: Recording has failed.
         """
         paths = sorted(self._paths(inode.fnode))
         if not size:
@@ -221,15 +227,27 @@ class RecordedDir:
         recorder = self.recorder
         temporary = paths[0] + TRUNCATING_SUFFIX
         fnode = recorder.record_create(temporary)
-        for offset in range(0, size, MAX_WRITE_BYTES):
-            part = os.pread(descriptor, min(MAX_WRITE_BYTES, size - offset), offset)
+        offset = 0
+        while offset < size:
+            part = self._left(descriptor, min(MAX_WRITE_BYTES, size - offset), offset)
             recorder.record_write_at(fnode, part, offset)
+            offset += len(part)
         with recorder.atomic():
             for path in paths:
                 recorder.record_remove(path)
                 recorder.record_link(temporary, path)
             recorder.record_remove(temporary)
         self._move(inode.fnode, fnode)
+
+    def _left(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Return some of what is left of a shortened file, whose change is to be recorded."""
+        try:
+            if part := os.pread(descriptor, size, offset):
+                return part
+            raise OSError(errno.EIO, f"it ends at {offset}")
+        except OSError as error:
+            self.recorder.fail(RecorderError(f"a truncated file can't be read: {error}"))
+            raise
 
     def _empty(self, fnode: int, path: str | os.PathLike[str]) -> int:
         """Record that a file was made empty, under all of its paths, and return its new fnode."""

@@ -139,7 +139,8 @@ class RecordedFile:
 
         Raises:
             ValueError: `size` is negative.
-            OSError: Truncating fails.
+            OSError: Truncating fails. If that's because what is left can't be read, recording has
+                failed, too.
             RecorderError: Recording has failed.
         """
         size = self._position if size is None else size

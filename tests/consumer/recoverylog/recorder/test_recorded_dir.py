@@ -268,6 +268,45 @@ async def test_truncation_of_a_long_file(client: JournalClient, directory: Recor
     assert files == {"/file": content[: 2 * MAX_WRITE_BYTES + 7]}
 
 
+async def test_short_reads_of_a_truncation(
+    client: JournalClient, directory: RecordedDir, monkeypatch: pytest.MonkeyPatch
+):
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 3), offset))
+    with directory.open("file", "w+b") as file:
+        file.write(b"0123456789")
+        file.truncate(8)
+    assert await check(client, directory.recorder) == {"/file": b"01234567"}
+
+
+@pytest.mark.parametrize("is_error", [True, False])
+async def test_a_truncated_file_that_cannot_be_read(
+    client: JournalClient,
+    directory: RecordedDir,
+    monkeypatch: pytest.MonkeyPatch,
+    is_error: bool,
+):
+    """It was shortened, and the history doesn't have that: nothing may follow."""
+
+    def fail(*_: int) -> bytes:
+        if is_error:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return b""
+
+    with directory.open("file", "w+b") as file:
+        file.write(b"0123456789")
+        await directory.recorder.barrier()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pread", fail)
+            with pytest.raises(OSError, match="Errno 5"):
+                file.truncate(8)
+        with pytest.raises(RecorderError, match="truncated file can't be read"):
+            file.write(b"x")
+    with pytest.raises(RecorderError, match="truncated file can't be read"):
+        await directory.recorder.barrier()
+    assert (await play(client)).files == {"/file": b"0123456789"}
+
+
 async def test_a_truncation_is_broken_off_at_each_operation(
     client: JournalClient, directory: RecordedDir
 ):
