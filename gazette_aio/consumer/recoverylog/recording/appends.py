@@ -15,7 +15,7 @@ from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from gazette_aio.client import AppendService, AsyncAppend
 
@@ -26,14 +26,17 @@ PIECE_BYTES: Final = 1 << 20
 class Barrier(OpFuture["pb.AppendResponse"]):
     """Completion of an append that commits everything which was recorded before.
 
-    Awaiting it returns the response of the broker, whose `commit.end` was the write head.
+    Awaiting it returns the response of the broker, whose `commit.end` was the write head, or raises
+    RuntimeError within the `atomic()` block that it waits for.
 
     Cancellation: safe — recording goes on.
     """
 
-    __slots__ = ("_operation", "_response")
+    __slots__ = ("_check", "_operation", "_response")
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], object] | None = None) -> None:
+        self._check = check
+        """Raises if it would never be done while its caller waits for it."""
         self._operation = AsyncOperation()
         self._response: pb.AppendResponse | None = None
 
@@ -53,6 +56,11 @@ class Barrier(OpFuture["pb.AppendResponse"]):
             asyncio.InvalidStateError: The append is pending.
         """
         return self._operation.exception()
+
+    def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
+        if self._check is not None and not self.done():
+            self._check()
+        return super().__await__()
 
     def _value(self) -> pb.AppendResponse:
         assert self._response is not None

@@ -76,7 +76,8 @@ class Recorder(Owner):
         self._lock = threading.Lock()
         self._handed_over = self._begin = self._head = encoder.offset
         self._offsets = CommittedOffsets(encoder.offset, encoder.fsm.next_seq_no)
-        self._atomic_blocks = 0
+        self._atomic_blocks: list[object] = []
+        """The task, or the thread without one, of each open atomic block."""
         self._deferred: list[Barrier] = []
         self._has_open_append = False
         self._error: Exception | None = None
@@ -355,14 +356,15 @@ class Recorder(Owner):
         Raises:
             RecorderError: Recording has failed before.
         """
+        owner = _current()
         with self._lock:
             self._check()
-            self._atomic_blocks += 1
+            self._atomic_blocks.append(owner)
         try:
             yield
         finally:
             with self._lock:
-                self._atomic_blocks -= 1
+                self._atomic_blocks.remove(owner)
                 if self._error is not None:
                     self._drop()
                 elif not self._atomic_blocks and (self._deferred or self._has_open_append):
@@ -375,7 +377,8 @@ class Recorder(Owner):
         """Return a future that completes when everything recorded so far is committed.
 
         It's made by an append, even of no bytes, so that its success also means that nobody had
-        fenced off this recorder. It may be called from any thread, and awaited in the event loop.
+        fenced off this recorder. It may be called from any thread, and awaited in the event loop,
+        but not within an `atomic()` block of one's own: that raises RuntimeError.
 
         Args:
             wait_for: Futures of the event loop. Nothing that is recorded after this call is
@@ -396,6 +399,7 @@ class Recorder(Owner):
             elif self._atomic_blocks:
                 if wait_for:
                     raise RuntimeError("a barrier within atomic() can't wait for futures")
+                barrier = Barrier(self._check_outside)
                 self._deferred.append(barrier)
             else:
                 if wait_for and self._encoder.pending_bytes:
@@ -409,9 +413,10 @@ class Recorder(Owner):
 
         Raises:
             RecorderError: Recording has failed.
-            RuntimeError: This is the thread of the event loop.
+            RuntimeError: This is the thread of the event loop, or has an open `atomic()` block.
         """
         self._appends.check_thread()
+        self._check_outside()
         barrier = self.barrier()
         self._appends.block(barrier)
         barrier.result()
@@ -462,6 +467,11 @@ class Recorder(Owner):
                 self._error = errors.RecorderError("it was closed")
         await self._appends.aclose()
 
+    def _check_outside(self) -> None:
+        """Raise RuntimeError within an atomic block of the caller, which must end first."""
+        if _current() in self._atomic_blocks:
+            raise RuntimeError("a barrier isn't done before the end of the atomic() block")
+
     @contextlib.contextmanager
     def _recording(self) -> Generator[LogEncoder]:
         with self._lock:
@@ -495,7 +505,7 @@ class Recorder(Owner):
         wait_for: tuple[asyncio.Future[Any], ...] = (),
     ) -> None:
         """Have the event loop append what is recorded. The lock is held."""
-        self._has_open_append = self._atomic_blocks > 0
+        self._has_open_append = bool(self._atomic_blocks)
         position, self._handed_over = self._handed_over, self._encoder.offset
         content = self._encoder.take()
         piece = Piece(position, content, barriers, wait_for, is_open=self._has_open_append)
@@ -529,3 +539,11 @@ class Recorder(Owner):
         state = f"failed: {self._error}" if self._error is not None else "live"
         what = f"{self.recorded_bytes} bytes of {self.directory!r} in {self.log!r}"
         return f"<Recorder of {what}, {state}>"
+
+
+def _current() -> object:
+    """Return the running task, or the thread if it's none of an event loop."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()

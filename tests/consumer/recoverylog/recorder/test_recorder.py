@@ -283,6 +283,37 @@ async def test_an_atomic_block_that_raises_keeps_what_is_recorded(client: Journa
         assert (await play(client)).files == {"/file": b""}
 
 
+async def test_waiting_within_an_atomic_block(client: JournalClient):
+    """It would be for ever, as the block ends after it. Others may wait meanwhile."""
+
+    def block() -> None:
+        with recorder.atomic():
+            recorder.record_create("/strip/thread")
+            with pytest.raises(RuntimeError, match="end of the atomic"):
+                recorder.wait_committed()
+        recorder.wait_committed()
+
+    async def wait() -> None:
+        await barrier
+
+    async with await open_recorder(client) as recorder:
+        with recorder.atomic(), recorder.atomic():
+            recorder.record_create("/strip/task")
+            barrier = recorder.barrier()
+            with pytest.raises(RuntimeError, match="end of the atomic"):
+                await barrier
+            with pytest.raises(RuntimeError, match="end of the atomic"):
+                await recorder.build_hints()
+            other = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            assert not other.done()
+        await other
+        await asyncio.to_thread(block)
+        await barrier
+        assert recorder.error is None
+    assert (await play(client)).files == {"/task": b"", "/thread": b""}
+
+
 async def test_misuse_within_an_atomic_block_drops_it(
     client: JournalClient, broker: EmbeddedBroker
 ):
