@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.shards.recovery import Recovery
 
 _logger = logging.getLogger(__name__)
+
+_MAX_PREFIX: Final = 200
+"""Length of an ID beyond which it's cut in names of directories, which have 255 bytes at most."""
 
 
 def recovery_of(shard: Shard, host: ShardHost) -> Recovery:
@@ -71,7 +74,7 @@ class LogRecovery:
             self.hints = await self._fetch_hints()
         hints = pick_first_hints(self.hints, self.log)
         await self._check_log(hints.log)
-        prefix = f"{self._shard.id.replace('/', '_')}-"
+        prefix = f"{self._shard.id.replace('/', '_')[:_MAX_PREFIX]}-"
         # Finished: the directory would remain if this was cancelled.
         await finish(self._make_directory(prefix))
         _logger.info("began recovering %s into %s", self._shard.id, self._directory)

@@ -166,6 +166,18 @@ async def test_recovery_of_an_empty_log(broker, tmp_path):
     assert not list((tmp_path / "files").iterdir())
 
 
+async def test_a_long_shard_id(broker, tmp_path):
+    """Names of directories are shorter than IDs may be."""
+    shard = "shard-" + "x" * 400
+    await broker.apply([journal_change(f"recovery/logs/{shard}", LOG_TYPE)])
+    async with member(broker, recovery_directory=tmp_path / "files") as group:
+        await group.create(logged(shard=shard))
+        await group.assign(shard)
+        await group.status("PRIMARY", shard)
+        (directory,) = (tmp_path / "files").iterdir()
+        assert directory.name.startswith("shard-xxx")
+
+
 async def test_hints_are_recorded_while_the_shard_is_idle(broker):
     class Recording(Application):
         async def new_store(self, shard, recorder):

@@ -225,7 +225,8 @@ class RecordedDir:
             inode.fnode = self._empty(inode.fnode, paths[0])
             return
         recorder = self.recorder
-        temporary = paths[0] + TRUNCATING_SUFFIX
+        # Not beside the file: with the suffix, its name could be longer than file systems permit.
+        temporary = f"{recorder.directory}/{TRUNCATING_SUFFIX}"
         fnode = recorder.record_create(temporary)
         offset = 0
         while offset < size:

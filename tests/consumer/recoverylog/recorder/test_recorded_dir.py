@@ -268,6 +268,22 @@ async def test_truncation_of_a_long_file(client: JournalClient, directory: Recor
     assert files == {"/file": content[: 2 * MAX_WRITE_BYTES + 7]}
 
 
+async def test_a_truncation_of_a_long_name(
+    client: JournalClient, directory: RecordedDir, tmp_path: Path
+):
+    """Playback to any operation of it makes files of names that file systems permit."""
+    name = "n" * 255
+    with directory.open(name, "w+b") as file:
+        file.write(b"0123456789")
+        file.truncate(4)
+    await directory.recorder.barrier()
+    content = await read_log(client)
+    for op in (await play(client)).ops:
+        for path in Played(content[: op.last_offset], FSMHints(log=LOG)).files:
+            (tmp_path / path[1:]).touch()
+    assert await check(client, directory.recorder) == {f"/{name}": b"0123"}
+
+
 async def test_short_reads_of_a_truncation(
     client: JournalClient, directory: RecordedDir, monkeypatch: pytest.MonkeyPatch
 ):
