@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_PAYLOAD_BYTES: Final = 64 << 20
 """Greatest length of an operation's payload that is read. Greater ones aren't frames."""
 
+_MAX_INT64: Final = (1 << 63) - 1
+
 _extend: Callable[[int, bytes], int] = getattr(google_crc32c, "extend")  # noqa: B009 - untyped.
 
 
@@ -72,8 +74,12 @@ def decode_operation(payload: bytes) -> RecordedOp:
     is_write = has("write")
     if is_write + has("create") + has("link") + has("unlink") + has("property") > 1:
         raise RecoveryError("decoding an operation: it is of more than one kind")
-    if is_write and (op.write.length < 0 or op.write.offset < 0):
-        raise RecoveryError("decoding an operation: a write of negative offset or length")
+    if is_write and (
+        op.write.length < 0 or not 0 <= op.write.offset <= _MAX_INT64 - op.write.length
+    ):
+        raise RecoveryError(
+            "decoding an operation: a write of negative offset or length, or beyond 2^63 - 1"
+        )
     return cast("RecordedOp", op)
 
 
@@ -86,6 +92,6 @@ def decode_write(payload: bytes) -> RecordedOp | None:
     has = op.HasField
     if not has("write") or has("create") or has("link") or has("unlink") or has("property"):
         return None
-    if op.write.length < 0 or op.write.offset < 0:
+    if op.write.length < 0 or not 0 <= op.write.offset <= _MAX_INT64 - op.write.length:
         return None
     return cast("RecordedOp", op)

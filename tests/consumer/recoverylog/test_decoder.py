@@ -126,6 +126,12 @@ def test_lengths_are_bounded() -> None:
         (b"\xff", "decoding an operation"),
         (RecordedOp(write={"fnode": 1, "length": -1}).SerializeToString(), "negative"),
         (RecordedOp(write={"fnode": 1, "offset": -1}).SerializeToString(), "negative"),
+        (
+            RecordedOp(
+                write={"fnode": 1, "offset": (1 << 63) - 1, "length": 1}
+            ).SerializeToString(),
+            "beyond 2",
+        ),
         (RecordedOp(create={"path": "/a"}, unlink={"path": "/a"}).SerializeToString(), "one kind"),
         (b"\x22\x03\x0a\x01\xff", "decoding an operation"),
     ],
