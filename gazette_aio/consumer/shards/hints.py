@@ -152,7 +152,8 @@ async def store_recovered_hints(
     """Store hints of a recovery as the first backup, and move earlier ones on.
 
     It's done once per recovery; failures are logged, and repeated with growing delays. If the
-    store refuses the hints for good, as too large ones, that is logged, and earlier backups stay.
+    store refuses the hints for good, as too large ones, or they can't be loaded, that is logged,
+    and earlier backups stay.
 
     Args:
         store: Store of the group.
@@ -162,13 +163,18 @@ async def store_recovered_hints(
 
     Cancellation: aborts — they may have been stored.
     """
+    try:
+        value = _encoded(spec.id, hints)
+    except HintsError as error:
+        _logger.error("recovered hints of %s can't be stored: %s", spec.id, error)  # noqa: TRY400
+        return
     attempt = 0
     while True:
         await asyncio.sleep(retry_seconds(attempt))
         attempt += 1
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
-                await _rotate(store, spec, assignment, hints)
+                await _rotate(store, spec, assignment, value)
         except StoreRefusedError as error:
             _logger.error("recovered hints of %s were refused: %s", spec.id, error)  # noqa: TRY400
         except (HintsError, KeyValueStoreError, TimeoutError) as error:
@@ -180,10 +186,10 @@ async def store_recovered_hints(
 
 
 async def _rotate(
-    store: KeyValueStore, spec: ShardSpec, assignment: Assignment, hints: FSMHints
+    store: KeyValueStore, spec: ShardSpec, assignment: Assignment, value: bytes
 ) -> None:
     stored = await fetch_stored_hints(store, spec)
-    compares, puts = rotation(stored.keys[1:], stored.entries[1:], _encoded(spec.id, hints))
+    compares, puts = rotation(stored.keys[1:], stored.entries[1:], value)
     if not puts:
         return
     result = await store.transact([_while_assigned(assignment), *compares], puts)

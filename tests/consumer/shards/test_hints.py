@@ -151,6 +151,11 @@ async def test_hints_that_cannot_be_loaded_are_not_stored(caplog):
         assignment = await assigned(store)
         assert not await store_recorded_hints(store, SPEC, assignment, broken)
         assert "validating FSMHints" in caplog.text
+        caplog.clear()
+        # They never will be, so that isn't tried again.
+        async with asyncio.timeout(30):
+            await store_recovered_hints(store, SPEC, assignment, broken)
+        assert "recovered hints of shard-A can't be stored: validating FSMHints" in caplog.text
         assert await authors(store) == [None, None, None]
 
 
