@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes that are written to an append before they're moved out of memory."""
+
+
+LOOP_CHECK_SECONDS: Final = 1.0
+"""Time after which a blocked thread looks whether the event loop still runs."""
 
 
 class Barrier(OpFuture["pb.AppendResponse"]):
@@ -158,14 +161,18 @@ class RecorderAppends(Owner):
             raise RuntimeError("the event loop's thread has to await a barrier instead")
 
     def block(self, barrier: Barrier) -> None:
-        """Block this thread until a barrier is done."""
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Block this thread until a barrier is done.
+
+        Raises:
+            RuntimeError: The event loop has stopped or is closed, so that nothing is appended.
+        """
+        done = threading.Event()
         if not barrier.done():
             # Race: only the event loop may look for waiters.
-            self._loop.call_soon_threadsafe(
-                barrier.operation.when_done, lambda: done.set_result(None)
-            )
-            done.result()
+            self._loop.call_soon_threadsafe(barrier.operation.when_done, done.set)
+            while not done.wait(LOOP_CHECK_SECONDS):
+                if not self._loop.is_running():
+                    raise RuntimeError("the event loop that appends has stopped")
 
     def put(self, piece: Piece) -> None:
         """Have a piece appended after all earlier ones. Called from any thread."""
@@ -195,6 +202,8 @@ class RecorderAppends(Owner):
                 while self._is_scheduled:
                     await asyncio.sleep(0)  # Race: the task may be about to start.
                     await self._idle.wait()
+                # Within the bound, which the service would begin anew.
+                await self._close()
         except TimeoutError:
             self.cancel()
         except asyncio.CancelledError:

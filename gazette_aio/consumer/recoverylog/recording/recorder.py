@@ -413,7 +413,8 @@ class Recorder(Owner):
 
         Raises:
             RecorderError: Recording has failed.
-            RuntimeError: This is the thread of the event loop, or has an open `atomic()` block.
+            RuntimeError: This is the thread of the event loop, or has an open `atomic()` block; or
+                the event loop has stopped.
         """
         self._appends.check_thread()
         self._check_outside()

@@ -20,6 +20,7 @@ from gazette_aio.consumer.recoverylog import (
     RecorderError,
     RecorderFencedError,
 )
+from gazette_aio.consumer.recoverylog.recording.appends import Barrier, Piece, RecorderAppends
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.recorder.support import (
@@ -431,6 +432,22 @@ async def test_a_bound_of_closing(client: JournalClient, broker: EmbeddedBroker)
     recorder.record_create("/strip/file")
     barrier = recorder.barrier()
     await recorder.aclose()
+    with pytest.raises(pb.TransportError, match="CANCELLED"):
+        await barrier
+    hold.remove()
+
+
+async def test_the_bound_of_closing_is_one(client: JournalClient, broker: EmbeddedBroker):
+    """The service that appends doesn't begin another one."""
+    service = AppendService(client, drain_timeout=3600)
+    appends = RecorderAppends(
+        service, pb.AppendRequest(journal=LOG), lambda *_: None, lambda error: error, 0.01
+    )
+    hold = broker.control.hold("append", journal=LOG)
+    barrier = Barrier()
+    appends.put(Piece(0, [b"content"], (barrier,)))
+    async with asyncio.timeout(60):
+        await appends.aclose()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await barrier
     hold.remove()

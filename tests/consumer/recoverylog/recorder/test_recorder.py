@@ -20,6 +20,7 @@ from gazette_aio.consumer.recoverylog import (
     decode_hints,
     encode_hints,
 )
+from gazette_aio.consumer.recoverylog.recording import appends
 from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
 from gazette_aio.consumer.recoverylog.recording.recorder import HAND_OVER_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
@@ -540,6 +541,35 @@ def test_a_closed_event_loop(tmp_path: Path):
     assert recorder is not None
     recorder.record_create("/strip/file")
     assert isinstance(recorder.barrier().exception(), pb.TransportError)
+
+
+def test_a_stopped_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A thread isn't blocked by an event loop that no longer runs."""
+    monkeypatch.setattr(appends, "LOOP_CHECK_SECONDS", 0.01)
+    raised: list[str] = []
+
+    async def begin() -> Recorder:
+        await broker.__aenter__()
+        client = await stack.enter_async_context(connect(broker.endpoint))
+        await create_journals(client, journal_spec(LOG))
+        return await stack.enter_async_context(await open_recorder(client))
+
+    def block() -> None:
+        recorder.record_create("/strip/file")
+        with pytest.raises(RuntimeError, match="has stopped") as caught:
+            recorder.wait_committed()
+        raised.append(str(caught.value))
+
+    with asyncio.Runner() as runner:
+        broker = EmbeddedBroker(tmp_path / "broker", fsync="off")
+        stack = contextlib.AsyncExitStack()
+        stack.push_async_exit(broker)
+        recorder = runner.run(begin())
+        thread = threading.Thread(target=block, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert raised
+        runner.run(stack.aclose())
 
 
 async def test_barriers_at_any_moment(client: JournalClient):
