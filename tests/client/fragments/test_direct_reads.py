@@ -214,6 +214,26 @@ async def test_progress_is_a_new_start(
     assert caplog.records == []
 
 
+async def test_waits_for_a_store_are_logged_once(
+    broker: StubBroker, serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = RetryPolicy(backoff=lambda attempt: 0.0)
+    unreachable = pb.TransportError("UNAVAILABLE", "store is unreachable", retryable=True)
+    async with connect(broker.endpoint, retry=policy) as client:
+        fragments = FakeFragments(client, CONTENT)
+        for at in (3, 25):
+            fragments.failures += [(at, unreachable)] * 20
+        with caplog.at_level(logging.WARNING):
+            async with client.read(JOURNAL, direct=True) as reader:
+                assert await read_to_head(reader) == CONTENT
+    subject = f"read of journal {JOURNAL} at {broker.endpoint}"
+    texts = [record.getMessage() for record in caplog.records]
+    # One wait for each of two fragments: it begins, and it ends.
+    assert [text.removeprefix(subject).split()[0] for text in texts] == ["fails,", "succeeds"] * 2
+    assert all("store is unreachable" in text for text in texts)
+    assert all("secret" not in text for text in texts)
+
+
 @pytest.mark.parametrize(
     "error", [pb.FragmentError("damaged"), http_error(405)], ids=["damaged", "refused"]
 )
