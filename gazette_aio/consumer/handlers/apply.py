@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
+
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.handlers.authorization import check_authorized
-from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
+from gazette_aio.consumer.handlers.authorization import (
+    check_authorized,
+    is_unconfined,
+    not_authorized,
+)
+from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete, Get, Put
 from gazette_aio.consumer.recoverylog import encode_hints
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.consumer.handlers.serving import ShardServing
-    from gazette_aio.consumer.keyspace.operations import Operation
+    from gazette_aio.consumer.keyspace.operations import KeyValue, Operation
 
 _ANY_REVISION: Final = -1
 
@@ -25,27 +32,31 @@ async def shard_apply(
     """Create, update and delete shards in one transaction, and wait until this member shows it.
 
     Args:
-        claims: Claims of the caller. They must match the labels and ID of each spec, and the ID of
-            each deleted shard.
+        claims: Claims of the caller. They must match the labels and ID of each shard, both before
+            and after the change.
         service: The service.
         request: The changes. Hints of a change are stored as those of the shard's primary.
 
     Raises:
         ValidationError: The request is invalid.
-        RpcError: The caller isn't authorized.
+        RpcError: The caller isn't authorized, or hints of a shard would be keys of the group.
         KeyValueStoreError: The store failed, or refused the transaction.
 
     Cancellation: aborts — the changes may have been applied.
     """
     pb.validate(request)
-    compares: list[Compare] = []
+    for change in request.changes:
+        if change.HasField("upsert"):
+            _check_spec(claims, service, change.upsert)
+    compares = await _check_replaced(claims, service, request.changes)
     operations: list[Operation] = []
     for change in request.changes:
-        key = _add(claims, service, change, operations)
+        key = _add(service, change, operations)
         if change.expect_mod_revision != _ANY_REVISION:
-            compares.append(Compare.mod_revision(key, change.expect_mod_revision))
+            expected = Compare.mod_revision(key, change.expect_mod_revision)
+            compares.setdefault(expected)
     response = pc.ApplyResponse(status=pc.Status.OK, header=service.resolver.unrouted_header())
-    result = await service.host.store.transact(compares, operations)
+    result = await service.host.store.transact(list(compares), operations)
     if not result.succeeded:
         response.status = pc.Status.ETCD_TRANSACTION_FAILED
     elif compares or any(isinstance(each, Put) for each in operations):
@@ -57,21 +68,54 @@ async def shard_apply(
     return response
 
 
-def _add(
-    claims: pb.Claims,
-    service: ShardServing,
-    change: pc.ApplyRequest.Change,
-    operations: list[Operation],
-) -> str:
+def _check_spec(claims: pb.Claims, service: ShardServing, spec: pc.ShardSpec) -> None:
+    """Check that the caller may have such a shard, and that its hints are no keys of the group."""
+    check_authorized(claims, spec.id, spec.labels)
+    if service.host.keys.is_kept(pc.hint_primary_key(spec)):
+        text = f"HintPrefix of {spec.id} is among keys of the group ({spec.hint_prefix})"
+        raise RpcError(text, "INVALID_ARGUMENT")
+
+
+async def _check_replaced(
+    claims: pb.Claims, service: ShardServing, changes: Sequence[pc.ApplyRequest.Change]
+) -> dict[Compare, None]:
+    """Check that the caller may change the shards as they are, and return what holds then.
+
+    They are read from the store: this member may not have seen their newest labels.
+    """
+    compares: dict[Compare, None] = {}
+    if is_unconfined(claims):
+        return compares
+    for first in range(0, len(changes), MAX_OPERATIONS):
+        part = changes[first : first + MAX_OPERATIONS]
+        keys = [service.host.keys.item(change.upsert.id or change.delete) for change in part]
+        result = await service.host.store.transact([], [Get(key) for key in keys])
+        for change, key, entry in zip(part, keys, result.entries, strict=True):
+            if entry is not None:
+                shard = change.upsert.id or change.delete
+                check_authorized(claims, shard, _labels(shard, entry))
+            elif change.delete:
+                check_authorized(claims, change.delete)
+            revision = 0 if entry is None else entry.mod_revision
+            compares[Compare.mod_revision(key, revision)] = None
+    return compares
+
+
+def _labels(shard: str, entry: KeyValue) -> pb.LabelSet:
+    try:
+        return pc.ShardSpec.FromString(entry.value).labels
+    except DecodeError:
+        raise not_authorized(shard) from None
+
+
+def _add(service: ShardServing, change: pc.ApplyRequest.Change, operations: list[Operation]) -> str:
     """Add the operations of a change, and return the key of its shard."""
     keys = service.host.keys
     if not change.HasField("upsert"):
-        check_authorized(claims, change.delete)
         key = keys.item(change.delete)
         operations.append(Delete(key))
         return key
     spec = change.upsert
-    check_authorized(claims, spec.id, spec.labels)
     key = keys.item(spec.id)
     operations.append(Put(key, spec.SerializeToString()))
     if change.HasField("primary_hints"):

@@ -8,6 +8,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.consumer.handlers.authorization import check_authorized
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete
+from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.serving.rpc_error import RpcError
@@ -25,7 +26,7 @@ async def shard_unassign(
     """Remove failed assignments, and those of primaries, and wait until this member shows it.
 
     Args:
-        claims: Claims of the caller, which must match the IDs of the shards.
+        claims: Claims of the caller, which must match the labels and IDs of the shards.
         service: The service.
         request: The request. Shards that don't exist are passed over.
 
@@ -43,7 +44,8 @@ async def shard_unassign(
     response = pc.UnassignResponse(status=pc.Status.OK)
     removed: list[Assignment] = []
     for shard in dict.fromkeys(request.shards):
-        check_authorized(claims, shard)
+        item = service.host.group.items.get(shard)
+        check_authorized(claims, shard, None if item is None else spec_of(item).labels)
         chosen = [
             assignment
             for assignment in service.host.group.assignments(shard)

@@ -77,6 +77,10 @@ class GroupKeys:
         """Return the key of an assignment."""
         return self._assignments + _join(item, zone, suffix, str(slot))
 
+    def is_kept(self, key: str) -> bool:
+        """Return whether a key is where members, items and assignments are, and nothing else."""
+        return key.startswith((self._members, self._items, self._assignments))
+
     def parse(self, key: str) -> GroupKey:
         """Return the parts of a key.
 

@@ -302,6 +302,88 @@ async def test_changes_need_authorization(member):
             await member.client.rpc.unassign(pc.UnassignRequest(shards=[A]))
 
 
+@pytest.mark.parametrize("selector", ["env=staging", "env!=production"])
+async def test_a_token_changes_no_shard_which_it_does_not_match(member, selector):
+    staging, production = pb.label_set("env", "staging"), pb.label_set("env", "production")
+    theirs, ours = shard_spec(A, labels=production), shard_spec("shard-B", labels=staging)
+    created = await apply_shards(member.client, [upsert(theirs), upsert(ours)])
+    revision = created.header.etcd.revision
+    await member.assign()
+    await member.assign("shard-B")
+
+    async def apply(*changes):
+        with pb.with_claims(claims(APPLY, selector)):
+            return await member.client.rpc.apply(pc.ApplyRequest(changes=changes))
+
+    async def unassign(*shards):
+        with pb.with_claims(claims(APPLY, selector)):
+            return await member.client.rpc.unassign(pc.UnassignRequest(shards=shards))
+
+    relabelled = shard_spec(A, labels=staging)
+    for changes in (
+        [upsert(relabelled, -1)],
+        [upsert(relabelled, revision)],
+        [delete(A, -1)],
+        [delete(A, revision)],
+        [delete("shard-B", -1), delete(A, -1)],
+    ):
+        with pytest.raises(pb.TransportError, match="not authorized to shard-A") as caught:
+            await apply(*changes)
+        assert caught.value.code == "UNAUTHENTICATED"
+    with pytest.raises(pb.TransportError, match="not authorized to shard-A"):
+        await unassign("shard-B", A)
+    assert sorted(member.group.items) == ["shard-A", "shard-B"]
+    assert member.group.items[A].mod_revision == revision
+    assert len(member.group.assignments("shard-B")) == 1
+
+    assert (await unassign("shard-B")).shards == ["shard-B"]
+    assert (await apply(upsert(ours, 1))).status == pc.Status.ETCD_TRANSACTION_FAILED
+    assert (await apply(upsert(ours, revision))).status == pc.Status.OK
+    assert (await apply(delete("shard-B", -1))).status == pc.Status.OK
+    assert sorted(member.group.items) == ["shard-A"]
+
+
+async def test_labels_that_this_member_has_not_seen_confine(client):
+    async with ServedGroup(client) as member:
+        staging, production = pb.label_set("env", "staging"), pb.label_set("env", "production")
+        await member.create(shard_spec(A, labels=staging))
+        key = KEYS.item(A)
+        transact = member.store.transact
+
+        async def relabel(value):
+            member.store.transact = transact
+            await member.write(Put(key, value), wait=False)
+
+        async def overtaken(compares, operations, otherwise=()):
+            result = await transact(compares, operations, otherwise)
+            await relabel(shard_spec(A, labels=production).SerializeToString())
+            return result
+
+        change = upsert(shard_spec(A, labels=staging, disable=True), -1)
+
+        async def apply():
+            with pb.with_claims(claims(APPLY, "env=staging")):
+                return await member.client.rpc.apply(pc.ApplyRequest(changes=[change]))
+
+        # Another member re-labels the shard between check and change.
+        member.store.transact = overtaken
+        assert (await apply()).status == pc.Status.ETCD_TRANSACTION_FAILED
+        with pytest.raises(pb.TransportError, match="not authorized to shard-A"):
+            await apply()
+        await relabel(b"\xff")
+        with pytest.raises(pb.TransportError, match="not authorized to shard-A"):
+            await apply()
+
+
+async def test_hints_are_no_keys_of_the_group(member):
+    prefixes = {"recovery_log_prefix": "recovery/logs", "hint_prefix": f"{KEYS.root}/items"}
+    spec = shard_spec("shard-B", hint_backups=1, **prefixes)
+    with pytest.raises(pb.TransportError, match="HintPrefix of shard-B is among keys") as caught:
+        await apply_shards(member.client, [upsert(spec, primary_hints=hints(1, "shard-B"))])
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert not member.group.items
+
+
 async def test_hints(member):
     with pytest.raises(ShardNotFoundError):
         await fetch_hints(member.client, A)
