@@ -23,7 +23,6 @@ from tests.broker import scenarios
 
 _CONCURRENCY = 10
 _SLOW_CLIENTS = {"append_stalled", "append_trickle"}
-_TIMED = _SLOW_CLIENTS | {"append_max_rate"}
 _ATTEMPTS = 3
 _AUTH_KEYS = "c2VjcmV0LWtleQ==,b3RoZXItc2VjcmV0"
 
@@ -37,6 +36,13 @@ def _collect() -> list[dict[str, Any]]:
 
 
 SCENARIOS = {scenario["name"]: scenario for scenario in _collect()}
+
+# They tell of rates or have deadlines, and a machine may stand still for a second.
+_TIMED = {"append_max_rate", *_SLOW_CLIENTS} | {
+    name
+    for name, scenario in SCENARIOS.items()
+    if any("timeout_s" in step for step in scenario["steps"])
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,6 @@ async def _replay_all(directory: Path) -> dict[str, str | None]:
             outcomes[name] = await _replay(SCENARIOS[name], directory)
 
     await asyncio.gather(*(replay(name) for name in SCENARIOS if name not in _TIMED))
-    # They tell of rates, and a machine may stand still for a second.
     for _ in range(_ATTEMPTS):
         left = [name for name in SCENARIOS if name in _TIMED and outcomes.get(name, "") is not None]
         await asyncio.gather(*map(replay, left))
