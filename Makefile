@@ -127,7 +127,7 @@ else
 endif
 
 attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SEED=number] [PART=one of them].
-	$(BIN)/python -m benchmarks.attack --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
+	GRPC_VERBOSITY=ERROR $(BIN)/python -m benchmarks.attack --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
 
 checks: setup ## Run every check that isn't a test, two at a time.
 	@$(MAKE) --no-print-directory -j 2 lint .mypy .pyright protos-check

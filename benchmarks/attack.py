@@ -13,7 +13,7 @@ import secrets
 import sys
 import traceback
 
-from benchmarks.attacks import clients, decoders, tokens
+from benchmarks.attacks import clients, damage, decoders, floods, frames, publishers, tokens
 from benchmarks.soaks import broker, client
 from benchmarks.soaks.invariant import BrokenInvariantError
 
@@ -21,6 +21,10 @@ PARTS = {
     "decoders": decoders.attack,
     "tokens": tokens.attack,
     "clients": clients.attack,
+    "frames": frames.attack,
+    "floods": floods.attack,
+    "damage": damage.attack,
+    "publishers": publishers.attack,
     "durability": broker.soak,
     "faults": client.soak,
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from benchmarks.attacks.raw_http2 import PREFACE, SETTINGS, frame
 from benchmarks.soaks.invariant import require
 from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 _JOURNAL = "attack/journal"
 _OTHER = "attack/other"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS = frame(SETTINGS, 0, 0)
 _IDLE_SECONDS = 30.0
 
 
@@ -43,11 +43,11 @@ async def attack(duration: float, seed: int) -> None:
             expected.append(content)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_append(client, content))
-                group.create_task(_half_open(port, rng, content, client))
-                group.create_task(_long_metadata(broker.endpoint, rng))
+                group.create_task(_half_open(port, fork(rng), content, client))
+                group.create_task(_long_metadata(broker.endpoint, fork(rng)))
                 for _ in range(4):
-                    group.create_task(_garbage(port, rng))
-                    group.create_task(_cancelled(client, rng))
+                    group.create_task(_garbage(port, fork(rng)))
+                    group.create_task(_cancelled(client, fork(rng)))
             counts["connections"] += 4
             counts["cancelled"] += 4
             counts["appends"] += 1
@@ -62,12 +62,17 @@ async def attack(duration: float, seed: int) -> None:
     print(f"clients: {counts}, intact", flush=True)
 
 
+def fork(rng: random.Random) -> random.Random:
+    """Return a source of chance for one task, whatever others do meanwhile."""
+    return random.Random(rng.getrandbits(64))
+
+
 async def _append(client: JournalClient, content: bytes) -> None:
     await client.append(_JOURNAL, content)
 
 
 async def _garbage(port: int, rng: random.Random) -> None:
-    data = rng.choice((b"", _PREFACE, _PREFACE + bytes(9))) + rng.randbytes(rng.randrange(200))
+    data = rng.choice((b"", PREFACE, PREFACE + bytes(9))) + rng.randbytes(rng.randrange(200))
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     with contextlib.suppress(ConnectionError):
@@ -81,7 +86,7 @@ async def _half_open(port: int, rng: random.Random, content: bytes, client: Jour
     try:
         for _ in range(rng.randrange(20)):
             writers.append((await asyncio.open_connection("127.0.0.1", port))[1])
-            writers[-1].write((_PREFACE + _SETTINGS)[: rng.randrange(40)])
+            writers[-1].write((PREFACE + _SETTINGS)[: rng.randrange(40)])
         await client.append(_OTHER, content)
     finally:
         for writer in writers:

@@ -151,7 +151,10 @@ class Inspection:
         )
 
     def _acknowledged_end(self, directory: Path, survey: Survey) -> int:
-        """Return the greatest offset that any file shows to have been reached."""
+        """Return the greatest offset that any file shows to have been reached.
+
+        Without a mark, it may be the length of content alone that shows it, as its log is gone.
+        """
         ends = [found.end for found in survey.fragments]
         if survey.mark is not None:
             ends.append(survey.mark.end)
@@ -159,6 +162,10 @@ class Inspection:
             for begin in fragment_begins(directory, "log"):
                 ends.append(begin)
                 ends.extend(_ends(self._files.read_file(spool_paths(directory, begin)[1])))
+            ends.extend(
+                begin + spool_paths(directory, begin)[0].stat().st_size
+                for begin in fragment_begins(directory, "spool")
+            )
         return max(ends, default=0)
 
     def _repair_journal(self, directory: Path, finding: Finding) -> None:

@@ -16,10 +16,10 @@ import pytest
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from benchmarks.attacks.raw_http2 import PREFACE, RST_STREAM, connected, frame
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.testing import BrokerProcess
 from tests.broker.caller import Caller, calling, eventually, journal_spec
-from tests.broker.raw_http2 import PREFACE, RST_STREAM, connected, frame
 from tests.broker.test_load import MIB, OPTIONS, needs_proc, others, resident_bytes
 
 pytestmark = pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gazette_aio.protocol as pb
+from benchmarks.attacks.damages import damage, files_below
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.service.apply import serve_apply
@@ -18,7 +19,6 @@ from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.serving.rpc_error import RpcError
 from tests import extent
 from tests.broker.caller import journal_spec
-from tests.broker.damage.cases import damage, files_below
 from tests.broker.journal.test_crash_points import CLAIMS, running, send
 
 PARTS = 10

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.attacks.damages import damage, files_below
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.cli.app import run as run_command
 from gazette_aio.cli.broker import broker as command
 from tests import extent
-from tests.broker.damage.cases import damage, files_below
 from tests.broker.damage.test_damage import NAMES, Acknowledged, acknowledged, readable
 from tests.broker.journal.test_crash_points import running, send
 
@@ -87,6 +87,20 @@ async def test_check_names_the_place(acknowledged: Acknowledged, tmp_path: Path)
     assert log.name in str(damaged["damage"])
     assert damaged["acknowledged_end"] == given_head(acknowledged)
     assert int(str(damaged["sound_end"])) < given_head(acknowledged)
+
+
+async def test_content_alone_shows_what_was_reached(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    (log, *_) = sorted((directory / "journals").glob("4-*/*.log"), reverse=True)
+    log.unlink()
+    log.parent.joinpath("acknowledged").unlink()
+    assert outcome("repair", directory)[0] == 0
+    async with running(directory, FileOps()) as core:
+        response = await send(core, b"more", journal=NAMES[2])
+        assert response.commit.end - 4 == acknowledged.heads[NAMES[2]]
 
 
 def given_head(given: Acknowledged) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
 
 
 def files_below(directory: Path) -> list[Path]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from google.protobuf.message import Message
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from google.protobuf.message import Message
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE = 0, 1, 3, 4, 8
@@ -34,12 +37,12 @@ def _literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
-def request_headers(method: str) -> bytes:
-    """Return the block of headers which opens an RPC of the Journal service."""
+def request_headers(path: bytes) -> bytes:
+    """Return the block of headers which opens an RPC."""
     fields = {
         b":method": b"POST",
         b":scheme": b"http",
-        b":path": f"/protocol.Journal/{method}".encode(),
+        b":path": path,
         b":authority": b"broker",
         b"te": b"trailers",
         b"content-type": b"application/grpc",
@@ -75,7 +78,8 @@ class RawConnection:
     def opening(self, method: str, *messages: Message, end: bool = True) -> tuple[int, bytes]:
         """Return the number of a new stream, and the frames of its request."""
         stream, self._next = self._next, self._next + 2
-        frames = [frame(HEADERS, END_HEADERS, stream, request_headers(method))]
+        headers = request_headers(f"/protocol.Journal/{method}".encode())
+        frames = [frame(HEADERS, END_HEADERS, stream, headers)]
         data = b"".join(map(grpc_message, messages))
         starts = range(0, len(data), LONGEST_FRAME)
         frames += [frame(DATA, 0, stream, data[at : at + LONGEST_FRAME]) for at in starts]
