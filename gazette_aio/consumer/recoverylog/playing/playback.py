@@ -104,6 +104,10 @@ class Playback:
         self._has_read = False
         self._last_author = 0
         self._seen: dict[int, int] = {}
+        self._passed_over: set[int] = set()
+        """Authors of operations that weren't applied."""
+        self._before_hole: frozenset[int] | None = None
+        """Authors known before a hole that may have held the next operation; None without one."""
         self._at = 0
         self._target: int | None = None
         self._target_offset = 0
@@ -221,8 +225,10 @@ class Playback:
         except RecoveryError as error:
             raise self._failed(error, self._begun) from error
         self._has_read = True
+        authors = frozenset((*self._seen, *self._passed_over))
         self._seen.clear()
         if hinted is None and self._last_author:
+            self._before_hole = authors | (self._before_hole or frozenset())
             # Invariant: no hints explain a gap in the history from here on. An operation of the
             # author who was followed, beyond the next one, tells that the hole held others.
             self._seen[self._last_author] = self.fsm.next_seq_no - 1
@@ -369,6 +375,7 @@ class Playback:
             return
         # Hot: this is what the above comes to.
         self._at = begin
+        self._before_hole = None
         fsm.apply_own_write(node, payload, author, begin, end, self.log)
         self._last_author = author
         self._seen[author] = seq_no
@@ -385,6 +392,7 @@ class Playback:
         self._target = None
         outcome = self.fsm.apply(op, payload)
         if outcome is Outcome.APPLIED:
+            self._before_hole = None
             self._last_author = op.author
             self._seen[op.author] = op.seq_no
             self._reenact(op)
@@ -427,8 +435,16 @@ class Playback:
 
         Invariant: operations of an author are of one history, and without gaps in a log that is
         read without gaps. So those of an author who was followed tell what is missing or damaged.
+        After a hole, so do those of an author who may have taken over within it.
         """
         seen = self._seen.get(op.author)
+        is_new = self._before_hole is not None and op.author not in self._before_hole
+        if is_new and op.seq_no > self.fsm.next_seq_no:
+            raise RecoveryError(
+                f"operation {op.seq_no} of author {op.author} may continue operations of a hole "
+                f"before it, from {self.fsm.next_seq_no} on; possible data loss"
+            )
+        self._passed_over.add(op.author)
         if seen is None or op.seq_no <= seen:
             return
         hinted = self.fsm.hinted_segment

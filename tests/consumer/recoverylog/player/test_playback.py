@@ -213,3 +213,29 @@ def test_a_hole_that_held_operations(files: StagedFiles) -> None:
     playback.jump(end_of_hole)
     with pytest.raises(PlaybackError, match=r"operation 4 .* doesn't continue operation 2"):
         playback.play(end_of_hole, [after])
+
+
+@pytest.mark.parametrize("is_in_hole", [True, False])
+def test_a_hole_within_which_another_author_took_over(files: StagedFiles, is_in_hole: bool) -> None:
+    writer = LogWriter()
+    zombie = LogWriter(author=666)
+    dead = zombie.create("/z")
+    before = writer.create("/file") + writer.write("/file", b"one") + dead
+    if is_in_hole:
+        writer.write("/file", b"two")
+    new = LogWriter(fsm=writer.fsm, author=777)
+    begin = len(before) + 100
+    # Those of an author who was passed over before the hole tell nothing of it.
+    after = zombie.op() + zombie.op() + zombie.op() + new.write("/file", b"three")
+    playback = begun(files, begin + len(after))
+    playback.play(0, [before])
+    playback.jump(begin)
+    if is_in_hole:
+        with pytest.raises(
+            PlaybackError, match=r"operation 4 of author 777 may continue"
+        ) as caught:
+            playback.play(begin, [after])
+        assert caught.value.log == "recovery/log"
+    else:
+        playback.play(begin, [after])
+        assert playback.fsm.next_seq_no == new.fsm.next_seq_no
