@@ -290,13 +290,16 @@ class Service(Owner):
     def exit_gracefully(self) -> None:
         """Ask the group to take over the shards of this member; `wait()` returns after that.
 
-        It takes `options.exit_timeout` at most; a second call ends it at once.
+        Hints of recovery logs are stored soon, so that others have little to play. It takes
+        `options.exit_timeout` at most; a second call ends it at once.
 
         Raises:
             RuntimeError: The member hasn't joined the group.
         """
         timeout = self.options.exit_timeout
         self.session.exit_gracefully(None if math.isinf(timeout) else timeout)
+        if self._parts is not None:
+            self._parts.local_shards.store_hints()
 
     async def serve(self) -> None:
         """Start, wait until the member has to stop, and close.

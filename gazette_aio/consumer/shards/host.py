@@ -93,5 +93,8 @@ class ShardHost:
     be destroyed; infinity for no bound."""
     hints_seconds: float = 300.0
     """Seconds between two writes of the recorder's hints."""
+    hints_bytes: int = 64 << 20
+    """Committed bytes of a recovery log after which the recorder's hints are written earlier, so
+    that a recovery doesn't have to play much more."""
     first_hints_seconds: float = 30.0
     """Seconds from a promotion to the first write of the recorder's hints."""

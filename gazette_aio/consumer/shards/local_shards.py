@@ -118,6 +118,11 @@ class LocalShards(Scope):
         self._starting.clear()
         self._changed.set()
 
+    def store_hints(self) -> None:
+        """Store hints of all recorders soon, since other members are to take the shards over."""
+        for replica in self.replicas.values():
+            replica.store_hints()
+
     async def replica(self, shard: str) -> Replica | None:
         """Return the replica of a shard, once it's made; None if there's none, or after `stop()`.
 

@@ -20,6 +20,15 @@ class Recorder(Protocol):
         """Return hints of the files that are recorded."""
         ...
 
+    @property
+    def recorded_bytes(self) -> int:
+        """Length of what was recorded so far."""
+        ...
+
+    def when_committed(self, size: int, call: Callable[[], object]) -> None:
+        """Have a function called once that length is committed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:

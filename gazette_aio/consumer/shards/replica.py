@@ -11,6 +11,7 @@ assignment until the assignment ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ class Replica:
         self._reads: frozenset[str] = frozenset()
         self._is_promoted = asyncio.Event()
         self._has_failed = asyncio.Event()
+        self._hints_due = asyncio.Event()
         self._failure: ShardFailedError | None = None
         self._scope = anyio.CancelScope()
         self._primary_scope = anyio.CancelScope()
@@ -178,6 +180,10 @@ class Replica:
     def promote(self) -> None:
         """Become the primary. Idempotent."""
         self._is_promoted.set()
+
+    def store_hints(self) -> None:
+        """Store the recorder's hints soon, since another member is about to take the shard over."""
+        self._hints_due.set()
 
     def hold(self) -> Hold:
         """Return a reference that keeps the store from being destroyed, within a bound."""
@@ -291,14 +297,20 @@ class Replica:
             await finish(asyncio.wait((hints,)))
 
     async def _record_hints(self, recorder: Recorder) -> None:
-        await asyncio.sleep(min(self._host.first_hints_seconds, self._host.hints_seconds))
+        host, due = self._host, self._hints_due
+        pause = min(host.first_hints_seconds, host.hints_seconds)
         while True:
+            recorder.when_committed(recorder.recorded_bytes + host.hints_bytes, due.set)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await due.wait()
+            due.clear()
+            pause = host.hints_seconds
             try:
                 hints = await recorder.build_hints()
-                await store_recorded_hints(self._host.store, self.spec, self.assignment, hints)
+                await store_recorded_hints(host.store, self.spec, self.assignment, hints)
             except Exception as error:  # noqa: BLE001 - Earlier hints serve until the next ones.
                 _logger.warning("hints of shard %s couldn't be recorded: %s", self.id, error)
-            await asyncio.sleep(self._host.hints_seconds)
 
     def _fail(self, error: Exception) -> None:
         failure = ShardFailedError(str(error))

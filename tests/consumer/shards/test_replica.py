@@ -201,6 +201,10 @@ async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
 async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
     class Recorder:
         builds = 0
+        recorded_bytes = 0
+
+        def when_committed(self, size, call):
+            assert size > 0
 
         async def build_hints(self):
             self.builds += 1

@@ -201,6 +201,38 @@ async def test_hints_are_recorded_while_the_shard_is_idle(broker):
         assert len(hints.live_nodes) == 1
 
 
+@pytest.mark.parametrize("reason", ["bytes", "exit"])
+async def test_hints_are_recorded_before_their_time(broker, reason):
+    class Recording(Application):
+        async def new_store(self, shard, recorder):
+            self.recorder = recorder
+            return await super().new_store(shard, recorder)
+
+        def write(self):
+            path = f"{self.recorder.directory}/state"
+            self.recorder.record_create(path)
+            self.recorder.record_write_at(self.recorder.fnode_of(path), b"content" * 100, 0)
+
+    application = Recording()
+    options = {"hints_bytes": 500} if reason == "bytes" else {}
+    async with member(broker, application=application, **options) as group:
+        await group.create(logged())
+        await group.assign()
+        await group.status("PRIMARY")
+        for files in (1, 2):
+            application.write()
+            if reason == "exit":
+                group.shards.store_hints()
+            else:
+                await application.recorder.barrier()
+
+            async def are_stored(files=files):
+                hints = (await stored_hints(group))[0]
+                return hints is not None and hints.live_nodes[-1].fnode > files
+
+            await eventually(are_stored)
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 async def test_hints_beyond_the_log(broker, slot):
     segment = {"author": 7, "first_seq_no": 5, "first_offset": 100, "last_seq_no": 5}

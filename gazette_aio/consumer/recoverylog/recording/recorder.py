@@ -15,12 +15,13 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
-from gazette_aio.consumer.recoverylog.paths import clean_directory, path_within
+from gazette_aio.consumer.recoverylog.paths import clean_directory
 from gazette_aio.consumer.recoverylog.recording import errors
 from gazette_aio.consumer.recoverylog.recording.appends import Barrier, Piece, RecorderAppends
 from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, check_hints
 from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
+from gazette_aio.consumer.recoverylog.recording.recorded_files import RecordedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator
@@ -37,7 +38,7 @@ HINTS_BYTES: Final = 256 << 10
 """Length of encoded hints beyond which playback reads gaps rather than hints grow."""
 
 
-class Recorder(Owner):
+class Recorder(RecordedFiles, Owner):
     """Recorder of the files of a directory in a recovery log.
 
     Call a `record_*` method after each change of a file below `directory`, in the order of the
@@ -64,16 +65,13 @@ class Recorder(Owner):
         check_registers: bool,
         drain_timeout: float,
     ) -> None:
+        super().__init__(encoder, directory)
         self.log = log
         """Recovery log."""
         self.author = author
         """Author of the operations."""
-        self.directory = directory
-        """Directory of the files, an absolute path."""
         self.before_hints: Callable[[], Awaitable[None]] | None = None
         """Called before hints are built, so that a store can shorten what they name."""
-        self._encoder = encoder
-        self._lock = threading.Lock()
         self._handed_over = self._begin = self._head = encoder.offset
         self._offsets = CommittedOffsets(encoder.offset, encoder.fsm.next_seq_no)
         self._atomic_blocks: list[object] = []
@@ -81,6 +79,7 @@ class Recorder(Owner):
         self._deferred: list[Barrier] = []
         self._has_open_append = False
         self._error: Exception | None = None
+        self._on_growth: tuple[int, Callable[[], object]] | None = None
         request = pb.AppendRequest(journal=log)
         if check_registers:
             request.check_registers.include.CopyFrom(author.fence())
@@ -179,43 +178,6 @@ class Recorder(Owner):
     def error(self) -> Exception | None:
         """Error because of which nothing is recorded any longer, or None."""
         return self._error
-
-    def links(self) -> dict[str, int]:
-        """Return the fnodes of all files by path in the log, such as `/state.json`."""
-        with self._lock:
-            return dict(self._encoder.fsm.links)
-
-    def properties(self) -> dict[str, str]:
-        """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""
-        with self._lock:
-            return dict(self._encoder.fsm.properties)
-
-    def fnode_of(self, path: str | os.PathLike[str]) -> int | None:
-        """Return the fnode of a path as of `path_of()`, or None if no file has it."""
-        return self._encoder.fsm.links.get(self.path_of(path))
-
-    def paths_of(self, fnode: int) -> set[str]:
-        """Return the paths of a file in the log."""
-        with self._lock:
-            node = self._encoder.fsm.live_nodes.get(fnode)
-            return set(node.links) if node is not None else set()
-
-    def age_bytes(self, fnode: int) -> int:
-        """Return the length of the log since a file was created, as of `LogEncoder.age_bytes()`."""
-        with self._lock:
-            return self._encoder.age_bytes(fnode)
-
-    def is_live(self, fnode: int) -> bool:
-        """Return whether a file has a path."""
-        return fnode in self._encoder.fsm.live_nodes
-
-    def path_of(self, path: str | os.PathLike[str]) -> str:
-        """Return the path in the log of a path below the directory.
-
-        Raises:
-            ValueError: It's elsewhere, or isn't UTF-8.
-        """
-        return path_within(self.directory, path)
 
     def record_create(self, path: str | os.PathLike[str]) -> int:
         """Record a file that was created, or made empty, and return its fnode.
@@ -422,6 +384,13 @@ class Recorder(Owner):
         self._appends.block(barrier)
         barrier.result()
 
+    def when_committed(self, size: int, call: Callable[[], object]) -> None:
+        """Have a function called as soon as `size` bytes, as of `recorded_bytes`, are committed.
+
+        It's called once, in the event loop, and replaces the function of an earlier call.
+        """
+        self._on_growth = (self._begin + size, call)
+
     async def build_hints(self, *, budget_bytes: int = HINTS_BYTES) -> FSMHints:
         """Return hints by which playback finds the files as they are now.
 
@@ -528,6 +497,10 @@ class Recorder(Owner):
             raise pb.DataLossError(text, journal=self.log, offset=begin)
         self._head = end
         self._offsets.add(position, begin)
+        growth = self._on_growth
+        if growth is not None and position + (end - begin) >= growth[0]:
+            self._on_growth = None
+            growth[1]()
 
     def _failed(self, error: Exception) -> Exception:
         """Note the first error of an append, and return it as it's told."""
