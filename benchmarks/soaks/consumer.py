@@ -1,5 +1,7 @@
 """Kill, stop and pause members, Etcd and the broker under a consumer: each message counts once.
 
+Connections to the database are cut, too.
+
 Three members share shards whose state is in files that recovery logs record, or in PostgreSQL.
 Messages are published in transactions all the time. Invariants:
     - the messages of a key are consumed in order, none twice and none left out;
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.consumer_member import LINES, OUT, Number
-from benchmarks.soaks.consumer_sql_member import create_tables
+from benchmarks.soaks.consumer_sql_member import create_tables, cut_connections
 from benchmarks.soaks.invariant import BrokenInvariantError, require
 from benchmarks.soaks.postgres import postgres_server
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
@@ -178,14 +180,20 @@ async def check_output(client: JournalClient, expected: dict[str, int]) -> int:
 
 
 class Faults:
-    """Faults of members, Etcd and the broker."""
+    """Faults of members, Etcd, the broker, and connections to the database, if there's one."""
 
     def __init__(
-        self, members: list[Member], etcd: EtcdProcess, broker: BrokerProcess, rng: random.Random
+        self,
+        members: list[Member],
+        etcd: EtcdProcess,
+        broker: BrokerProcess,
+        database: str,
+        rng: random.Random,
     ) -> None:
         self._members = members
         self._etcd = etcd
         self._broker = broker
+        self._database = database
         self._rng = rng
 
     async def one(self) -> str:
@@ -194,6 +202,8 @@ class Faults:
             self._kill, self._kill, self._terminate, self._pause, self._stop_etcd,
             self._pause_etcd, self._restart_broker,
         ]  # fmt: skip
+        if self._database:
+            kinds += [self._cut_connections] * 2
         return await self._rng.choice(kinds)()
 
     async def _kill(self) -> str:
@@ -215,6 +225,11 @@ class Faults:
         finally:
             member.send(signal.SIGCONT)
         return f"paused a member for {seconds:.1f} s"
+
+    async def _cut_connections(self) -> str:
+        share = self._rng.choice((0.1, 0.5, 1.0))
+        count = await cut_connections(self._database, share)
+        return f"cut {count} connections to the database"
 
     async def _stop_etcd(self) -> str:
         await asyncio.to_thread(self._etcd.stop)
@@ -356,7 +371,12 @@ async def soak(
             ]
             async with connect(broker.endpoint, retry=RETRY) as client:
                 await _soak(
-                    members, etcd, broker, client, shard_specs(shards, store), rng, deadline
+                    members,
+                    Faults(members, etcd, broker, database, rng),
+                    client,
+                    shard_specs(shards, store),
+                    rng,
+                    deadline,
                 )
         finally:
             await asyncio.to_thread(etcd.stop)
@@ -365,8 +385,7 @@ async def soak(
 
 async def _soak(
     members: list[Member],
-    etcd: EtcdProcess,
-    broker: BrokerProcess,
+    faults: Faults,
     client: JournalClient,
     specs: list[pc.ShardSpec],
     rng: random.Random,
@@ -387,7 +406,7 @@ async def _soak(
         await wait_for_primaries(members, shards, END_SECONDS)
         publishing = asyncio.create_task(given.publish(client, rng, is_over))
         try:
-            await _rounds(Faults(members, etcd, broker, rng), members, given, shards, rng, deadline)
+            await _rounds(faults, members, given, shards, rng, deadline)
         finally:
             is_over.set()
             await publishing

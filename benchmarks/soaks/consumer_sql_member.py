@@ -31,6 +31,10 @@ _NUMBERS = sa.Table(
     sa.Column("number", sa.BigInteger, nullable=False),
 )
 _READ = sa.select(_NUMBERS.c.number).where(_NUMBERS.c.key == sa.bindparam("key"))
+_CUT = sa.text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < :share"
+)
 _WRITE = sa.text(
     "INSERT INTO soak_numbers (key, number) VALUES (:key, :number) "
     "ON CONFLICT (key) DO UPDATE SET number = excluded.number"
@@ -56,6 +60,17 @@ async def create_tables(url: str) -> None:
             await connection.run_sync(_NUMBERS.metadata.drop_all)
             await connection.run_sync(_NUMBERS.metadata.create_all)
         await SQLStore.create_table(db, table=_CHECKPOINTS)
+    finally:
+        await db.dispose()
+
+
+async def cut_connections(url: str, share: float) -> int:
+    """Have the server end a share of the connections of others, and return how many."""
+    db = engine(url, 1)
+    try:
+        async with db.begin() as connection:
+            ended = await connection.execute(_CUT, {"share": share})
+            return len(ended.fetchall())
     finally:
         await db.dispose()
 
