@@ -61,10 +61,14 @@ demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; th
 WORKERS := 3
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: checks unit uvloop test-spark ## Run every check and all tests, those of random cases in their seeded form.
+# Side by side, as either waits for other processes a part of its time. Their outputs stay apart where
+# nobody looks on.
+test: checks ## Run every check and all tests, those of random cases in their seeded form.
+	@$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark
 
 test-all: LONG := --long
-test-all: test ## Run every check and all tests, those of random cases in their long form.
+test-all: checks uvloop ## Run every check and all tests, those of random cases in their long form, and under uvloop.
+	@$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark LONG=$(LONG)
 
 unit: setup ## Run all tests but those which need Spark.
 	$(BIN)/python $(PYTEST) $(LONG) --ignore tests/pyspark tests
