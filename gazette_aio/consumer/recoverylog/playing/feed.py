@@ -13,7 +13,7 @@ from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.retry import backoff
-from gazette_aio.consumer.recoverylog.playing.playback import LogRange
+from gazette_aio.consumer.recoverylog.playing.ranges import LogRange
 from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 
 if TYPE_CHECKING:

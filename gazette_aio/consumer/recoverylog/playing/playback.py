@@ -17,15 +17,15 @@ from gazette_aio.consumer.recoverylog.operations import (
     next_checksum,
 )
 from gazette_aio.consumer.recoverylog.paths import check_path
-from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
+from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gazette_aio.consumer.recoverylog.author import Author
-    from gazette_aio.consumer.recoverylog.segments import Segment
+    from gazette_aio.consumer.recoverylog.playing.ranges import LogRange
 
 
 class PlaybackError(RecoveryError):
@@ -63,13 +63,14 @@ class PlaybackFiles(Protocol):
         ...
 
 
-class LogRange(NamedTuple):
-    """Part of a log to read."""
+class _Hole(NamedTuple):
+    """Content that a log doesn't have, after all that hints name."""
 
     log: str
     begin: int
     end: int
-    """Offset to read to, or 0 if that isn't known."""
+    next_seq_no: int
+    """Operation of the history that was due at the hole."""
 
 
 class Playback:
@@ -103,11 +104,9 @@ class Playback:
         self._heads: dict[str, int] = {}
         self._has_read = False
         self._last_author = 0
+        self._handoff_author = 0
+        self._hole: _Hole | None = None
         self._seen: dict[int, int] = {}
-        self._passed_over: set[int] = set()
-        """Authors of operations that weren't applied."""
-        self._before_hole: frozenset[int] | None = None
-        """Authors known before a hole that may have held the next operation; None without one."""
         self._at = 0
         self._target: int | None = None
         self._target_offset = 0
@@ -220,18 +219,20 @@ class Playback:
                 log=self.log,
                 offset=self.offset,
             )
+        begin = self.offset
         try:
             self._decoder.jump(offset)
         except RecoveryError as error:
             raise self._failed(error, self._begun) from error
         self._has_read = True
-        authors = frozenset((*self._seen, *self._passed_over))
         self._seen.clear()
-        if hinted is None and self._last_author:
-            self._before_hole = authors | (self._before_hole or frozenset())
+        if hinted is None and not self.fsm.is_fresh:
             # Invariant: no hints explain a gap in the history from here on. An operation of the
             # author who was followed, beyond the next one, tells that the hole held others.
-            self._seen[self._last_author] = self.fsm.next_seq_no - 1
+            next_seq_no = self.fsm.next_seq_no
+            self._seen[self._last_author] = next_seq_no - 1
+            # Another author tells nothing, unless its operations continue the history.
+            self._hole = _Hole(self.log, begin, offset, next_seq_no)
         self._pass_boundaries()
 
     def end_in_hole(self) -> None:
@@ -267,12 +268,13 @@ class Playback:
         """Return whether all hinted operations, and the last log up to `offset`, were played."""
         return self.fsm.hinted_segment is None and self.offset >= offset
 
-    def check_beginning(self) -> None:
-        """Check, at the end of the log, that its history was played from the beginning.
+    def check_history(self) -> None:
+        """Check, at the end of the log, that its history was played as a whole.
 
         Raises:
             PlaybackError: The log has content, but no operation was applied: its beginning is
-                missing, and no file would be recovered.
+                missing, and no file would be recovered. Or no operation after a hole continues the
+                history, which the hole may have done.
         """
         if self.fsm.is_fresh and self._has_read and not self._allow_branch:
             raise PlaybackError(
@@ -281,9 +283,22 @@ class Playback:
                 log=self.log,
                 offset=self.offset,
             )
+        if (hole := self._hole) is None:
+            return
+        # The handoff to this player tells nothing either.
+        applied = self.fsm.next_seq_no - hole.next_seq_no
+        if applied <= (1 if self._last_author == self._handoff_author else 0):
+            raise PlaybackError(
+                f"no operation of {self.log} after a hole at {hole.begin}-{hole.end} of {hole.log} "
+                f"continues its history at operation {hole.next_seq_no}; possible data loss",
+                log=hole.log,
+                offset=hole.begin,
+            )
+        self._hole = None
 
     def handoff(self, author: Author) -> bytes:
         """Return the frame of an operation by which an author takes the log over."""
+        self._handoff_author = author
         op = RecordedOp(seq_no=self.fsm.next_seq_no, checksum=self.fsm.next_checksum, author=author)
         return encode_operation(op)[1]
 
@@ -375,7 +390,6 @@ class Playback:
             return
         # Hot: this is what the above comes to.
         self._at = begin
-        self._before_hole = None
         fsm.apply_own_write(node, payload, author, begin, end, self.log)
         self._last_author = author
         self._seen[author] = seq_no
@@ -392,7 +406,6 @@ class Playback:
         self._target = None
         outcome = self.fsm.apply(op, payload)
         if outcome is Outcome.APPLIED:
-            self._before_hole = None
             self._last_author = op.author
             self._seen[op.author] = op.seq_no
             self._reenact(op)
@@ -435,16 +448,8 @@ class Playback:
 
         Invariant: operations of an author are of one history, and without gaps in a log that is
         read without gaps. So those of an author who was followed tell what is missing or damaged.
-        After a hole, so do those of an author who may have taken over within it.
         """
         seen = self._seen.get(op.author)
-        is_new = self._before_hole is not None and op.author not in self._before_hole
-        if is_new and op.seq_no > self.fsm.next_seq_no:
-            raise RecoveryError(
-                f"operation {op.seq_no} of author {op.author} may continue operations of a hole "
-                f"before it, from {self.fsm.next_seq_no} on; possible data loss"
-            )
-        self._passed_over.add(op.author)
         if seen is None or op.seq_no <= seen:
             return
         hinted = self.fsm.hinted_segment
@@ -471,31 +476,3 @@ class Playback:
 
 def _mismatch(fnode: int) -> RecoveryError:
     return RecoveryError(f"content of fnode {fnode} doesn't match its checksum")
-
-
-def ranges_of(segments: Sequence[Segment], hints_log: str, log: str, offset: int) -> list[LogRange]:
-    """Return the parts of logs that hold segments, and what follows the last one.
-
-    Args:
-        segments: Hinted segments to come.
-        hints_log: Log of the hints.
-        log: Log being read.
-        offset: Offset of the log to read next.
-    """
-    ranges: list[LogRange] = []
-    for segment in segments:
-        begin = max(segment.first_offset, offset if segment.log == log else 0)
-        last = ranges[-1] if ranges else None
-        is_near = last is not None and (
-            last.log == segment.log and (not last.end or begin <= last.end + READ_THROUGH_BYTES)
-        )
-        if last is not None and is_near:
-            end = max(last.end, segment.last_offset) if segment.last_offset else 0
-            ranges[-1] = last._replace(end=end)
-            continue
-        ranges.append(LogRange(segment.log, begin, segment.last_offset))
-    if not ranges:
-        return [LogRange(hints_log, offset, 0)]
-    # What follows the last segment is read as well.
-    ranges[-1] = ranges[-1]._replace(end=0)
-    return ranges

@@ -87,13 +87,13 @@ class PlayerRun:
             if state.is_told and goal is None:
                 goal = await self._goal()
             if not state.tailing.is_set() and playback.has_reached(playback.last_head):
-                playback.check_beginning()
+                playback.check_history()
                 self._report(0)
                 state.tailing.set()
             if goal is None or not playback.has_reached(goal):
                 await self._advance(goal)
                 continue
-            playback.check_beginning()
+            playback.check_history()
             author = state.author
             # Race: an injected operation may be appended twice, and others' between the two. The
             # log is taken over if nothing was applied since, up to the end of the latest attempt.

@@ -10,7 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog.playing.feed import FEED_BYTES, LogFeed, LogFeeds
-from gazette_aio.consumer.recoverylog.playing.playback import LogRange
+from gazette_aio.consumer.recoverylog.playing.ranges import LogRange
 from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from tests.cancellation import close_at_every_await
 from tests.consumer.recoverylog.player.logs import LOG, create_log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import shutil
@@ -11,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.consumer.recoverylog import PlaybackError, Segment
+from gazette_aio.consumer.recoverylog import Author, PlaybackError, Segment
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
-from gazette_aio.consumer.recoverylog.playing.playback import (
-    LogRange,
-    ranges_of,
-)
 from gazette_aio.consumer.recoverylog.playing.playback import Playback as Pure
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
+from gazette_aio.consumer.recoverylog.playing.ranges import LogRange, ranges_of
 from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.recoverylog.player.logs import LOG, LogWriter, files_of
@@ -225,17 +223,73 @@ def test_a_hole_within_which_another_author_took_over(files: StagedFiles, is_in_
         writer.write("/file", b"two")
     new = LogWriter(fsm=writer.fsm, author=777)
     begin = len(before) + 100
-    # Those of an author who was passed over before the hole tell nothing of it.
     after = zombie.op() + zombie.op() + zombie.op() + new.write("/file", b"three")
     playback = begun(files, begin + len(after))
     playback.play(0, [before])
     playback.jump(begin)
+    playback.play(begin, [after])
     if is_in_hole:
-        with pytest.raises(
-            PlaybackError, match=r"operation 4 of author 777 may continue"
-        ) as caught:
-            playback.play(begin, [after])
-        assert caught.value.log == "recovery/log"
+        with pytest.raises(PlaybackError, match=r"continues its history at operation 3") as caught:
+            playback.check_history()
+        assert (caught.value.log, caught.value.offset) == ("recovery/log", len(before))
     else:
-        playback.play(begin, [after])
+        playback.check_history()
         assert playback.fsm.next_seq_no == new.fsm.next_seq_no
+
+
+def test_a_hole_within_which_a_repeated_handoff_succeeded(files: StagedFiles) -> None:
+    """Its author was passed over before, as somebody else was faster."""
+    writer = LogWriter()
+    before = writer.create("/file")
+    late = LogWriter(fsm=copy.deepcopy(writer.fsm), author=777)
+    before += writer.write("/file", b"one") + late.op()
+    new = LogWriter(fsm=writer.fsm, author=777)
+    begin = len(before) + len(new.op())
+    after = new.write("/file", b"two")
+    playback = begun(files, begin + len(after))
+    playback.play(0, [before])
+    playback.jump(begin)
+    playback.play(begin, [after])
+    with pytest.raises(PlaybackError, match=r"continues its history at operation 3"):
+        playback.check_history()
+
+
+@pytest.mark.parametrize("handoffs", [0, 1])
+def test_a_hole_before_another_author(files: StagedFiles, handoffs: int) -> None:
+    """Operations of an author who wasn't followed don't tell what the hole held."""
+    writer = LogWriter()
+    before = writer.create("/file") + writer.write("/file", b"one")
+    writer.write("/file", b"two")
+    end_of_hole = writer.offset
+    other = LogWriter(end_of_hole, fsm=writer.fsm, author=777)
+    other.op()
+    playback = begun(files, end_of_hole + len(other.content))
+    playback.play(0, [before])
+    playback.check_history()
+    playback.jump(end_of_hole)
+    playback.play(end_of_hole, [other.content])
+    for _ in range(handoffs):
+        # Race: the hole is found after the end of the log was determined.
+        frame = playback.handoff(Author(99))
+        playback.extend(playback.offset + len(frame))
+        playback.play(playback.offset, [frame])
+        assert playback.is_held_by(Author(99))
+    with pytest.raises(PlaybackError, match=rf"after a hole at {len(before)}-{end_of_hole} of"):
+        playback.check_history()
+
+
+def test_a_hole_that_another_author_continues_after(files: StagedFiles) -> None:
+    """Other implementations go on after a hole. Their logs remain playable."""
+    writer = LogWriter()
+    before = writer.create("/file") + writer.write("/file", b"one")
+    zombie = LogWriter(5_000, author=666)
+    zombie.op()
+    zombie.op()
+    other = LogWriter(fsm=writer.fsm, author=777)
+    after = zombie.op() + other.op()
+    playback = begun(files, 5_000 + len(after))
+    playback.play(0, [before])
+    playback.jump(5_000)
+    playback.play(5_000, [after])
+    playback.check_history()
+    assert playback.fsm.next_seq_no == 4

@@ -446,6 +446,46 @@ async def test_a_pruned_end(
     assert (await client.append(LOG)).commit.end == writer.offset
 
 
+@pytest.mark.parametrize("author", [None, 99])
+async def test_a_removed_part_before_another_author(
+    broker: EmbeddedBroker,
+    client: JournalClient,
+    directory: Path,
+    tmp_path: Path,
+    author: int | None,
+):
+    """An author who took the log over after the part doesn't tell what it held."""
+    (tmp_path / "fragments").mkdir()
+    await create_log(client, stores=["file:///fragments/"])
+    writer = two_files()
+    await client.append(LOG, writer.content)
+    await broker.flush(LOG)
+    begin, hints = writer.offset, writer.hints
+    await client.append(LOG, writer.write("/baz", b"more"))
+    await broker.flush(LOG)
+    end = writer.offset
+    other = LogWriter(end, fsm=writer.fsm, author=777)
+    await client.append(LOG, other.op())
+    await broker.flush(LOG)
+    _, removed, last = sorted((tmp_path / "fragments" / LOG).iterdir())
+    removed.unlink()
+    os.utime(last, (10**9, 10**9))  # Brokers jump to old fragments only.
+    await broker.refresh(LOG)
+    for each in (HINTS, hints):
+        player = Player()
+        if author is None:
+            player.finish_at_write_head()
+        else:
+            player.inject_handoff(author)
+        with pytest.raises(PlaybackError, match=rf"hole at {begin}-{end} of {LOG}") as caught:
+            await player.play(each, directory, client)
+        assert (caught.value.log, caught.value.offset) == (LOG, begin)
+        assert not is_there(directory)
+    response = await client.append(LOG)
+    assert response.commit.end == other.offset
+    assert not response.registers.labels
+
+
 async def test_content_that_is_no_log(client: JournalClient, directory: Path):
     await create_log(client)
     await client.append(LOG, b"not a recovery log at all")
