@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
-from gazette_aio.spark.options import SinkOptions, SourceOptions, check_options
+from gazette_aio.spark.options import OF_STREAMS, SinkOptions, SourceOptions, check_options
 from gazette_aio.spark.planning.batch import label_columns, plan_batch, usable_cores
 from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.sampling import sample_schema
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-_OF_STREAMS: Final = frozenset({"maxbytespertrigger", "maxrowspertrigger"})
+_OF_STREAMS: Final = frozenset(name.lower() for name in OF_STREAMS)
 
 
 @functools.cache

@@ -38,6 +38,13 @@ def ends_of(query):
             yield from offsets_of(source["endOffset"]).values()
 
 
+def heads_of(query):
+    """Return the write heads which a query of one journal reported."""
+    for progress in query.recentProgress:
+        for source in progress["sources"]:
+            yield from offsets_of(source["latestOffset"]).values()
+
+
 # --- Queries. To start one takes seconds, so each test has as few of them as it can.
 
 
@@ -62,6 +69,23 @@ def test_restarts_of_a_limited_query(run, journals):
     journals.publish("a", documents([110]))
     stream.finish()
     assert stream.batches == {4: before[4], 5: [110]}, "it was run again as it was"
+
+
+def test_batches_wait_for_their_least_size(run, journals):
+    journals.create("a")
+    stream = run(minRowsPerTrigger=3)
+    query = stream.start(processingTime="0 seconds")
+    until(lambda: stream.batches)
+    producer = Producer()
+    for number in range(3):
+        journals.publish("a", documents([number]), producer)
+        head = journals.head("a")
+        until(lambda: any(known == head for known in heads_of(query)))  # noqa: B023
+    until(lambda: stream.ids)
+    query.stop()
+    journals.publish("a", documents([3]), producer)
+    stream.finish()
+    assert stream.sizes == [0, 3, 1], "a run which ends doesn't wait"
 
 
 def test_available_now_ends_at_its_target(run, journals):

@@ -131,6 +131,10 @@ def test_every_option_of_a_source() -> None:
 def test_rates_of_a_stream() -> None:
     assert source(streaming=True, maxBytesPerTrigger="2g").max_bytes_per_trigger == 2 << 30
     assert source(streaming=True, maxRowsPerTrigger="100").max_rows_per_trigger == 100
+    delayed = source(streaming=True, minBytesPerTrigger="1m", maxTriggerDelay="90s")
+    assert (delayed.min_bytes_per_trigger, delayed.max_trigger_delay) == (1 << 20, 90.0)
+    both = source(streaming=True, minRowsPerTrigger="5", maxRowsPerTrigger="5")
+    assert (both.min_rows_per_trigger, both.max_trigger_delay) == (5, 900.0)
 
 
 def test_every_option_of_a_sink() -> None:
@@ -314,6 +318,9 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ({"commitJournal": "a/one"}, "'commitJournal' is for sinks only"),
     ({"maxBytesPerTrigger": "1"}, "'maxBytesPerTrigger' is for streams only"),
     ({"maxRowsPerTrigger": "1"}, "'maxRowsPerTrigger' is for streams only"),
+    ({"minBytesPerTrigger": "1"}, "'minBytesPerTrigger' is for streams only"),
+    ({"minRowsPerTrigger": "1"}, "'minRowsPerTrigger' is for streams only"),
+    ({"maxTriggerDelay": "1"}, "'maxTriggerDelay' is for streams only"),
     ({"startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
     ({"endingOffsets": "latest", "endingTimestamp": "1"}, "exclude each other"),
     ({"startingTimestamp": "2", "endingTimestamp": "1"}, "is before 'startingTimestamp'"),
@@ -353,6 +360,11 @@ def test_contradictions_of_a_source_are_refused(options: dict[str, str], expecte
             "needs read-committed isolation",
         ),
         ({"format": "raw", "maxRowsPerTrigger": "1"}, "needs read-committed isolation"),
+        ({"format": "raw", "minRowsPerTrigger": "1"}, "needs read-committed isolation"),
+        ({"minBytesPerTrigger": "1", "minRowsPerTrigger": "1"}, "exclude each other"),
+        ({"minBytesPerTrigger": "2", "maxBytesPerTrigger": "1"}, "is greater than"),
+        ({"minRowsPerTrigger": "2", "maxRowsPerTrigger": "1"}, "is greater than"),
+        ({"maxTriggerDelay": "1"}, "needs 'minBytesPerTrigger' or 'minRowsPerTrigger'"),
     ],
 )
 def test_contradictions_of_a_stream_are_refused(options: dict[str, str], expected: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import Positions
 
 __all__ = [
+    "OF_STREAMS",
     "BrokerAccess",
     "PartitionColumn",
     "Selection",
@@ -34,6 +35,15 @@ __all__ = [
     "SourceOptions",
     "check_options",
 ]
+
+OF_STREAMS: Final = (
+    "maxBytesPerTrigger",
+    "maxRowsPerTrigger",
+    "minBytesPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
+)
+"""Options of sources which batches don't have."""
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -138,6 +148,10 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
+    min_bytes_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_trigger_delay: float = 15 * 60.0
+    """Longest wait for the least size of a batch."""
     max_split_bytes: int = 128 << 20
     min_partitions: int | None = None
     partition_columns: tuple[PartitionColumn, ...] = ()
@@ -182,18 +196,30 @@ def _check_extent(given: Mapping[str, Any], *, streaming: bool) -> None:
         for name in ("endingOffsets", "endingTimestamp"):
             refuse(given, name, "is for batches only: streams have no end")
     else:
-        for name in ("maxBytesPerTrigger", "maxRowsPerTrigger"):
+        for name in OF_STREAMS:
             refuse(given, name, "is for streams only")
     refuse_together(given, "startingOffsets", "startingTimestamp")
     refuse_together(given, "endingOffsets", "endingTimestamp")
-    refuse_together(given, "maxBytesPerTrigger", "maxRowsPerTrigger")
-    is_raw = given.get("format") == "raw"
-    if given.get("isolation", is_raw and "read-uncommitted") == "read-uncommitted":
-        refuse(given, "maxRowsPerTrigger", "needs read-committed isolation")
+    _check_triggers(given)
     _check_offsets(given)
     begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
     if begin is not None and end is not None and begin > end:
         raise ConfigurationError("option 'endingTimestamp' is before 'startingTimestamp'")
+
+
+def _check_triggers(given: Mapping[str, Any]) -> None:
+    refuse_together(given, "maxBytesPerTrigger", "maxRowsPerTrigger")
+    refuse_together(given, "minBytesPerTrigger", "minRowsPerTrigger")
+    is_raw = given.get("format") == "raw"
+    if given.get("isolation", is_raw and "read-uncommitted") == "read-uncommitted":
+        for name in ("maxRowsPerTrigger", "minRowsPerTrigger"):
+            refuse(given, name, "needs read-committed isolation")
+    if "minBytesPerTrigger" not in given and "minRowsPerTrigger" not in given:
+        refuse(given, "maxTriggerDelay", "needs 'minBytesPerTrigger' or 'minRowsPerTrigger'")
+    for unit in ("Bytes", "Rows"):
+        least, most = f"min{unit}PerTrigger", f"max{unit}PerTrigger"
+        if least in given and given[least] > given.get(most, given[least]):
+            raise ConfigurationError(f"option {least!r} is greater than {most!r}")
 
 
 def _check_offsets(given: Mapping[str, Any]) -> None:

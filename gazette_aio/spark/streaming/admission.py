@@ -9,11 +9,13 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
+from gazette_aio.spark.streaming.minimum import BatchMinimum
 from gazette_aio.spark.streaming.reader import BaseStreamReader
 
 
@@ -31,6 +33,9 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_rows_per_trigger is not None:
             return ReadMaxRows(self.options.max_rows_per_trigger)
+        if BatchMinimum.of(self.options) is not None:
+            # Spark has no limit of least bytes. Any other limit than all content permits to wait.
+            return ReadMinRows(self.options.min_rows_per_trigger or 1)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
@@ -47,7 +52,7 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the end of a batch: `start` itself if there is no new content.
+        """Return the end of a batch: `start` itself without new content, or with too little of it.
 
         Limits are soft: each journal advances by at least a message, or by a fragment if its
         framing needs that.
@@ -63,6 +68,9 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         """
         match limit:
             case ReadAllAvailable():
+                # The trigger may be Spark's for a single batch, which must not wait.
+                end = self._planner.end(start, waits=False)
+            case ReadMinRows():
                 end = self._planner.end(start)
             case ReadMaxBytes():
                 end = self._planner.end(start, max_bytes=limit.max_bytes)

@@ -63,6 +63,7 @@ class LegacyStreamPlanner(StreamPlanner):
             # Any journal may end inside a line.
             end = await self._end_at_lines(batch_ranges(Offsets(), end), end, journals)
             self._last = replace(end, states=None).to_json()
+            self._last_ms = int(self._clock() * 1000)
         else:
             self._last = await self.end(self._last, max_bytes=max_bytes, max_rows=max_rows)
         return self._last

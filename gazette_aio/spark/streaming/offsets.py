@@ -6,6 +6,7 @@
      "init": true,                       in the begin of the first batch
      "j": {JOURNAL: OFFSET, ...},        offsets up to which journals are read
      "s": {JOURNAL: STATE, ...},         states of producers, from `RangeState.to_json()`
+     "t": MILLISECONDS,                  time of the batch, if batches have a least size
      "v": 1}
 
 Theory of operation. Spark asks for the begin of the first batch, but writes only the ends of
@@ -14,8 +15,9 @@ begin. The end of the batch thus includes its begin, which `begin_of()` prefers.
 differ, Spark runs the first batch at once, even without content, and the begin is kept.
 
 Spark compares texts. Equal positions have equal JSON, key by key, and without new content
-`end_text()` returns the object which Spark passed. Write heads aren't positions: they are kept so
-that a restarted query knows the unread content of a deleted journal.
+`end_text()` returns the object which Spark passed. Write heads and the time aren't positions: they
+are kept so that a restarted query knows the unread content of a deleted journal, and how long a
+small batch has waited.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 
-_KEYS: Final = {"base", "c", "h", "init", "j", "s", "v"}
+_KEYS: Final = {"base", "c", "h", "init", "j", "s", "t", "v"}
 
 _TextT = TypeVar("_TextT", str, Mapping[str, Any])
 
@@ -69,6 +71,7 @@ class Offsets:
         base: Begin of the first batch, if this is its end.
         is_initial: Whether this is the begin of the first batch.
         heads: Known write heads of journals. Heads up to which journals were read don't count.
+        time_ms: Time at which the batch was planned, in milliseconds since 1970; or None.
     """
 
     journals: dict[str, int] = field(default_factory=dict[str, int])
@@ -77,6 +80,7 @@ class Offsets:
     base: dict[str, int] | None = None
     is_initial: bool = False
     heads: dict[str, int] = field(default_factory=dict[str, int])
+    time_ms: int | None = None
 
     @classmethod
     def initial(
@@ -120,6 +124,8 @@ class Offsets:
                 for name, state in sorted(self.states.items())
                 if state.producers
             }
+        if self.time_ms is not None:
+            found["t"] = self.time_ms
         found["v"] = VERSION
         return found
 
@@ -157,9 +163,12 @@ class Offsets:
         if is_initial and (top["init"] is not True or base is not None):
             raise ValueError("'init' contradicts other keys")
         states = _parse_states(top["s"], journals) if "s" in top else None
+        time_ms = top.get("t")
+        if time_ms is not None and not is_offset(time_ms):
+            raise ValueError("'t' isn't a time")
         if not (revisions.keys() | heads.keys() | (base or {}).keys()) <= journals.keys():
             raise ValueError("a journal isn't in 'j'")
-        return cls(journals, revisions, states, base, is_initial, heads)
+        return cls(journals, revisions, states, base, is_initial, heads, time_ms)
 
     def sequence(self, *, committed: bool) -> Self:
         """Return these positions for a query which does or doesn't sequence messages.
@@ -206,8 +215,8 @@ def end_text(start: Offsets, end: Offsets, given: _TextT) -> _TextT | dict[str, 
     found = end.to_json()
     if start.is_initial:
         return found
-    begins = replace(start, base=None, heads={}).to_json()
-    return given if replace(end, heads={}).to_json() == begins else found
+    begins = replace(start, base=None, heads={}, time_ms=None).to_json()
+    return given if replace(end, heads={}, time_ms=None).to_json() == begins else found
 
 
 def begin_of(start: Offsets, end: Offsets) -> Offsets:

@@ -11,6 +11,7 @@ Where a limit ended the batch before the write heads, reading continues while th
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,7 @@ from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.rows.formats import isolation_of
 from gazette_aio.spark.streaming.line_ends import is_complete, last_end
 from gazette_aio.spark.streaming.listing import StreamListing
+from gazette_aio.spark.streaming.minimum import BatchMinimum, unread, unread_bytes
 from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, end_text
 from gazette_aio.spark.streaming.progress import (
     RunTarget,
@@ -43,7 +45,7 @@ from gazette_aio.spark.streaming.tail import Move, QueryTail
 from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
     from pyarrow import Schema
 
@@ -74,10 +76,21 @@ class StreamPlanner:
         options: Options of the source.
         schema: Exact Arrow schema of the rows.
         cores: Least number of partitions, unless they would be too small.
+        clock: Returns the time in seconds since 1970.
     """
 
-    def __init__(self, options: SourceOptions, schema: Schema, *, cores: int = 1) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: Schema,
+        *,
+        cores: int = 1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._options = options
+        self._clock = clock
+        self._minimum = BatchMinimum.of(options)
+        self._last_ms: int | None = None  # Time of the last batch of this run.
         columns = classify(
             schema,
             partition_columns=options.partition_columns,
@@ -141,14 +154,18 @@ class StreamPlanner:
         *,
         max_bytes: int | None = None,
         max_rows: int | None = None,
+        waits: bool = True,
     ) -> Mapping[str, Any]:
-        """Return the end of a batch: the object `given` if there is no new content.
+        """Return the end of a batch: the object `given` without new content, or to wait for more.
+
+        Losses of deleted journals are found when a batch begins, not while it waits.
 
         Args:
             given: Begin of the batch.
             max_bytes: Soft limit of the bytes: each journal advances by at least a message or
                 fragment.
             max_rows: Limit of the messages of journals whose messages are sequenced.
+            waits: Whether the batch waits for its least size.
 
         Raises:
             DataLossError: Content is lost.
@@ -160,15 +177,21 @@ class StreamPlanner:
         await self.aclose()
         start = await self._parse_start(given)
         journals = await self._listing.ahead_of(start)
-        await self._listing.add_fragments(
-            start, journals, self._targets, cuts=max_bytes is not None
-        )
+        now_ms = int(self._clock() * 1000)
+        targets = self._targets
+        if waits and await self._must_wait(start, journals, now_ms):
+            if not start.is_initial:
+                self._note(journals)
+                return given
+            # The begin of the query is kept at once, by a batch without content.
+            targets = {name: RunTarget(offset) for name, offset in start.journals.items()}
+        await self._listing.add_fragments(start, journals, targets, cuts=max_bytes is not None)
         known = {name: head for name, head in start.heads.items() if name not in self._lost}
         end, losses = plan_batch(
             start,
             journals.values(),
             max_bytes=max_bytes,
-            targets=self._targets,
+            targets=targets,
             seen=known | self._seen,
         )
         self._tell(losses)
@@ -188,9 +211,13 @@ class StreamPlanner:
             states = await self._sequence(committed, journals, max_rows)
             end = end.end_at(states, int(self._options.producer_horizon * 1e9))
         end = replace(
-            end, heads={name: journals[name].head for name in end.journals.keys() & journals.keys()}
+            end,
+            heads={name: journals[name].head for name in end.journals.keys() & journals.keys()},
+            time_ms=None if self._minimum is None else now_ms,
         )
         found = end_text(start, end, given)
+        if found is not given:
+            self._last_ms = now_ms
         self._planned = _Planned(given, found, journals)
         return found
 
@@ -251,6 +278,29 @@ class StreamPlanner:
     async def _parse_end(self, given: Mapping[str, Any], start: Offsets) -> Offsets:
         del start
         return Offsets.parse(given).sequence(committed=self._sequences)
+
+    async def _must_wait(
+        self, start: Offsets, journals: dict[str, JournalInfo], now_ms: int
+    ) -> bool:
+        """Return whether there is new content, but too little of it to begin a batch."""
+        minimum = self._minimum
+        if minimum is None or self._targets is not None:
+            return False
+        last_ms = self._last_ms if start.time_ms is None else start.time_ms
+        if minimum.is_overdue(now_ms, now_ms if start.is_initial else last_ms):
+            return False
+        available = unread_bytes(start, journals.values())
+        if not available:
+            return False
+        if minimum.unit == "rows":
+            await self._listing.add_fragments(start, journals, None, cuts=False)
+            ranges = [
+                JournalRange(journal, *unread(start, journal))
+                for journal in journals.values()
+                if self._is_committed(journal)
+            ]
+            available = await self._tail.count(ranges, minimum.least)
+        return minimum.must_wait(available)
 
     def _note(self, journals: Mapping[str, JournalInfo]) -> None:
         self._journals = dict(journals)

@@ -26,6 +26,7 @@ import numpy as np
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.ranges.committed import RangeState, advance
 from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.spark.planning.journal_ranges import split_range
 from gazette_aio.spark.reading.bounded import map_bounded
 from gazette_aio.spark.streaming.progress import split_limit
@@ -48,6 +49,7 @@ _THREAD_ROWS: Final = 1 << 14
 """Number of rows from which a thread sequences them, because that may take more than 3 ms."""
 
 _UNLIMITED: Final = 1 << 63
+_ACK: Final = np.uint16(ACK_TXN)
 
 
 class Scan(Protocol):
@@ -145,6 +147,31 @@ class QueryTail:
         Cancellation: safe — rows which were read are kept.
         """
         await map_bounded(self._read_ahead, ranges, limit=SCANS_AT_ONCE)
+
+    async def count(self, ranges: Iterable[JournalRange], least: int) -> int:
+        """Return the number of messages of ranges, without acknowledgements.
+
+        The messages are read ahead, and kept. If not all can be kept, the result is at least
+        `least`.
+
+        Args:
+            ranges: Ranges from the end of the last batch to the write heads.
+            least: Number of messages which suffices.
+
+        Raises:
+            DataLossError: Content is lost.
+            GazetteError: Content can't be read.
+
+        Cancellation: safe — rows which were read are kept.
+        """
+        listed = [planned for planned in ranges if planned.begin < planned.end]
+        await self.read_ahead(listed)
+        counts = [
+            int(np.count_nonzero(chunk.flags != _ACK))
+            for planned in listed
+            for chunk in self._ahead[planned.journal.name].chunks
+        ]
+        return max(sum(counts), least if self.room <= 0 else 0)
 
     def keep(self, names: Iterable[str]) -> None:
         """Drop the rows of all other journals."""
