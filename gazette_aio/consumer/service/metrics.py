@@ -65,6 +65,7 @@ class ConsumerMetrics(Collector):
         gazette_shard_read_head{shard,journal}
         gazette_shard_phase_seconds_total{shard,phase,type}
         gazette_shard_up{shard,status}
+        gazette_recoverylog_recovered_bytes_total
         gazette_allocator_converge_total
         gazette_allocator_assignment_added_total
         gazette_allocator_assignment_removed_total
@@ -111,6 +112,11 @@ class ConsumerMetrics(Collector):
             ("shard", "phase", "type"),
             registry=None,
         )
+        self._recovered = Counter(
+            "gazette_recoverylog_recovered_bytes",
+            "Bytes recovered to files from recovery logs.",
+            registry=None,
+        )
         self._rounds = Counter("gazette_allocator_converge", "Rounds of allocation.", registry=None)
         self._changes = {
             change: Counter(
@@ -133,7 +139,7 @@ class ConsumerMetrics(Collector):
         # First, so that shards which have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
-        collectors += (self._rounds, *self._changes.values(), self._solutions)
+        collectors += (self._recovered, self._rounds, *self._changes.values(), self._solutions)
         registered: list[Collector] = []
         try:
             for collector in collectors:
@@ -143,6 +149,10 @@ class ConsumerMetrics(Collector):
             for collector in registered:
                 self.registry.unregister(collector)
             raise
+
+    def recovered(self, size_bytes: int) -> None:
+        """Count bytes that were written to files while a recovery log was played."""
+        self._recovered.inc(size_bytes)
 
     def converged(self, round_: Round) -> None:
         """Count a round of allocation that this process led."""

@@ -86,6 +86,9 @@ class ShardHost:
     get_hints: Callable[[str], Awaitable[GetHintsResponse]] | None = None
     """Returns the hints that a shard recovers from, such as by a delegate of the Shard service;
     None for those in the store."""
+    on_recovered: Callable[[int], object] | None = None
+    """Called with the number of bytes that were written to files while a log was played; None for
+    nobody."""
     restarts: Restarts = field(default_factory=lambda: Restarts(None))
     """Whether failed replicas are restarted; by default they aren't."""
     release_seconds: float = 60.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gazette_aio.consumer.application import Shard
-    from gazette_aio.consumer.recoverylog import Author
+    from gazette_aio.consumer.recoverylog import Author, PlaybackProgress
     from gazette_aio.consumer.shards.host import ShardHost
     from gazette_aio.consumer.shards.recovery import Recovery
 
@@ -54,7 +54,8 @@ class LogRecovery:
         self.hints: pc.GetHintsResponse | None = None
         self._shard = shard
         self._host = host
-        self._player = Player()
+        self._player = Player(on_progress=self._count)
+        self._counted_bytes = 0
         self._directory = ""
         self._recorder: Recorder | None = None
         self._is_cancelled = False
@@ -119,6 +120,11 @@ class LogRecovery:
         if self._is_cancelled:
             self._recorder.cancel()
         return Recovered(self._recorder, hints)
+
+    def _count(self, progress: PlaybackProgress) -> None:
+        if self._host.on_recovered is not None:
+            self._host.on_recovered(progress.content_bytes - self._counted_bytes)
+        self._counted_bytes = progress.content_bytes
 
     def cancel(self) -> None:
         """End appends of the recorder, which would hold up the end of the store."""

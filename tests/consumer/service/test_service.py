@@ -17,13 +17,16 @@ from gazette_aio.client import connect
 from gazette_aio.consumer.api import apply_shards, connect_shards, stat_shard
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.operations import Delete
+from gazette_aio.consumer.recoverylog import FSM, Author, Recorder
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.consumer.shards.restarts import RestartPolicy
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing import consumer_harness, no_leaks
+from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.service.applications import (
     SOURCE,
     Summing,
@@ -35,6 +38,7 @@ from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from gazette_aio.client import JournalClient
     from gazette_aio.testing import ConsumerHarness
@@ -344,6 +348,36 @@ async def test_a_lost_key_ends_the_member(harness: ConsumerHarness) -> None:
     await harness.store.transact([], [Delete(local.key)])
     with pytest.raises(pb.GazetteError, match="member key not found in Etcd"):
         await member.wait()
+
+
+async def test_recovered_bytes_are_a_metric(harness: ConsumerHarness, tmp_path: Path) -> None:
+    metrics = ConsumerMetrics(CollectorRegistry())
+
+    def counted(size: int) -> bool:
+        text = f"gazette_recoverylog_recovered_bytes_total {size}.0\n"
+        return text.encode() in metrics.text()[0]
+
+    assert counted(0)
+    log = "recovery/shard-one"
+    await create_log(harness.client, log)
+    recorder = await Recorder.open(
+        harness.client, log, FSM(FSMHints(log=log)), Author.random(), tmp_path
+    )
+    fnode = recorder.record_create(tmp_path / "file")
+    for offset in (0, 10):
+        recorder.record_write_at(fnode, bytes(500), offset)
+    await recorder.barrier()
+    await recorder.aclose()
+    options = ConsumerOptions(prefix="/metrics.test", bind="127.0.0.1", host="127.0.0.1")
+    spec = shard_spec("shard-one", SOURCE)
+    spec.recovery_log_prefix, spec.hint_prefix = "recovery", "/hints"
+    async with (
+        Service(Summing(), harness.store, harness.client, options, metrics=metrics) as member,
+        connect_shards(member.endpoint) as client,
+    ):
+        await apply_shards(client, [pc.ApplyRequest.Change(upsert=spec)])
+        await eventually(lambda: counted(1000))
+    assert counted(1000)
 
 
 async def test_statuses_and_sizes_are_metrics(harness: ConsumerHarness) -> None:
