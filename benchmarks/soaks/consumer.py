@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.consumer_member import LINES, OUT, Number
-from benchmarks.soaks.consumer_sql_member import create_tables, cut_connections
+from benchmarks.soaks.consumer_sql_member import create_tables, cut_connections, first_broken
 from benchmarks.soaks.invariant import BrokenInvariantError, require
 from benchmarks.soaks.postgres import postgres_server
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
@@ -41,6 +41,7 @@ from gazette_aio.consumer.api import (
     connect_shards,
     list_shards,
     stat_shard,
+    unassign_shards,
 )
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
@@ -108,7 +109,7 @@ class Member:
         self.send(signal.SIGKILL)
 
     def check_log(self) -> None:
-        """Require that no consumed message was out of order."""
+        """Require that no message was consumed out of order, as far as members can tell."""
         text = self._log.read_text(errors="replace")
         at = text.find("BROKEN")
         require(at < 0, text[at : at + 200])
@@ -206,6 +207,14 @@ class Faults:
             kinds += [self._cut_connections] * 2
         return await self._rng.choice(kinds)()
 
+    async def check(self) -> None:
+        """Require that no message was consumed out of order."""
+        for member in self._members:
+            member.check_log()
+        if self._database:
+            broken = await first_broken(self._database)
+            require(not broken, broken)
+
     async def _kill(self) -> str:
         member = self._rng.choice(self._members)
         member.send(signal.SIGKILL)
@@ -268,6 +277,7 @@ async def wait_for_primaries(members: list[Member], count: int, seconds: float) 
                     member.endpoint, timeout=2.0, connect_timeout=0.5, retry=RETRY
                 ) as client:
                     listing = await list_shards(client)
+                    await _release_failed(client, listing)
                     if not (reason := _missing(listing, count)):
                         # A member that was killed is listed until its lease ends.
                         await asyncio.gather(
@@ -279,6 +289,24 @@ async def wait_for_primaries(members: list[Member], count: int, seconds: float) 
                 return time.monotonic() - began
         await asyncio.sleep(0.1)
     raise BrokenInvariantError(f"after {seconds:g} s: {reason}")
+
+
+async def _release_failed(client: ShardClient, listing: pc.ListResponse) -> None:
+    """Have shards assigned anew whose connections to the database were cut, as an operator does."""
+    failed = [
+        shard.spec.id
+        for shard in listing.shards
+        for status in shard.status
+        if status.code == pc.ReplicaStatus.FAILED and _is_of_the_database(status)
+    ]
+    if failed:
+        await unassign_shards(client, failed, only_failed=True)
+
+
+def _is_of_the_database(status: pc.ReplicaStatus) -> bool:
+    return any(
+        text in error for error in status.errors for text in ("server closed", "terminating")
+    )
 
 
 def _missing(listing: pc.ListResponse, count: int) -> str:
@@ -415,8 +443,7 @@ async def _soak(
         for member in members:
             member.end()
         await asyncio.wait(running)
-        for member in members:
-            member.check_log()
+        await faults.check()
     total = await check_output(client, given.numbers)
     print(f"{total} messages were consumed and published exactly once", flush=True)
 
@@ -433,8 +460,7 @@ async def _rounds(
         await asyncio.sleep(rng.uniform(0.1, 3))
         what = await faults.one()
         seconds = await wait_for_primaries(members, shards, RECOVERED_SECONDS)
-        for member in members:
-            member.check_log()
+        await faults.check()
         print(
             f"round {number}: {what}; primaries are back after {seconds:.1f} s, "
             f"{sum(given.numbers.values())} messages published",

@@ -15,6 +15,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.shards.restarts import RestartPolicy
 from gazette_aio.serving.address import parse_port
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ _CONSUMER: Final = (
         "false",
         _flag,
     ),
+    Setting("consumer", "max-restarts", "Most restarts of a failed shard in a row.", "0", _count),
     Setting("consumer", "recovery-directory", "Directory of shards' files.", parse=_path),
     Setting("consumer", "auth-keys", "Base64 keys of tokens.", secret=True),
     Setting("consumer", "auth-keys-file", "File of these keys.", parse=_path),
@@ -217,6 +219,8 @@ def process_config(values: Mapping[str, str]) -> ProcessConfig:
     exit_timeout = consumer.pop("exit_timeout")
     if exit_timeout:
         consumer["exit_timeout"] = _parsed_as("consumer.exit-timeout", exit_timeout, _seconds)
+    if restarts := consumer.pop("max_restarts"):
+        consumer["restarts"] = RestartPolicy(max_attempts=restarts)
     if debug_port := parsed["debug.port"]:
         consumer["http_port"] = _parsed_as("debug.port", debug_port, _count)
     etcd = _section(parsed, "etcd")

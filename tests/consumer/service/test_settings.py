@@ -16,6 +16,7 @@ from gazette_aio.consumer.service.settings import (
     process_config,
     read_file,
 )
+from gazette_aio.consumer.shards.restarts import RestartPolicy
 
 NONE: dict[str, str | None] = {}
 
@@ -52,6 +53,8 @@ def test_names_of_flags_and_variables_are_unique() -> None:
         ("consumer.port", "unix:///run/one.sock", "socket", Path("/run/one.sock")),
         ("consumer.port", "8080", "port", 8080),
         ("consumer.exit-timeout", "1m", "exit_timeout", 60),
+        ("consumer.max-restarts", "7", "restarts", RestartPolicy(max_attempts=7)),
+        ("consumer.max-restarts", "0", "restarts", None),
         ("consumer.zero-limit-on-exit", "true", "zero_limit_on_exit", True),
         ("consumer.recovery-directory", "/var/lib/one", "recovery_directory", Path("/var/lib/one")),
         ("debug.port", "8090", "http_port", 8090),
