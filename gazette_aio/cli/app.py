@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,23 +11,14 @@ import click
 
 from gazette_aio import __version__
 from gazette_aio.cli.failures import CommandError, ExitCode, InputError, exit_code, explain
+from gazette_aio.cli.groups import CommandGroup
+from gazette_aio.cli.logs import configure_logging, log_options
 from gazette_aio.protocol import GazetteError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "gazette-aio"
-# Gazette's programs use the same variable, with other names for some levels.
-_LEVELS = {
-    "trace": logging.DEBUG,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "fatal": logging.CRITICAL,
-    "critical": logging.CRITICAL,
-}
 _COMMANDS = {
     "broker": "gazette_aio.cli.broker",
     "journals": "gazette_aio.cli.journals",
@@ -37,7 +27,7 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """Imports a command when it runs: `serve` needs no client, and clients no broker."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -57,25 +47,16 @@ class _Commands(click.Group):
     epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage or input, 130 interrupted.",
 )
 @click.version_option(__version__, prog_name=_PROGRAM)
-@click.option(
-    "--log-level",
-    envvar="LOG_LEVEL",
-    type=click.Choice(list(_LEVELS), case_sensitive=False),
-    default="error",
-    show_default=True,
-    help="Least level of log records on stderr.",
-)
-def cli(log_level: str) -> None:
+@log_options
+def cli() -> None:
     """Work with Gazette journals, and serve them from a directory."""
-    logging.basicConfig(
-        level=_LEVELS[log_level], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
 
 
 def run(args: Sequence[str]) -> int:
     """Run the command line `args`, and return its exit code. A failure is one line on stderr."""
     # gRPC's core would log errors which this program reports.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    configure_logging()
     try:
         # Not click's main(), which has other exit codes for Ctrl-C and broken pipes.
         with cli.make_context(_PROGRAM, list(args)) as context:

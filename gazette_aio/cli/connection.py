@@ -13,7 +13,8 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.cli.failures import InputError, UnreachableError
-from gazette_aio.client import RetryPolicy, connect
+from gazette_aio.cli.logs import log_options
+from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.consumer.api import connect_shards
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class ClientSettings:
         auth_keys: Base64 keys which sign requests, or empty.
         auth_token: Bearer token of requests, or empty.
         peer: `broker` or `consumer`.
+        zone: Zone of this process, or None for the client's default.
+        tls: TLS of `https` addresses, or None for the client's default.
+        cache_size: Journals or shards whose routes are kept, or None for the client's default.
+        cache_ttl: Seconds to keep a route, or None for the client's default.
     """
 
     address: str = DEFAULT_ADDRESS
@@ -48,9 +53,16 @@ class ClientSettings:
     auth_keys: str = dataclasses.field(default="", repr=False)
     auth_token: str = dataclasses.field(default="", repr=False)
     peer: str = "broker"
+    zone: str | None = None
+    tls: TLSOptions | None = None
+    cache_size: int | None = None
+    cache_ttl: float | None = None
 
-    def open(self) -> AbstractAsyncContextManager[JournalClient]:
+    def open(self, *, file_root: str | None = None) -> AbstractAsyncContextManager[JournalClient]:
         """Return a context manager of a client, which dials at its first use.
+
+        Args:
+            file_root: Directory of fragment files with `file` URLs, or None for the default.
 
         Raises:
             InputError: The address or the keys are invalid.
@@ -60,7 +72,15 @@ class ClientSettings:
         """
         return self._opened(
             lambda auth, retry: connect(
-                self.address, auth=auth, retry=retry, connect_timeout=self.timeout
+                self.address,
+                auth=auth,
+                retry=retry,
+                connect_timeout=self.timeout,
+                zone=self.zone,
+                tls=self.tls,
+                cache_size=self.cache_size,
+                cache_ttl=self.cache_ttl,
+                file_root=file_root,
             )
         )
 
@@ -71,7 +91,14 @@ class ClientSettings:
         """
         return self._opened(
             lambda auth, retry: connect_shards(
-                self.address, auth=auth, retry=retry, connect_timeout=self.timeout
+                self.address,
+                auth=auth,
+                retry=retry,
+                connect_timeout=self.timeout,
+                zone=self.zone,
+                tls=self.tls,
+                cache_size=self.cache_size,
+                cache_ttl=self.cache_ttl,
             )
         )
 
@@ -131,6 +158,12 @@ def _with_settings(command: Callable[..., Any], **peers: str) -> Callable[..., A
     """Add the options of peers, and pass the settings of each by the name of its parameter."""
 
     @click.option(
+        "--zone",
+        envvar="ZONE",
+        show_envvar=True,
+        help="Zone of this process, whose members are preferred. [default: local]",
+    )
+    @click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         default=10.0,
@@ -139,18 +172,18 @@ def _with_settings(command: Callable[..., Any], **peers: str) -> Callable[..., A
         help="How long to retry while nobody answers.",
     )
     @functools.wraps(command)
-    def with_settings(*args: Any, timeout: float, **kwargs: Any) -> Any:
+    def with_settings(*args: Any, timeout: float, zone: str | None, **kwargs: Any) -> Any:
         for peer, parameter in peers.items():
-            kwargs[parameter] = _taken(kwargs, peer, timeout)
+            kwargs[parameter] = _taken(kwargs, peer, timeout, zone or None)
         return command(*args, **kwargs)
 
-    decorated: Callable[..., Any] = with_settings
+    decorated: Callable[..., Any] = log_options(with_settings)
     for peer in reversed(peers):
         decorated = _peer_options(peer)(decorated)
     return decorated
 
 
-def _taken(given: dict[str, Any], peer: str, timeout: float) -> ClientSettings:
+def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -> ClientSettings:
     keys: str = given.pop(f"{peer}_auth_keys")
     file: TextIO | None = given.pop(f"{peer}_auth_keys_file")
     if file is not None:
@@ -159,7 +192,35 @@ def _taken(given: dict[str, Any], peer: str, timeout: float) -> ClientSettings:
         # An empty file isn't the same as none: it mustn't send requests without a token.
         keys = file.read() or ","
     address, token = given.pop(f"{peer}_address"), given.pop(f"{peer}_auth_token")
-    return ClientSettings(address, timeout, keys, token, peer)
+    size: int | None = given.pop(f"{peer}_cache_size")
+    certificates: dict[str, Any] = {
+        "ca_file": given.pop(f"{peer}_trusted_ca_file") or None,
+        "certificate_file": given.pop(f"{peer}_cert_file") or None,
+        "key_file": given.pop(f"{peer}_cert_key_file") or None,
+    }
+    return ClientSettings(
+        address,
+        timeout,
+        keys,
+        token,
+        peer,
+        zone=zone,
+        tls=TLSOptions(**certificates) if any(certificates.values()) else None,
+        cache_size=None if size is None else max(size, 0),
+        cache_ttl=given.pop(f"{peer}_cache_ttl"),
+    )
+
+
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a duration such as `1m30s`, as a callback of options.
+
+    Raises:
+        click.BadParameter: The text isn't a duration.
+    """
+    try:
+        return None if not text else pb.parse_duration(text) / 1e9
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -200,6 +261,26 @@ def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             metavar="TOKEN",
             help="Bearer token to send with requests.",
         ),
+        _file_option(peer, "cert-file", "Certificate of this client, in PEM format."),
+        _file_option(peer, "cert-key-file", "Private key of that certificate, in PEM format."),
+        _file_option(peer, "trusted-ca-file", "Authorities of servers, in PEM format."),
+        click.option(
+            f"--{peer}.cache.size",
+            f"{peer}_cache_size",
+            type=int,
+            envvar=f"{peer.upper()}_CACHE_SIZE",
+            show_envvar=True,
+            help="Routes to keep; 0 sends all requests to the address. [default: 256]",
+        ),
+        click.option(
+            f"--{peer}.cache.ttl",
+            f"{peer}_cache_ttl",
+            callback=duration,
+            envvar=f"{peer.upper()}_CACHE_TTL",
+            show_envvar=True,
+            metavar="DURATION",
+            help="Time for which a route is kept. [default: 1m]",
+        ),
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,3 +289,17 @@ def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         return command
 
     return decorate
+
+
+def _file_option(
+    peer: str, name: str, text: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    variable = name.replace("-", "_")
+    return click.option(
+        f"--{peer}.{name}",
+        f"{peer}_{variable}",
+        type=click.Path(dir_okay=False),
+        envvar=f"{peer.upper()}_{variable.upper()}",
+        show_envvar=True,
+        help=text,
+    )

@@ -1,14 +1,16 @@
-"""Output of results: tables and JSON."""
+"""Output of results: tables, JSON, text of protobuf, and progress."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
 
 def print_json(value: Any) -> None:
@@ -16,9 +18,37 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table: in color on a terminal, else as plain text."""
+    if not sys.stdout.isatty():
+        click.echo(table(header, rows))
+        return
+    # Rich takes a while to import.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for title in header:
+        drawn.add_column(Text(title), overflow="fold")
+    for row in rows:
+        # Invariant: cells aren't markup, since names and labels come from anybody.
+        drawn.add_row(*(Text(_visible(str(cell))) for cell in row))
+    Console().print(drawn)
+
+
+def _visible(text: str) -> str:
+    """Return text whose control characters, which a terminal would obey, are escaped."""
+    return text if text.isprintable() else "".join(map(_visible_character, text))
+
+
+def _visible_character(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return `rows` in aligned columns under `header`; numbers are right-aligned."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[_visible(str(cell)) for cell in row] for row in rows]
     numeric = [
         bool(cells) and all(row[i].lstrip("-").isdecimal() for row in cells)
         for i in range(len(header))
@@ -33,3 +63,51 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         return "  ".join(parts).rstrip()
 
     return "\n".join(line(row) for row in [header, *cells])
+
+
+class Progress(Protocol):
+    """Progress of a long operation."""
+
+    def advance(self, amount: int, note: str = "") -> None:
+        """Count `amount` more, and show a note if there's one."""
+        ...
+
+
+class _Hidden:
+    def advance(self, amount: int, note: str = "") -> None:
+        pass
+
+
+@contextlib.contextmanager
+def progress(
+    label: str, total: int | None = None, *, in_bytes: bool = False
+) -> Generator[Progress]:
+    """Show progress with its rate on stderr, if that's a terminal, and stdout isn't also one.
+
+    Args:
+        label: What is going on.
+        total: Amount at the end, or None if it's unknown.
+        in_bytes: Whether amounts are bytes.
+    """
+    if not sys.stderr.isatty() or (in_bytes and sys.stdout.isatty()):
+        yield _Hidden()
+        return
+    # Rich takes a while to import.
+    from rich import progress as rich  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    columns: list[rich.ProgressColumn] = [rich.TextColumn("{task.description}", markup=False)]
+    columns += [rich.BarColumn()] if total is not None else [rich.SpinnerColumn()]
+    columns += [rich.DownloadColumn(), rich.TransferSpeedColumn()] if in_bytes else []
+    columns += [] if in_bytes else [rich.MofNCompleteColumn(), rich.TimeElapsedColumn()]
+    columns += [rich.TextColumn("{task.fields[note]}", markup=False)]
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total, note="")
+
+        class Shown:
+            def advance(self, amount: int, note: str = "") -> None:
+                bars.update(task, advance=amount)
+                if note:
+                    bars.update(task, note=note)
+
+        yield Shown()

@@ -6,7 +6,6 @@ Modules `shard_recovery` and `shard_pruning` have recover and prune.
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -18,8 +17,10 @@ from gazette_aio.cli.connection import (
     consumer_and_broker_options,
     consumer_options,
 )
+from gazette_aio.cli.editing import edit_until_applied
 from gazette_aio.cli.failures import CommandError, InputError
-from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.groups import CommandGroup
+from gazette_aio.cli.output import print_json, print_table
 from gazette_aio.cli.shard_pruning import prune
 from gazette_aio.cli.shard_recovery import recover
 from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
@@ -43,7 +44,7 @@ _LARGEST_OFFSET = (1 << 63) - 1
 _NONE = "<none>"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def shards() -> None:
     """List, apply, edit and unassign shards of a consumer, and look after their recovery logs."""
 
@@ -99,7 +100,7 @@ def list_(
             for shard in listing.shards:
                 click.echo(text_format.MessageToString(shard), nl=False)
         case _:
-            click.echo(_table(listing, labels, lags if asked else None, columns))
+            _print_listing(listing, labels, lags if asked else None, columns)
 
 
 async def _list(
@@ -123,12 +124,12 @@ async def _list(
     return listing, lags
 
 
-def _table(
+def _print_listing(
     listing: pc.ListResponse,
     labels: Sequence[str],
     lags: Sequence[dict[str, int]] | None,
     columns: dict[str, bool],
-) -> str:
+) -> None:
     header = ["ID", "STATUS"]
     header += ["RF"] if columns["factor"] else []
     header += ["PRIMARY"] if columns["primary"] else []
@@ -146,7 +147,7 @@ def _table(
         if lags is not None:
             row.append(", ".join(f"{name}:{lag}" for name, lag in lags[index].items()))
         rows.append(row)
-    return table(header, rows)
+    print_table(header, rows)
 
 
 def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
@@ -257,32 +258,13 @@ def edit(
     listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
     if not listing.shards:
         raise CommandError(f"no shard matches {selector!r}")
-    text, reason = dump_shard_space(Set.from_list_response(listing)), ""
-    while True:
-        edited = _edited(text, reason)
-        if edited is None:
-            raise CommandError("nothing was changed")
-        text = edited
-        try:
-            request = _request_of(text, "<editor>")
-            revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
-        except (pb.GazetteError, InputError, CommandError) as error:
-            reason = str(error)
-        else:
-            _print_applied(request, revision, as_json=False)
-            return
 
+    def apply_text(text: str) -> None:
+        request = _request_of(text, "<editor>")
+        revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
+        _print_applied(request, revision, as_json=False)
 
-def _edited(text: str, reason: str) -> str | None:
-    """Return the text as a person left it, or None to give up."""
-    remarks = "".join(f"# {line}\n" for line in reason.splitlines())
-    editor = os.environ.get("GAZ_EDITOR") or os.environ.get("EDITOR") or "vi"
-    edited = click.edit(remarks + text, editor=editor, extension=".yaml", require_save=False)
-    lines = (edited or "").splitlines(keepends=True)
-    while lines and lines[0].startswith("# "):
-        del lines[0]
-    kept = "".join(lines)
-    return None if not kept.strip() or kept == text else kept
+    edit_until_applied(dump_shard_space(Set.from_list_response(listing)), apply_text)
 
 
 @shards.command()
@@ -314,7 +296,7 @@ def stat(consumer: ClientSettings, shard: str, offsets: Sequence[str], *, as_jso
         return
     rows = [("read", name, at) for name, at in sorted(response.read_through.items())]
     rows += [("published", name, at) for name, at in sorted(response.publish_at.items())]
-    click.echo(table(("WHAT", "JOURNAL", "OFFSET"), rows))
+    print_table(("WHAT", "JOURNAL", "OFFSET"), rows)
 
 
 def _offset(text: str) -> tuple[str, int]:

@@ -1,14 +1,18 @@
-"""Run the command line as users do: as a process."""
+"""Run the command line in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,14 +76,54 @@ def inline(monkeypatch, capfdbinary) -> Callable[..., Finished]:
     return run_inline
 
 
+class Worker:
+    """A process that runs the command line again and again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, args: tuple[str, ...], stdin: bytes, env: dict[str, str]) -> Finished:
+        request = {
+            "args": args,
+            "stdin": base64.b64encode(stdin).decode(),
+            "env": {**NO_BROKER_VARIABLES, **env},
+            "directory": str(Path.cwd()),
+        }
+        with self._lock:
+            process = self._process or self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+        out, err = (base64.b64decode(answer[name]) for name in ("out", "err"))
+        return Finished(answer["code"], out, err.decode())
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        args = [sys.executable, "-m", "tests.cli.worker"]
+        self._process = subprocess.Popen(args, stdin=pipe, stdout=pipe)
+        return self._process
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
 @pytest.fixture
-def cli() -> CLI:
+def cli(worker) -> CLI:
     """Run `gazette-aio` with arguments, and return what it printed."""
 
     async def run(*args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Finished:
-        process = await spawn(*args, env=env)
-        out, err = await process.communicate(stdin)
-        return Finished(process.returncode, out, err.decode())
+        return await asyncio.to_thread(worker.run, args, stdin, env or {})
 
     return run
 

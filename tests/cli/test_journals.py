@@ -51,13 +51,39 @@ async def test_apply_reads_stdin_and_prints_json(broker_cli, gazette_client):
     }
 
 
-def test_dry_run_sends_nothing(inline, space):
+def test_a_dry_run_prints_the_request_without_a_broker(inline, space):
     # There's no broker at this address.
-    done = inline(
-        "journals", "apply", "--dry-run", "--broker.address=http://127.0.0.1:1", str(space)
-    )
+    address = "--broker.address=http://127.0.0.1:1"
+    done = inline("journals", "apply", "--dry-run", "-o", "proto", address, "--specs", str(space))
 
-    assert (done.code, done.text) == (0, "would upsert demo/one\nwould upsert demo/two\n")
+    assert done.code == 0
+    assert done.text.startswith('changes: <\n  upsert: <\n    name: "demo/one"\n')
+    assert "refresh_interval: <\n        seconds: 60\n      >\n" in done.text
+
+
+async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space):
+    created = await broker_cli("journals", "apply", "--dry-run", str(space))
+    assert created.text.splitlines()[:2] == [
+        "+ demo/one",
+        "    + fragment.compression_codec: GZIP",
+    ]
+    assert not (await gazette_client.list()).journals
+
+    await broker_cli("journals", "apply", str(space))
+    listed = await broker_cli("journals", "list", "-o", "yaml")
+    changed = listed.text.replace("blue", "red").replace("length: 1048576", "length: 2097152")
+    updated = await broker_cli("journals", "apply", "--dry-run", stdin=changed.encode())
+    stale = await broker_cli("journals", "apply", "--dry-run", str(space))
+
+    assert updated.text.splitlines() == [
+        "~ demo/one",
+        "    fragment.length: 1048576 -> 2097152",
+        "~ demo/two",
+        "    fragment.length: 1048576 -> 2097152",
+        "    labels.color: blue -> red",
+    ]
+    assert (updated.code, stale.code) == (0, 1)
+    assert "! the journal exists, at revision" in stale.text
 
 
 @pytest.mark.parametrize(
@@ -144,9 +170,11 @@ async def test_list_json_has_all_there_is(broker_cli, space):
 
     done = await broker_cli("journals", "list", "--json")
 
-    names = [item["spec"]["name"] for item in done.json]
-    assert names == ["demo/one", "demo/two"]
-    assert all(int(item["modRevision"]) > 0 and item["route"] for item in done.json)
+    listed = done.json["journals"]
+    assert [item["spec"]["name"] for item in listed] == ["demo/one", "demo/two"]
+    assert all(int(item["mod_revision"]) > 0 and item["route"] for item in listed)
+    assert listed[0]["spec"]["fragment"]["refresh_interval"] == "60s"
+    assert listed[0]["spec"]["suspend"] is None
 
 
 def test_bad_selector_is_a_usage_error(inline):

@@ -1,0 +1,153 @@
+"""`gazette-aio journals fragments`: fragments of journals, and where they are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import click
+from google.protobuf.duration_pb2 import Duration
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.concurrency import in_batches
+from gazette_aio.cli.connection import ClientSettings, connection_options, duration
+from gazette_aio.cli.messages import plain_json_of, prototext
+from gazette_aio.cli.output import print_table
+from gazette_aio.cli.quantities import age_of, parse_time, size_of
+from gazette_aio.cli.specs import parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gazette_aio.client import JournalClient
+
+_SUM_BYTES = 6
+
+
+def unix_time(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    """Return the Unix seconds of a time, as a callback of options.
+
+    Raises:
+        click.BadParameter: The text isn't a time.
+    """
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@click.option(
+    "-o",
+    "--output",
+    "--format",
+    "output",
+    type=click.Choice(["table", "json", "proto"]),
+    default="table",
+    show_default=True,
+    help="Format; JSON has a line for each fragment.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
+@click.option(
+    "--from",
+    "begin",
+    default="0",
+    callback=unix_time,
+    metavar="TIME",
+    help="Only fragments stored at or after this time: Unix seconds, or ISO 8601.",
+)
+@click.option(
+    "--to",
+    "end",
+    default="0",
+    callback=unix_time,
+    metavar="TIME",
+    help="Only fragments stored before this time.",
+)
+@click.option(
+    "--url-ttl",
+    callback=duration,
+    metavar="DURATION",
+    help="Have URLs signed that are valid for so long.",
+)
+@connection_options
+def fragments(
+    connection: ClientSettings,
+    selector: str,
+    output: str,
+    *,
+    begin: int,
+    end: int,
+    url_ttl: float | None,
+    as_json: bool,
+) -> None:
+    """List the fragments of journals. Suspended journals without any are left out."""
+    request = pb.FragmentsRequest(begin_mod_time=begin, end_mod_time=end)
+    if url_ttl:
+        request.signatureTTL.CopyFrom(Duration(nanos=int(url_ttl % 1 * 1e9), seconds=int(url_ttl)))
+    asyncio.run(
+        _fragments(connection, parse_selector(selector), request, "json" if as_json else output)
+    )
+
+
+async def _fragments(
+    connection: ClientSettings, selector: pb.LabelSelector, request: pb.FragmentsRequest, form: str
+) -> None:
+    rows: list[tuple[object, ...]] = []
+    async with connection.open() as client:
+        async for listed in _listings(client, selector, request):
+            match form:
+                case "json":
+                    for each in listed.fragments:
+                        click.echo(plain_json_of(each))
+                case "proto":
+                    click.echo(prototext(listed), nl=False)
+                case _:
+                    signed = request.HasField("signatureTTL")
+                    rows += [_row(each, signed=signed) for each in listed.fragments]
+    if form == "table":
+        header = ("JOURNAL", "OFFSET", "LENGTH", "PERSISTED", "SHA1", "COMPRESSION")
+        print_table((*header, "URL") if request.HasField("signatureTTL") else header, rows)
+
+
+async def _listings(
+    client: JournalClient, selector: pb.LabelSelector, request: pb.FragmentsRequest
+) -> AsyncIterator[pb.FragmentsResponse]:
+    async def list_one(journal: str) -> pb.FragmentsResponse | None:
+        of_journal = pb.FragmentsRequest()
+        of_journal.CopyFrom(request)
+        of_journal.journal = journal
+        try:
+            return await client.list_fragments(of_journal)
+        except pb.SuspendedError:
+            return None  # Suspended since it was listed.
+
+    async for listed in in_batches(list_one, await served_journals(client, selector)):
+        if listed is not None:
+            yield listed
+
+
+async def served_journals(client: JournalClient, selector: pb.LabelSelector) -> list[str]:
+    """Return the names of journals that a selector matches, and that aren't fully suspended.
+
+    Cancellation: safe.
+    """
+    full = pb.JournalSpec.Suspend.FULL
+    journals = (await client.list(selector)).journals
+    return [item.spec.name for item in journals if item.spec.suspend.level != full]
+
+
+def _row(listed: pb.FragmentsResponse._Fragment, *, signed: bool) -> tuple[object, ...]:
+    spec = listed.spec
+    stored = age_of(max(time.time() - spec.mod_time, 0)) if spec.mod_time else ""
+    row = (
+        spec.journal,
+        spec.begin,
+        size_of(pb.content_length(spec)),
+        stored,
+        f"{pb.sum_to_digest(spec.sum)[:_SUM_BYTES].hex()}...",
+        pb.CompressionCodec.Name(spec.compression_codec),
+    )
+    return (*row, listed.signed_url) if signed else row

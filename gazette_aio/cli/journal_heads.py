@@ -1,0 +1,145 @@
+"""`gazette-aio journals reset-head`, `suspend` and `store-health`: care of journals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.concurrency import in_batches
+from gazette_aio.cli.connection import ClientSettings, connection_options
+from gazette_aio.cli.failures import CommandError, InputError, explain
+from gazette_aio.cli.journal_fragments import served_journals
+from gazette_aio.cli.output import print_json, progress
+from gazette_aio.cli.specs import parse_selector
+from gazette_aio.client.reads.head import head_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gazette_aio.client import JournalClient
+
+    Outcome = tuple[str, str, str]
+    """Journal, result, and reason of a failure."""
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JSON by journal.")
+
+
+@click.command("reset-head")
+@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@_JSON
+@connection_options
+def reset_head(connection: ClientSettings, selector: str, *, as_json: bool) -> None:
+    """Reset the write heads of journals to the end of their fragments, after a disaster.
+
+    If all brokers of a journal are lost at once, brokers refuse to append to it, because stored
+    fragments end beyond the write head that brokers know. This sets the write head to that end.
+
+    First be sure that all fragments are stored: content that is stored later, of offsets that are
+    appended meanwhile, would be a second version of the same offsets. The command does no harm to
+    journals that are sound. Suspended journals remain suspended.
+    """
+    asyncio.run(_each(connection, selector, _reset_head, as_json=as_json))
+
+
+async def _reset_head(client: JournalClient, journal: str) -> str:
+    head = await head_of(client, journal)
+    request = pb.AppendRequest(
+        journal=journal, offset=head, suspend=pb.AppendRequest.Suspend.SUSPEND_KEEP
+    )
+    try:
+        await client.append(request)
+    except pb.WrongAppendOffsetError:
+        return "not reset: appended to meanwhile"
+    return f"reset to {head}"
+
+
+@click.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@click.option("-f", "--force", is_flag=True, help="Suspend journals with fragments not stored yet.")
+@_JSON
+@connection_options
+def suspend(connection: ClientSettings, selector: str, *, force: bool, as_json: bool) -> None:
+    """Suspend idle journals, which brokers then serve with one replica or none.
+
+    The next append resumes a journal. Content that isn't stored yet keeps a journal from being
+    suspended, unless there is `--force`.
+    """
+    modes = pb.AppendRequest.Suspend
+    mode = modes.SUSPEND_NOW if force else modes.SUSPEND_IF_FLUSHED
+
+    async def suspend_one(client: JournalClient, journal: str) -> str:
+        try:
+            response = await client.append(pb.AppendRequest(journal=journal, suspend=mode))
+        except pb.SuspendedError:
+            return "SUSPENDED"
+        return pb.Status.Name(response.status)
+
+    asyncio.run(_each(connection, selector, suspend_one, as_json=as_json))
+
+
+async def _each(
+    connection: ClientSettings,
+    selector: str,
+    call: Callable[[JournalClient, str], Awaitable[str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Call a function for each journal of a selector, print results, and raise if some failed."""
+    parsed = parse_selector(selector)
+    failures: list[str] = []
+    async with connection.open() as client:
+
+        async def outcome(journal: str) -> Outcome:
+            try:
+                return journal, await call(client, journal), ""
+            except pb.BrokerStatusError as error:
+                return journal, error.status_name, explain(error)
+
+        journals = await served_journals(client, parsed)
+        with progress("journals", len(journals)) as bar:
+            async for journal, result, failure in in_batches(outcome, journals):
+                bar.advance(1)
+                failures += [failure] if failure else []
+                if as_json:
+                    print_json({"journal": journal, "result": result, "failed": bool(failure)})
+                else:
+                    click.echo(f"{journal}: {result}")
+    if failures:
+        raise CommandError(f"{len(failures)} of {len(journals)} journals failed: {failures[0]}")
+
+
+@click.command("store-health")
+@click.argument("url")
+@click.option(
+    "--check-delete-prefix",
+    metavar="PREFIX",
+    help="Also check that files can be deleted below this prefix, which is empty or ends in `/`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@connection_options
+def store_health(
+    connection: ClientSettings, url: str, check_delete_prefix: str | None, *, as_json: bool
+) -> None:
+    """Have a broker check the fragment store of a URL."""
+    try:
+        pb.parse_fragment_store(url)
+    except pb.ValidationError as error:
+        raise InputError(str(error)) from None
+    response = asyncio.run(_health(connection, url, check_delete_prefix))
+    is_healthy = response.status == pb.Status.OK
+    if as_json:
+        print_json({"store": url, "healthy": is_healthy, "error": response.store_health_error})
+    elif is_healthy:
+        click.echo(f"Fragment store {url} is healthy")
+    if not is_healthy:
+        raise CommandError(f"fragment store {url} is unhealthy: {response.store_health_error}")
+
+
+async def _health(
+    connection: ClientSettings, url: str, prefix: str | None
+) -> pb.FragmentStoreHealthResponse:
+    async with connection.open() as client:
+        return await client.fragment_store_health(url, check_delete_prefix=prefix)

@@ -1,0 +1,144 @@
+"""`gazette-aio journals apply` and `edit`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.connection import ClientSettings, connection_options
+from gazette_aio.cli.editing import edit_until_applied
+from gazette_aio.cli.failures import CommandError
+from gazette_aio.cli.messages import prototext
+from gazette_aio.cli.output import print_json
+from gazette_aio.cli.spec_changes import SpecChange, compare, lines_of
+from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
+from gazette_aio.client import iter_journals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_MOST_NAMES = 100
+
+
+def _batches(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--max-txn-size",
+        "--batch-size",
+        "batch_size",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Greatest number of changes per transaction; 0 applies all changes in one.",
+    )(command)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@click.option("--specs", type=click.Path(dir_okay=False, allow_dash=True), help="The same as FILE.")
+@click.option("--dry-run", is_flag=True, help="Print the differences that the file makes only.")
+@click.option(
+    "-o",
+    "--output",
+    "--format",
+    "output",
+    type=click.Choice(["diff", "proto"]),
+    default="diff",
+    show_default=True,
+    help="Format of a dry run; the request as protobuf text needs no broker.",
+)
+@_batches
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@connection_options
+def apply(
+    connection: ClientSettings,
+    file: str | None,
+    specs: str | None,
+    output: str,
+    batch_size: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Apply the journal space of a YAML FILE (default: stdin)."""
+    if file is not None and specs is not None:
+        raise click.UsageError("give FILE or --specs, but not both")
+    request = _request_of(*read_text(file or specs or "-"))
+    if not dry_run:
+        revision = asyncio.run(_apply(connection, request, batch_size))
+        _print_applied(request, revision, as_json=as_json)
+    elif output == "proto":
+        click.echo(prototext(request), nl=False)
+    else:
+        changes = asyncio.run(_compare(connection, request))
+        if as_json:
+            print_json({"dry_run": True, "changes": [dataclasses.asdict(each) for each in changes]})
+        else:
+            for line in lines_of(changes):
+                click.echo(line)
+        if any(each.conflict for each in changes):
+            raise CommandError("brokers would refuse these changes: list again")
+
+
+def _request_of(text: str, source: str) -> pb.ApplyRequest:
+    return load_request(
+        lambda: pb.load_journal_space(text, source=source).to_apply_request(), source, "journals"
+    )
+
+
+async def _apply(connection: ClientSettings, request: pb.ApplyRequest, batch_size: int) -> int:
+    async with connection.open() as client:
+        response = await client.apply(request, batch_size=batch_size)
+    return response.header.etcd.revision
+
+
+async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list[SpecChange]:
+    names = {
+        change.upsert.name if change.HasField("upsert") else change.delete
+        for change in request.changes
+    }
+    present: dict[str, pb.ListResponse.Journal] = {}
+    # Selectors of thousands of names would be long.
+    few = len(names) <= _MOST_NAMES
+    labels = [pb.Label(name="name", value=name) for name in sorted(names)] if few else []
+    selector = pb.LabelSelector(include=pb.LabelSet(labels=labels))
+    async with connection.open() as client:
+        async for item in iter_journals(client, selector):
+            if item.spec.name in names:
+                present[item.spec.name] = item
+    return compare(request.changes, present)
+
+
+def _print_applied(request: pb.ApplyRequest, revision: int, *, as_json: bool) -> None:
+    upserts = [change.upsert.name for change in request.changes if change.HasField("upsert")]
+    deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
+    print_applied(upserts, deletes, revision, as_json=as_json)
+
+
+@click.command()
+@click.option("-l", "--selector", required=True, help="Label selector of the journals to edit.")
+@_batches
+@connection_options
+def edit(connection: ClientSettings, selector: str, batch_size: int) -> None:
+    """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply them.
+
+    The editor opens again, with the reason, if the journals can't be applied. To give up, leave the
+    text as it is, or empty.
+    """
+    listing = asyncio.run(_list(connection, parse_selector(selector)))
+    if not listing.journals:
+        raise CommandError(f"no journal matches {selector!r}")
+
+    def apply_text(text: str) -> None:
+        request = _request_of(text, "<editor>")
+        _print_applied(request, asyncio.run(_apply(connection, request, batch_size)), as_json=False)
+
+    edit_until_applied(pb.dump_journal_space(pb.Node.from_list_response(listing)), apply_text)
+
+
+async def _list(connection: ClientSettings, selector: pb.LabelSelector) -> pb.ListResponse:
+    async with connection.open() as client:
+        return await client.list(selector)

@@ -1,0 +1,101 @@
+"""Protobuf messages as text: the forms of JSON and of protobuf text that `gazctl` prints."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format, text_format
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_NANOSECONDS: Final = 1_000_000_000
+_WIDE: Final = {1, 3, 4, 6, 16, 18}
+"""Types of double and of 64-bit integers, of which JSON has the latter as texts."""
+_DOUBLE: Final = 1
+_BYTES: Final = 12
+_MESSAGE: Final = 11
+_ENUM: Final = 14
+
+
+def prototext(message: Message) -> str:
+    """Return a message as protobuf text with angle brackets, a field to a line."""
+    lines: list[str] = []
+    for line in text_format.MessageToString(message).splitlines():
+        # Strings are quoted, and don't end in these.
+        if line.endswith(" {"):
+            lines.append(f"{line[:-2]}: <")
+        elif line.endswith("}"):
+            lines.append(f"{line[:-1]}>")
+        else:
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def json_of(message: Message) -> str:
+    """Return a message as JSON with all fields: absent messages are null, wide integers texts."""
+    return json.dumps(_full(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def _full(message: Message) -> Any:
+    if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
+        return json.loads(json_format.MessageToJson(message))
+    return {field.name: _full_field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _full_field(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if _is_map(field):
+        entry = field.message_type.fields_by_name["value"]
+        return {str(key): _full_value(value[key], entry) for key in sorted(value)}
+    if _is_repeated(field):
+        return [_full_value(each, field) for each in value]
+    if field.type == _MESSAGE and not message.HasField(field.name):
+        return None
+    return _full_value(value, field)
+
+
+def _full_value(value: Any, field: Any) -> Any:
+    if field.type == _MESSAGE:
+        return _full(value)
+    if field.type == _ENUM:
+        named = field.enum_type.values_by_number.get(value)
+        return value if named is None else named.name
+    if field.type == _BYTES:
+        return base64.b64encode(value).decode()
+    return str(value) if field.type in _WIDE and field.type != _DOUBLE else value
+
+
+def plain_json_of(message: Message) -> str:
+    """Return a message as JSON of the fields that are set; enums and integers are numbers."""
+    return json.dumps(_plain(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(message: Message) -> Any:
+    if message.DESCRIPTOR.full_name == "google.protobuf.Duration":
+        fields = {field.name: value for field, value in message.ListFields()}
+        return fields.get("seconds", 0) * _NANOSECONDS + fields.get("nanos", 0)
+    return {
+        field.name: [_plain_value(each, field) for each in value]
+        if _is_repeated(field)
+        else _plain_value(value, field)
+        for field, value in message.ListFields()
+    }
+
+
+def _plain_value(value: Any, field: Any) -> Any:
+    if field.type == _MESSAGE:
+        return _plain(value)
+    return base64.b64encode(value).decode() if field.type == _BYTES else value
+
+
+def _is_repeated(field: Any) -> bool:
+    # The property `label`, which all releases have, is deprecated in the newest.
+    newer: bool | None = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED) if newer is None else newer
+
+
+def _is_map(field: Any) -> bool:
+    return field.type == _MESSAGE and bool(field.message_type.GetOptions().map_entry)

@@ -1,0 +1,54 @@
+"""Times and sizes, as people write and read them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SPANS: Final = (
+    ("year", 31_536_000),
+    ("month", 2_592_000),
+    ("week", 604_800),
+    ("day", 86_400),
+    ("hour", 3_600),
+    ("minute", 60),
+    ("second", 1),
+)
+_KIBI: Final = 1024
+_TEN: Final = 10
+
+
+def parse_time(text: str) -> int:
+    """Return the Unix seconds of a number of them, or of a date and time of ISO 8601.
+
+    A time without a zone is local.
+
+    Raises:
+        ValueError: The text is neither.
+    """
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal():
+        return int(text)
+    try:
+        return int(dt.datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{text!r} is neither Unix seconds nor a date and time") from None
+
+
+def age_of(seconds: float) -> str:
+    """Return an age, such as `3 hours ago`."""
+    for name, span in _SPANS:
+        if count := int(seconds // span):
+            return f"{count} {name}{'s' if count > 1 else ''} ago"
+    return "now"
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes with a binary unit, such as `2.9 KiB`."""
+    value, unit = float(count), 0
+    while value >= _KIBI and unit + 1 < len(_UNITS):
+        value /= _KIBI
+        unit += 1
+    digits = 1 if unit and value < _TEN - 0.05 else 0
+    return f"{value:.{digits}f} {_UNITS[unit]}"

@@ -1,0 +1,114 @@
+"""Differences between specs that are applied and specs that brokers have."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf import json_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import gazette_aio.protocol as pb
+
+_NO_TIME: Final = "0s"
+"""A duration that is set to its default, as brokers return it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpecChange:
+    """Change of one journal."""
+
+    journal: str
+    action: str
+    """`create`, `update`, `delete` or `keep`."""
+    fields: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    """Old and new values by the path of the field; None for no value."""
+    conflict: str = ""
+    """Why brokers refuse the change, or empty."""
+
+
+def compare(
+    changes: Iterable[pb.ApplyRequest.Change], present: Mapping[str, pb.ListResponse.Journal]
+) -> list[SpecChange]:
+    """Return what changes do to journals.
+
+    Args:
+        changes: Changes of an ApplyRequest.
+        present: Journals that exist, by name.
+    """
+    compared: list[SpecChange] = []
+    for change in changes:
+        upserts = change.HasField("upsert")
+        journal = change.upsert.name if upserts else change.delete
+        found = present.get(journal)
+        conflict = _conflict(change.expect_mod_revision, found)
+        if not upserts:
+            compared.append(SpecChange(journal, "delete", {}, conflict))
+            continue
+        old = {} if found is None else _fields(found.spec)
+        new = _fields(change.upsert)
+        changed = {
+            path: (old.get(path), new.get(path))
+            for path in sorted(old.keys() | new.keys())
+            if old.get(path) != new.get(path)
+        }
+        action = "create" if found is None else "update" if changed else "keep"
+        compared.append(SpecChange(journal, action, changed, conflict))
+    return compared
+
+
+def _conflict(expected: int, found: pb.ListResponse.Journal | None) -> str:
+    if expected == -1:
+        return ""
+    present = 0 if found is None else found.mod_revision
+    if expected == present:
+        return ""
+    if not present:
+        return f"revision {expected} is expected, but the journal doesn't exist"
+    if not expected:
+        return f"the journal exists, at revision {present}"
+    return f"revision {expected} is expected, but it's {present}"
+
+
+def _fields(spec: pb.JournalSpec) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    _flatten(json_format.MessageToDict(spec, preserving_proto_field_name=True), "", fields)
+    del fields["name"]
+    fields.pop("labels.labels", None)
+    for label in spec.labels.labels:
+        earlier = fields.get(path := f"labels.{label.name}")
+        fields[path] = label.value if earlier is None else f"{earlier}, {label.value}"
+    return fields
+
+
+def _flatten(value: dict[str, Any], path: str, into: dict[str, Any]) -> None:
+    for name, each in value.items():
+        if isinstance(each, dict):
+            _flatten(cast("dict[str, Any]", each), f"{path}{name}.", into)
+        elif each != _NO_TIME:
+            into[path + name] = each
+
+
+def lines_of(changes: Iterable[SpecChange]) -> list[str]:
+    """Return changes as lines: `+` creates, `-` deletes, `~` updates, and `=` keeps a journal."""
+    signs = {"create": "+", "delete": "-", "update": "~", "keep": "="}
+    lines: list[str] = []
+    for change in changes:
+        lines.append(f"{signs[change.action]} {change.journal}")
+        for path, (old, new) in change.fields.items():
+            match old, new:
+                case None, _:
+                    lines.append(f"    + {path}: {_shown(new)}")
+                case _, None:
+                    lines.append(f"    - {path}: {_shown(old)}")
+                case _:
+                    lines.append(f"    {path}: {_shown(old)} -> {_shown(new)}")
+        if change.conflict:
+            lines.append(f"    ! {change.conflict}: this would be refused")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(cast("list[str]", value)) if isinstance(value, list) else str(value)

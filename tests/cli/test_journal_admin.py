@@ -1,0 +1,150 @@
+"""`gazette-aio journals fragments`, `prune`, `reset-head`, `suspend`, `store-health`, `edit`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.quantities import age_of, parse_time, size_of
+from gazette_aio.cli.retention import plan_retention
+from gazette_aio.testing import create_journals, journal_spec
+from tests.waiting import eventually
+
+
+@pytest.fixture
+async def stored(gazette_client: Any, gazette_broker: Any) -> str:
+    """Name of a journal with one stored fragment and one that isn't stored."""
+    spec = journal_spec("test/stored", stores=["file:///"], length=1024)
+    spec.fragment.retention.FromSeconds(3600)
+    await create_journals(gazette_client, spec)
+    await gazette_client.append(spec.name, b"x" * 3000)
+    await gazette_client.append(spec.name, b"y")
+
+    async def is_stored() -> bool:
+        listed = await gazette_client.list_fragments(spec.name)
+        return any(each.spec.backing_store for each in listed.fragments)
+
+    await gazette_broker.flush()
+    await gazette_client.append(spec.name, b"z" * 10)
+    await eventually(is_stored)
+    return spec.name
+
+
+async def test_fragments(broker_cli: Any, stored: str) -> None:
+    table = await broker_cli("journals", "fragments", "-l", f"name={stored}")
+    as_json = await broker_cli("journals", "fragments", "-l", f"name={stored}", "-o", "json")
+    later = await broker_cli("journals", "fragments", "-l", f"name={stored}", "--to", "1000")
+    proto = await broker_cli(
+        "journals", "fragments", "-l", f"name={stored}", "-o", "proto", "--url-ttl=1m"
+    )
+
+    assert table.text.splitlines()[0].split() == [
+        "JOURNAL", "OFFSET", "LENGTH", "PERSISTED", "SHA1", "COMPRESSION",
+    ]  # fmt: skip
+    lines = as_json.text.splitlines()
+    assert lines[0].startswith('{"spec":{"journal":"test/stored","end":')
+    assert len(lines) == len(table.text.splitlines()) - 1
+    assert '"backing_store":"file:///"' not in later.text
+    assert "fragments: <\n  spec: <\n" in proto.text
+    assert "signed_url: " in proto.text
+
+
+async def test_prune_removes_what_is_older_than_the_retention(
+    broker_cli: Any, gazette_broker: Any, stored: str, tmp_path: Any
+) -> None:
+    root = tmp_path / "gazette-broker" / "fragments"
+    files = [path for path in (root / stored).rglob("*") if path.is_file()]
+    args = ["journals", "prune", "-l", f"name={stored}", "--json", "--file-root", str(root)]
+    young = await broker_cli(*args)
+    for path in files:
+        os.utime(path, (1_000_000, 1_000_000))
+    await gazette_broker.refresh()
+    planned = await broker_cli(*args, "--dry-run")
+    assert all(path.exists() for path in files)
+    done = await broker_cli(*args)
+    none = await broker_cli("journals", "prune", "-l", "name=no/such")
+
+    assert young.json["journals"][0]["pruned_fragments"] == 0
+    assert planned.json["journals"][0]["pruned_fragments"] == len(files)
+    assert done.json["journals"] == planned.json["journals"]
+    assert not any(path.exists() for path in files)
+    assert (none.code, none.err) == (1, "gazette-aio: no journal matches 'name=no/such'\n")
+
+
+def test_retention_decides() -> None:
+    spec = pb.JournalSpec(name="a/journal")
+    stored = pb.Fragment(end=10, backing_store="file:///", mod_time=1000)
+    local = pb.Fragment(begin=10, end=30)
+
+    assert not plan_retention(spec, [stored, local], 5000.0).aged, "none keeps all"
+    spec.fragment.retention.FromSeconds(4000)
+    plan = plan_retention(spec, [stored, local], 5000.0)
+    assert (plan.aged, plan.fragments, plan.bytes) == ([stored], 2, 30)
+    assert not plan_retention(spec, [stored], 4999.0).aged
+
+
+async def test_reset_head(broker_cli: Any, stored: str) -> None:
+    done = await broker_cli("journals", "reset-head", "-l", "prefix=test/")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.text == "test/stored: reset to 3011\n"
+
+
+async def test_suspend(broker_cli: Any, stored: str) -> None:
+    kept = await broker_cli("journals", "suspend", "-l", f"name={stored}")
+    done = await broker_cli("journals", "suspend", "-l", f"name={stored}", "--force", "--json")
+    listed = await broker_cli("journals", "list", "-p", "--rf", "--stores", "-L", "color")
+    again = await broker_cli("journals", "suspend", "-l", f"name={stored}")
+
+    assert kept.text.startswith("test/stored: "), kept.err
+    assert done.json == {"journal": "test/stored", "result": "SUSPENDED", "failed": False} or (
+        done.json["result"] == "OK"
+    )
+    header, row = listed.text.splitlines()
+    assert header.split() == ["NAME", "RF", "PRIMARY", "STORES", "COLOR"]
+    assert "<S>" in row
+    assert again.code == 0
+
+
+async def test_store_health(broker_cli: Any) -> None:
+    healthy = await broker_cli("journals", "store-health", "file:///")
+    bad = await broker_cli("journals", "store-health", "nowhere")
+
+    assert (healthy.code, healthy.text) == (0, "Fragment store file:/// is healthy\n"), healthy
+    assert bad.code == 2
+
+
+async def test_edit(broker_cli: Any, gazette_client: Any, journal: str, tmp_path: Any) -> None:
+    script = tmp_path / "editor.sh"
+    script.write_text(
+        "#!/bin/sh\nsed -i 's/^replication: 1/replication: 1\\nmax_append_rate: 4096/' \"$1\"\n"
+    )
+    script.chmod(0o755)
+    done = await broker_cli(
+        "journals", "edit", "-l", f"name={journal}", env={"GAZ_EDITOR": str(script)}
+    )
+
+    assert done.code == 0, done.err
+    listing = await gazette_client.list()
+    assert listing.journals[0].spec.max_append_rate == 4096
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "now"), (1, "1 second ago"), (7300, "2 hours ago"), (8e7, "2 years ago")],
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert age_of(seconds) == text
+
+
+def test_sizes_and_times() -> None:
+    assert [size_of(n) for n in (0, 1023, 3000, 10240, 1 << 62)] == [
+        "0 B", "1023 B", "2.9 KiB", "10 KiB", "4.0 EiB",
+    ]  # fmt: skip
+    assert parse_time("-5") == -5
+    assert parse_time("1970-01-02T00:00:00+00:00") == 86400
+    with pytest.raises(ValueError, match="neither"):
+        parse_time("yesterday")

@@ -1,0 +1,114 @@
+"""Options that commands share, and the file of settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gazette_aio.cli.groups import moved_behind_command
+from gazette_aio.cli.settings import parse_settings
+
+INI = """\
+; A comment.
+[journals.Broker]
+Address = http://127.0.0.1:1
+Size = 7
+[journals.list]
+Format = "json"
+RF = true
+NoSuchThing = 1
+[shards.Broker]
+Address = http://127.0.0.1:2
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "gazctl.ini"
+    path.write_text(INI)
+    return path
+
+
+def test_a_file_of_settings_wins_over_the_environment(inline: Any, settings: Path) -> None:
+    env = {"BROKER_ADDRESS": "http://127.0.0.1:3"}
+    by_file = inline("journals", "list", "--timeout=0.1", env=env)
+    by_option = inline(
+        "journals", "list", "--timeout=0.1", "--broker.address=http://127.0.0.1:4", env=env
+    )
+
+    assert by_file.code == 1
+    assert "no broker answers at http://127.0.0.1:1 " in by_file.err
+    assert "no broker answers at http://127.0.0.1:4 " in by_option.err
+
+
+@pytest.mark.usefixtures("settings")
+async def test_settings_of_a_command(broker_cli: Any, gazette_broker: Any) -> None:
+    done = await broker_cli("journals", "list", f"--broker.address={gazette_broker.endpoint}")
+
+    assert json.loads(done.text)["journals"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [("[open", "malformed section"), ("word", "expected KEY"), ('A = "x', "malformed string")],
+)
+def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reason: str) -> None:
+    settings.write_text(f"\n{line}\n")
+    done = inline("journals", "list", "--timeout=0.1")
+
+    assert done.code == 2
+    assert f"gazctl.ini:2: {reason}" in done.err
+
+
+def test_settings_keep_repeated_keys() -> None:
+    settings = parse_settings('[a.B]\nx = 1\nx = "2\\n"\n', source="-")
+
+    assert settings["a.b"] == [("x", "1"), ("x", "2\n")]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("list -l a", "list -l a"),
+        ("--broker.address=u list -o json", "list --broker.address=u -o json"),
+        ("--broker.address u --zone z list", "list --broker.address u --zone z"),
+        ("--help", "--help"),
+        ("--own x --broker.address", "--own x --broker.address"),
+    ],
+)
+def test_shared_options_stand_before_the_command_too(given: str, expected: str) -> None:
+    moved = moved_behind_command(given.split(), {"--own"})
+
+    assert moved == expected.split()
+
+
+async def test_options_before_the_command(broker_cli: Any, gazette_broker: Any) -> None:
+    done = await broker_cli(
+        f"--broker.address={gazette_broker.endpoint}", "journals", "--zone=z", "list",
+        env={"BROKER_ADDRESS": "http://127.0.0.1:1"},
+    )  # fmt: skip
+
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(("form", "begin"), [("json", '{"time": "'), ("color", "20")])
+async def test_formats_of_log_records(cli: Any, form: str, begin: str) -> None:
+    done = await cli(
+        "journals", f"--log.format={form}", "list", "--log.level=debug", "--timeout=0.1",
+        "--broker.address=http://127.0.0.1:1",
+    )  # fmt: skip
+
+    assert done.err.startswith(begin), done.err
+    assert ("\x1b[" in done.err) == (form == "color")
+
+
+def test_options_of_tls(inline: Any) -> None:
+    done = inline("journals", "list", "--broker.trusted-ca-file=/no/such", "--timeout=0.1")
+    half = inline("journals", "list", "--broker.cert-file=/no/such", "--timeout=0.1")
+
+    assert "must be given together" in half.err
+    assert (half.code, done.code) == (2, 1) or done.code == 2, done.err
