@@ -121,7 +121,7 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 	env -u SPARK_HOME $(SPARK_BIN)/python $(BENCH) --suite spark
 
 # It isn't of some duration: more than 1,000 recoveries of each store.
-RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py
+RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_json_recoveries.py tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py
 
 soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers].
 ifeq ($(SUITE),recoverylog)

@@ -10,7 +10,8 @@ from typing import Any
 from gazette_aio.client.appends.futures import OpFuture, finished_operation
 from gazette_aio.consumer.recoverylog import FSM, Author, LogEncoder
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
-from gazette_aio.consumer.recoverylog.playing.playback import Playback, ranges_of
+from gazette_aio.consumer.recoverylog.playing.playback import Playback
+from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
 from gazette_aio.protocol.recoverylog import FSMHints
 
 LOG = "recovery/log"

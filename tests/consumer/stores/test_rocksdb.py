@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict, WriteBatch
 
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.recoverylog import FSM
-from gazette_aio.consumer.recoverylog.playing.playback import ranges_of
+from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
 from gazette_aio.consumer.stores import RocksDBStore
 from gazette_aio.consumer.stores.rocksdb import encoding
 from gazette_aio.consumer.stores.rocksdb.capture import DirectoryCapture
