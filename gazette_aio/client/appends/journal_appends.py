@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 import logging
 import weakref
 from typing import TYPE_CHECKING
@@ -266,15 +267,31 @@ class JournalAppends:
         except OSError as error:
             raise pb.StoreError(f"reading a spooled append: {error}") from error
 
+    def end_left_behind(self) -> None:
+        """End the task of a service that was left behind. Called in the event loop."""
+        worker = self.worker
+        if worker is None:
+            return
+        coroutine = worker.get_coro()
+        if inspect.iscoroutine(coroutine) and coroutine.cr_frame is None and not worker.done():
+            # The garbage collector has closed it with the service: nothing can resume the task.
+            self._broke_off(None)
+        else:
+            worker.cancel()
+
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         if worker is not self.worker:
             return  # It ended regularly.
         # It was cancelled, maybe by others and before it began, or it raised an error of ours.
+        self._broke_off(None if worker.cancelled() else worker.exception())
+
+    def _broke_off(self, cause: BaseException | None) -> None:
+        """Fail all batches, after an error of the task, or None if it was cancelled."""
         self.worker = None
         error: BaseException = self._errors.cancellation or pb.TransportError(
             "CANCELLED", "the append service was cancelled", journal=self.journal
         )
-        if not worker.cancelled() and (cause := worker.exception()) is not None:
+        if cause is not None:
             _logger.error(
                 "appending to %s broke off",
                 self.journal,

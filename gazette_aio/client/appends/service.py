@@ -453,8 +453,9 @@ class AppendService(Owner):
     def __del__(self) -> None:
         if getattr(self, "_journals", None) and not self._closed:
             # Nobody will release the appends that hold up their journals.
-            for worker in self._workers():
-                call_from_anywhere(worker.get_loop(), worker.cancel)
+            for appends in self._journals.values():
+                if (worker := appends.worker) is not None:
+                    call_from_anywhere(worker.get_loop(), appends.end_left_behind)
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:

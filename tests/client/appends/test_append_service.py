@@ -656,7 +656,10 @@ def _open_descriptors() -> int:
 
 
 async def test_a_service_which_is_left_behind_ends(
-    journals: MemoryJournals, client: JournalClient, tmp_path: Path
+    journals: MemoryJournals,
+    client: JournalClient,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = asyncio.all_tasks()
 
@@ -678,6 +681,10 @@ async def test_a_service_which_is_left_behind_ends(
         await eventually(lambda: _open_descriptors() <= descriptors)
     assert any("never closed" in str(warning.message) for warning in caught)
     assert JOURNAL not in journals.contents
+    await eventually(lambda: "fail from now on" in caplog.text)
+    # The collector closes the coroutine of the task as well, which can't be cancelled then.
+    assert "broke off" not in caplog.text
+    assert "already awaited" not in caplog.text
 
 
 async def test_it_needs_nothing_before_its_first_use() -> None:
