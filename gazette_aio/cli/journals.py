@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from gazette_aio.cli.groups import CommandGroup
+from gazette_aio.cli.journal_append import append
 from gazette_aio.cli.journal_fragments import fragments
 from gazette_aio.cli.journal_heads import reset_head, store_health, suspend
 from gazette_aio.cli.journal_listing import list_journals
 from gazette_aio.cli.journal_pruning import prune
+from gazette_aio.cli.journal_read import read
 from gazette_aio.cli.journal_specs import apply, edit
-from gazette_aio.cli.transfer import append, read
 
 
 @click.group(cls=CommandGroup)

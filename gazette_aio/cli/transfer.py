@@ -1,4 +1,4 @@
-"""`gazette-aio journals read` and `append`: the content of a journal as raw bytes."""
+"""Transfers of the raw content of one journal."""
 
 from __future__ import annotations
 
@@ -14,65 +14,41 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.file_calls import FileCalls
-from gazette_aio.cli.connection import ClientSettings, connection_options
 from gazette_aio.cli.failures import CommandError, InputError
-from gazette_aio.cli.output import print_json
 from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gazette_aio.cli.connection import ClientSettings
     from gazette_aio.client import Content, RetryReader
 
 _SPOOLED_BYTES = 1 << 20
 
 
-@click.command()
-@click.argument("journal")
-@click.option(
-    "--offset",
-    type=click.IntRange(min=-1),
-    default=0,
-    show_default=True,
-    help="First byte to read; -1 is the write head.",
-)
-@click.option(
-    "--end-offset",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Stop before this offset. [default: none]",
-)
-@click.option(
-    "--block", is_flag=True, help="At the write head, wait for more content instead of stopping."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    help="File to write to instead of stdout.",
-)
-@connection_options
-def read(
+async def read_one(
     connection: ClientSettings,
-    journal: str,
-    offset: int,
-    end_offset: int,
+    request: pb.ReadRequest,
     output: str | None,
-    *,
-    block: bool,
+    file_root: str | None = None,
 ) -> None:
-    """Print the raw content of JOURNAL."""
-    request = pb.ReadRequest(journal=journal, offset=offset, end_offset=end_offset, block=block)
-    try:
-        pb.validate(request)
-    except pb.ValidationError as error:
-        raise InputError(_invalid_request(journal, error)) from None
-    asyncio.run(_read(connection, request, output))
+    """Copy the raw content of a journal to a file, or to stdout.
 
+    Args:
+        connection: Settings of the client.
+        request: What to read.
+        output: Path of the file; None or `-` is stdout.
+        file_root: Directory of fragment files with `file` URLs, or None for the default.
 
-async def _read(connection: ClientSettings, request: pb.ReadRequest, output: str | None) -> None:
-    if output is None:
-        async with connection.open() as client, client.read(request) as reader:
+    Raises:
+        CommandError: The offset is beyond the write head.
+        OSError: Writing failed.
+        GazetteError: The read failed for good.
+
+    Cancellation: aborts — the file has a part of the content.
+    """
+    if output is None or output == "-":
+        async with connection.open(file_root=file_root) as client, client.read(request) as reader:
             await _copy(reader, _write_out)
         return
     calls = FileCalls()
@@ -84,7 +60,7 @@ async def _read(connection: ClientSettings, request: pb.ReadRequest, output: str
             view = view[await calls.run(file.write(view)) :]
 
     try:
-        async with connection.open() as client, client.read(request) as reader:
+        async with connection.open(file_root=file_root) as client, client.read(request) as reader:
             await _copy(reader, write)
     finally:
         await calls.close(file)
@@ -118,42 +94,28 @@ async def _copy(reader: RetryReader, write: Callable[[bytes], Awaitable[None]]) 
         requested = reader.offset
 
 
-@click.command()
-@click.argument("journal")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
-@click.option(
-    "--offset",
-    type=click.IntRange(min=1),
-    default=None,
-    help="Append only if this is the journal's write head.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@connection_options
-def append(
-    connection: ClientSettings, journal: str, file: str, offset: int | None, *, as_json: bool
-) -> None:
-    """Append FILE (default: stdin) to JOURNAL, as a whole or not at all."""
-    request = pb.AppendRequest(journal=journal, offset=offset or 0)
-    try:
-        pb.validate(request)
-    except pb.ValidationError as error:
-        raise InputError(_invalid_request(journal, error)) from None
-    if file != "-" and Path(file).is_file():
-        response = asyncio.run(_append_file(connection, request, file))
-    else:
-        # The input is read before anything is sent: a slow input would block other appends.
-        with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
-            if file == "-":
-                shutil.copyfileobj(sys.stdin.buffer, spool)
-            else:
-                with Path(file).open("rb") as source:
-                    shutil.copyfileobj(source, spool)
-            response = asyncio.run(_append(connection, request, spool))
-    begin, end = response.commit.begin, response.commit.end
-    if as_json:
-        print_json({"journal": response.commit.journal, "begin": begin, "end": end})
-    else:
-        click.echo(f"{response.commit.journal}: appended {end - begin} bytes at {begin}")
+def append_one(connection: ClientSettings, request: pb.AppendRequest, path: str) -> pb.Fragment:
+    """Append a file to a journal, as a whole or not at all, and return where it is.
+
+    Args:
+        connection: Settings of the client.
+        request: The journal, and preconditions.
+        path: Path of the file; `-` is stdin.
+
+    Raises:
+        OSError: The file can't be read.
+        GazetteError: The append failed.
+    """
+    if path != "-" and Path(path).is_file():
+        return asyncio.run(_append_file(connection, request, path)).commit
+    # The input is read before anything is sent: a slow input would block other appends.
+    with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
+        if path == "-":
+            shutil.copyfileobj(sys.stdin.buffer, spool)
+        else:
+            with Path(path).open("rb") as source:
+                shutil.copyfileobj(source, spool)
+        return asyncio.run(_append(connection, request, spool)).commit
 
 
 async def _append_file(
@@ -174,9 +136,15 @@ async def _append(
         return await client.append(request, content)
 
 
-def _invalid_request(journal: str, error: pb.ValidationError) -> str:
-    if is_selector_expression(journal):
-        return (
-            f"{error}; JOURNAL is one name: `journals list -l SELECTOR` lists those of a selector"
-        )
-    return str(error)
+def checked_journal(journal: str) -> str:
+    """Return the name of a journal.
+
+    Raises:
+        InputError: It isn't one.
+    """
+    try:
+        pb.validate_journal(journal)
+    except pb.ValidationError as error:
+        hint = "; use --selector for a label selector" if is_selector_expression(journal) else ""
+        raise InputError(f"{error}{hint}") from None
+    return journal

@@ -107,7 +107,7 @@ def test_a_selector_in_place_of_a_journal_is_told_as_such(inline):
         done = inline("journals", command, "name:prefix=a/", stdin=b"x")
 
         assert done.code == 2
-        assert "`journals list -l SELECTOR` lists those of a selector" in done.err
+        assert "use --selector for a label selector" in done.err
 
 
 def test_missing_input_file(inline, tmp_path):

@@ -1,0 +1,227 @@
+"""`gazette-aio journals append`: a file as one append, or its records, mapped to journals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.connection import ClientSettings, connection_options
+from gazette_aio.cli.failures import CommandError, InputError
+from gazette_aio.cli.input import input_chunks
+from gazette_aio.cli.output import print_json, progress
+from gazette_aio.cli.records import RecordSplitter
+from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.transfer import append_one, checked_journal
+from gazette_aio.message.framing import FixedFraming, NDJSONFraming
+from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.client import AsyncAppend, JournalClient
+    from gazette_aio.message.mapping import PartitionsFunc
+
+_MAPPINGS = ["random", "modulo", "rendezvous", "direct"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Records:
+    """How an input is split, and mapped to journals."""
+
+    framing: str
+    mapping: str
+    base64: bool
+
+    def check(self) -> None:
+        """Raise InputError if options contradict each other."""
+        if self.framing == "none" and self.mapping != "random":
+            raise InputError("--framing none goes with --mapping random only")
+        if self.base64 and (self.framing != "lines" or self.mapping == "random"):
+            raise InputError("--base64 needs --framing lines, and a mapping other than random")
+
+    def splitter(self) -> RecordSplitter:
+        """Return a splitter of the input."""
+        framing = NDJSONFraming() if self.framing == "lines" else FixedFraming()
+        return RecordSplitter(framing, keyed=self.mapping != "random", base64_keys=self.base64)
+
+    def mapped(self, partitions: PartitionsFunc) -> Callable[[bytes], str]:
+        """Return a function of a record's key, which returns the name of a journal."""
+        match self.mapping:
+            case "random":
+                mapping = random_mapping(partitions)
+            case "modulo":
+                mapping = modulo_mapping(_key, partitions)
+            case "rendezvous":
+                mapping = rendezvous_mapping(_key, partitions)
+            case _:
+                return _direct_mapping(partitions)
+        return lambda key: mapping(key)[0]
+
+
+def _key(key: bytes) -> bytes:
+    return key
+
+
+def _direct_mapping(partitions: PartitionsFunc) -> Callable[[bytes], str]:
+    known: pb.ListResponse | None = None
+    names: frozenset[str] = frozenset()
+
+    def mapped(key: bytes) -> str:
+        nonlocal known, names
+        listing = partitions()
+        if listing is not known:
+            known = listing
+            names = frozenset(item.spec.name for item in listing.journals) if listing else names
+        name = key.decode("utf-8", "backslashreplace")
+        if name not in names:
+            raise CommandError(f"journal {name!r} isn't one of the selector")
+        return name
+
+    return mapped
+
+
+@click.command()
+@click.argument("journal", required=False)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@click.option("-l", "--selector", help="Label selector of the journals to append to.")
+@click.option(
+    "-i",
+    "--input",
+    "input_",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="The same as FILE.",
+)
+@click.option(
+    "-f",
+    "--framing",
+    type=click.Choice(["none", "lines", "fixed"]),
+    default="none",
+    show_default=True,
+    help="Framing of the records of the input.",
+)
+@click.option(
+    "-m",
+    "--mapping",
+    type=click.Choice(_MAPPINGS),
+    default="random",
+    show_default=True,
+    help="How records are mapped to journals. Except for random, a key stands before each record, "
+    "in the same framing; for direct, it's the name of the journal.",
+)
+@click.option("--base64", is_flag=True, help="Keys of lines are base64.")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=1),
+    help="Append to JOURNAL only if this is its write head.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@connection_options
+def append(
+    connection: ClientSettings,
+    journal: str | None,
+    file: str | None,
+    selector: str | None,
+    input_: str | None,
+    *,
+    framing: str,
+    mapping: str,
+    base64: bool,
+    offset: int | None,
+    as_json: bool,
+) -> None:
+    """Append FILE (default: stdin) to JOURNAL, as a whole or not at all.
+
+    With a selector, the input goes to a random journal of it; or its records do, each mapped to a
+    journal, and appended as soon as it was read. Records of a journal keep their order.
+    """
+    if selector is not None and journal is not None and file is None:
+        journal, file = None, journal
+    if (journal is None) == (selector is None):
+        raise click.UsageError("give JOURNAL or --selector")
+    if file is not None and input_ is not None:
+        raise click.UsageError("give FILE or --input, but not both")
+    path = file or input_ or "-"
+    records = _Records(framing, mapping, base64)
+    records.check()
+    if journal is not None:
+        if framing != "none":
+            raise InputError("--framing needs --selector")
+        _append_whole(connection, checked_journal(journal), path, offset, as_json=as_json)
+        return
+    if offset is not None:
+        raise InputError("--offset needs JOURNAL")
+    parsed = parse_selector(selector or "")
+    if framing == "none":
+        chosen = asyncio.run(_random_journal(connection, parsed))
+        _append_whole(connection, chosen, path, None, as_json=as_json)
+        return
+    appended = asyncio.run(_append_records(connection, parsed, path, records))
+    if as_json:
+        print_json(dataclasses.asdict(appended))
+    else:
+        click.echo(
+            f"appended {appended.records} records of {appended.bytes} bytes "
+            f"to {appended.journals} journals"
+        )
+
+
+def _append_whole(
+    connection: ClientSettings, journal: str, path: str, offset: int | None, *, as_json: bool
+) -> None:
+    commit = append_one(connection, pb.AppendRequest(journal=journal, offset=offset or 0), path)
+    if as_json:
+        print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
+    else:
+        click.echo(
+            f"{commit.journal}: appended {commit.end - commit.begin} bytes at {commit.begin}"
+        )
+
+
+async def _random_journal(connection: ClientSettings, selector: pb.LabelSelector) -> str:
+    async with connection.open() as client:
+        listing = await client.list(selector)
+    return random_mapping(lambda: listing)(b"")[0]
+
+
+@dataclasses.dataclass(slots=True)
+class _Appended:
+    records: int = 0
+    bytes: int = 0
+    journals: int = 0
+
+
+async def _append_records(
+    connection: ClientSettings, selector: pb.LabelSelector, path: str, records: _Records
+) -> _Appended:
+    appended = _Appended()
+    async with connection.open() as client, client.watch(selector) as journals:
+        await journals.ready()
+        mapped, splitter = records.mapped(journals.list), records.splitter()
+        latest: dict[str, AsyncAppend] = {}
+        with progress("appending", in_bytes=True) as bar:
+            try:
+                async for chunk in input_chunks(path):
+                    for record in splitter.feed(chunk):
+                        journal = mapped(record.key)
+                        latest[journal] = await _start(client, journal, record.content)
+                        appended.records += 1
+                        appended.bytes += len(record.content)
+                    bar.advance(len(chunk))
+                splitter.end()
+            finally:
+                # Records before a failure are appended, too.
+                appended.journals = len(latest)
+                for handle in latest.values():
+                    await handle
+    return appended
+
+
+async def _start(client: JournalClient, journal: str, content: bytes) -> AsyncAppend:
+    handle = await client.appends.start_append(pb.AppendRequest(journal=journal))
+    handle.write(content)
+    handle.release()
+    return handle

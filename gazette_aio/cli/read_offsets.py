@@ -1,0 +1,53 @@
+"""Files of read offsets: where reads of journals begin, and where they ended."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, cast
+
+from gazette_aio.cli.failures import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WRITE_HEAD: Final = -1
+_LARGEST: Final = (1 << 63) - 1
+
+
+def parse_offsets(text: str, *, source: str) -> dict[str, int]:
+    """Return the offsets by journal of a file of JSON.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file in errors.
+
+    Raises:
+        InputError: The file isn't an object of offsets.
+    """
+    try:
+        parsed: object = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InputError(f"{source}: expected an object of offsets by journal")
+    offsets = cast("dict[str, object]", parsed)
+    for journal, offset in offsets.items():
+        if type(offset) is not int or not _WRITE_HEAD <= offset <= _LARGEST:
+            raise InputError(f"{source}: {journal!r} isn't an offset ({offset!r})")
+    return cast("dict[str, int]", offsets)
+
+
+def format_offsets(offsets: Mapping[str, int]) -> str:
+    """Return offsets as a line of JSON, in the order of journals."""
+    return json.dumps(offsets, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def first_offset(offsets: Mapping[str, int], journal: str, *, tail: bool) -> int:
+    """Return the offset at which a read of a journal begins.
+
+    Args:
+        offsets: Offsets by journal.
+        journal: Name of the journal.
+        tail: Whether journals without an offset begin at the write head, -1, rather than at 0.
+    """
+    return offsets.get(journal, _WRITE_HEAD if tail else 0)

@@ -1,0 +1,149 @@
+"""Outputs of reads of many journals: stdout, a file, or a directory with a file by journal."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import urllib.parse
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gazette_aio.aio.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+_LONGEST_NAME: Final = 200
+_DIGEST: Final = 16
+
+
+class Output(Protocol):
+    """Takes the content of journals."""
+
+    def turn(self, journal: str) -> asyncio.Lock:
+        """Return the lock that a journal holds from the first byte of a message to the last."""
+        ...
+
+    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:
+        """Write content of a journal.
+
+        Args:
+            journal: Name of the journal.
+            content: The content.
+            afresh: Whether this is the first content of a journal that isn't resumed.
+
+        Raises:
+            OSError: Writing failed.
+
+        Cancellation: safe — raised after the content was written.
+        """
+        ...
+
+
+class StdoutOutput:
+    """Writes the content of all journals to stdout."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    def turn(self, journal: str) -> asyncio.Lock:  # noqa: ARG002 - All journals share stdout.
+        """Return the lock of all journals."""
+        return self._lock
+
+    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
+        """Write content of a journal."""
+        # A full pipe blocks here, which slows brokers down: a thread couldn't be interrupted.
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+class FileOutput:
+    """Writes the content of all journals to one file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._lock = asyncio.Lock()
+        self._descriptor = descriptor
+
+    def turn(self, journal: str) -> asyncio.Lock:  # noqa: ARG002 - All journals share the file.
+        """Return the lock of all journals."""
+        return self._lock
+
+    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
+        """Write content of a journal."""
+        await in_thread(_write_all, self._descriptor, content)
+
+
+class DirectoryOutput:
+    """Writes the content of each journal to a file of its own, which isn't kept open.
+
+    Invariant: no name of a journal, and no link in the directory, leads out of the directory.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def turn(self, journal: str) -> asyncio.Lock:
+        """Return the lock of a journal."""
+        return self._locks.setdefault(journal, asyncio.Lock())
+
+    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:
+        """Write content of a journal."""
+        await in_thread(self._write, file_name_of(journal), content, os.O_TRUNC if afresh else 0)
+
+    def _write(self, name: str, content: bytes, flags: int) -> None:
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(name, flags, 0o666, dir_fd=self._descriptor)
+        try:
+            _write_all(file, content)
+        finally:
+            os.close(file)
+
+
+def file_name_of(journal: str) -> str:
+    """Return the name of a journal's file: unique, and without separators.
+
+    `/` and other special characters are percent-encoded. A long name ends in a digest.
+    """
+    name = urllib.parse.quote(journal, safe="")
+    if name.startswith("."):
+        name = f"%2E{name[1:]}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    # Encoded names have no plus.
+    return f"{name[:_LONGEST_NAME]}+{hashlib.sha256(journal.encode()).hexdigest()[:_DIGEST]}"
+
+
+@asynccontextmanager
+async def open_output(path: Path | None, *, is_directory: bool) -> AsyncGenerator[Output]:
+    """Open an output while the context is entered.
+
+    Args:
+        path: File to create or truncate, or directory to create unless it exists; None is stdout.
+        is_directory: Whether the path is of a directory.
+
+    Raises:
+        OSError: The file or directory can't be opened.
+
+    Cancellation: safe.
+    """
+    if path is None:
+        yield StdoutOutput()
+        return
+    if is_directory:
+        await in_thread(path.mkdir, parents=True, exist_ok=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        yield (DirectoryOutput if is_directory else FileOutput)(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
