@@ -81,6 +81,9 @@ class ConsumerOptions:
     recovery_directory: Path | None = None
     """Directory below which shards are recovered into temporary ones, made if it's missing; None
     for the system's. Members that are killed leave files there."""
+    hints_bytes: int = 64 << 20
+    """Bytes of a recovery log after which hints are stored before their time, which is each five
+    minutes, so that a recovery has not much more to play."""
     auth_keys: str = dataclasses.field(default="", repr=False)
     """Base64 keys, separated by commas or blanks, that sign (the first one) and verify tokens."""
     auth_keys_file: Path | None = None
@@ -106,7 +109,12 @@ class ConsumerOptions:
                 raise pb.ConfigurationError(f"{name} must be 0 to {MAX_PORT} (not {port})")
         if self.socket is not None:
             check_socket_path(os.fspath(self.socket))
-        for name, least in (("limit", 0), ("lease_ttl", 1), ("max_grpc_recv_size", 1024)):
+        for name, least in (
+            ("limit", 0),
+            ("lease_ttl", 1),
+            ("hints_bytes", 1),
+            ("max_grpc_recv_size", 1024),
+        ):
             if (value := getattr(self, name)) < least:
                 raise pb.ConfigurationError(f"{name} must be at least {least} (not {value})")
         if self.max_hot_standbys is not None and self.max_hot_standbys < 0:

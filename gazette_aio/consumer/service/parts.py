@@ -142,5 +142,6 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
         restarts=Restarts(options.restarts),
         recovery_directory=options.recovery_directory,
         release_seconds=options.release_timeout,
+        hints_bytes=options.hints_bytes,
         get_hints=get_hints,
     )

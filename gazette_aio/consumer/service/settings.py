@@ -125,6 +125,7 @@ _CONSUMER: Final = (
     ),
     Setting("consumer", "max-restarts", "Most restarts of a failed shard in a row.", "0", _count),
     Setting("consumer", "recovery-directory", "Directory of shards' files.", parse=_path),
+    Setting("consumer", "hints-bytes", "Bytes of a log that hints follow.", "67108864", _count),
     Setting("consumer", "auth-keys", "Base64 keys of tokens.", secret=True),
     Setting("consumer", "auth-keys-file", "File of these keys.", parse=_path),
     Setting("consumer", "server-cert-file", "Certificate of the server: uses TLS.", parse=_path),

@@ -57,6 +57,7 @@ def test_names_of_flags_and_variables_are_unique() -> None:
         ("consumer.max-restarts", "0", "restarts", None),
         ("consumer.zero-limit-on-exit", "true", "zero_limit_on_exit", True),
         ("consumer.recovery-directory", "/var/lib/one", "recovery_directory", Path("/var/lib/one")),
+        ("consumer.hints-bytes", "1048576", "hints_bytes", 1 << 20),
         ("debug.port", "8090", "http_port", 8090),
         ("etcd.prefix", "/one/two", "prefix", "/one/two"),
     ],

@@ -215,7 +215,10 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
 
     application = Recording()
     options = {"hints_bytes": 500} if reason == "bytes" else {}
-    async with member(broker, application=application, **options) as group:
+    recovered: list[int] = []
+    async with member(
+        broker, application=application, on_recovered=recovered.append, **options
+    ) as group:
         await group.create(logged())
         await group.assign()
         await group.status("PRIMARY")
@@ -231,6 +234,11 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
                 return hints is not None and hints.live_nodes[-1].fnode > files
 
             await eventually(are_stored)
+        await group.unassign()
+        await group.assign()
+        await group.status("PRIMARY")
+        # The file of before isn't played.
+        assert sum(recovered) == len(b"content" * 100)
 
 
 @pytest.mark.parametrize("slot", [0, 1])

@@ -317,3 +317,11 @@ def _fail_all(piece: Piece, error: Exception) -> None:
     for barrier in piece.barriers:
         if not barrier.done():
             barrier.fail(error)
+
+
+def current_caller() -> object:
+    """Return the running task, or the thread if it's none of an event loop."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()

@@ -11,35 +11,61 @@ from gazette_aio.consumer.recoverylog.fsm import FSM
 from gazette_aio.consumer.recoverylog.hints import shrink_hints
 
 if TYPE_CHECKING:
-    from gazette_aio.protocol.recoverylog import FSMHints
+    from collections.abc import Callable
 
+    from gazette_aio.protocol.recoverylog import FSMHints
 
 _logger = logging.getLogger(__name__)
 
 
 class CommittedOffsets:
-    """Offsets of committed operations by their positions.
+    """Offsets of committed operations by their positions, and a call when enough is committed.
 
     A recorder counts positions from the head of the log at its opening. They differ from offsets if
     others have appended to the log since, or an append was committed twice: its last commit counts,
     and playback passes over the other one.
 
     Args:
-        position: Position of the first operation.
+        log: Recovery log.
+        position: Position of the first operation, which is the head of the log.
         first_seq_no: Sequence number of the first operation.
     """
 
-    def __init__(self, position: int, first_seq_no: int) -> None:
+    def __init__(self, log: str, position: int, first_seq_no: int) -> None:
+        self._log = log
+        self._head = position
         self._first_seq_no = first_seq_no
+        self._on_growth: tuple[int, Callable[[], object]] | None = None
         self._positions = [position]
         self._shifts = [0]
         """Numbers to add to positions, from the one of the same index on."""
 
-    def add(self, position: int, offset: int) -> None:
-        """Note that operations from `position` on were committed at `offset`.
+    def call_at(self, position: int, call: Callable[[], object]) -> None:
+        """Have a function called once operations up to `position` are committed.
 
-        Calls are made in the order of positions.
+        It replaces the function of an earlier call.
         """
+        self._on_growth = position, call
+
+    def add(self, position: int, begin: int, end: int) -> None:
+        """Note that operations from `position` on were committed at `begin`.
+
+        Calls are made in the order of positions, by the event loop.
+
+        Raises:
+            DataLossError: The commit begins before the end of an earlier one.
+        """
+        if begin < self._head:
+            text = f"commit of {self._log} at {begin} is before its head {self._head}"
+            raise pb.DataLossError(text, journal=self._log, offset=begin)
+        self._head = end
+        self._note(position, begin)
+        growth = self._on_growth
+        if growth is not None and position + (end - begin) >= growth[0]:
+            self._on_growth = None
+            growth[1]()
+
+    def _note(self, position: int, offset: int) -> None:
         shift = offset - position
         if shift == self._shifts[-1]:
             return

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def begin_recording(
 ) -> LogEncoder:
     """Fence off a log if that's due, and return an encoder at its head.
 
-    The arguments are those of `Recorder.open()`.
+    The arguments are those of `Recorder.open()`. After an error, the service is closed.
 
     Raises:
         ConfigurationError: `read_through` is missing.
@@ -37,6 +38,32 @@ async def begin_recording(
 
     Cancellation: aborts — the log may be fenced.
     """
+    try:
+        return await _begin(
+            service,
+            log,
+            fsm,
+            author,
+            fence=fence,
+            read_through=read_through,
+            allow_branch=allow_branch,
+        )
+    except BaseException:
+        service.cancel()
+        await finish(service.aclose())
+        raise
+
+
+async def _begin(
+    service: AppendService,
+    log: str,
+    fsm: FSM,
+    author: Author,
+    *,
+    fence: bool | None,
+    read_through: int | None,
+    allow_branch: bool,
+) -> LogEncoder:
     barrier = await service.start_append(log)
     barrier.release()
     head = (await barrier).commit.end

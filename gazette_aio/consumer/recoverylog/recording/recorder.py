@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import math
 import os
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
 from gazette_aio.consumer.recoverylog.paths import clean_directory
 from gazette_aio.consumer.recoverylog.recording import errors
-from gazette_aio.consumer.recoverylog.recording.appends import Barrier, Piece, RecorderAppends
+from gazette_aio.consumer.recoverylog.recording.appends import (
+    Barrier,
+    Piece,
+    RecorderAppends,
+    current_caller,
+)
 from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, check_hints
 from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
@@ -72,19 +75,18 @@ class Recorder(RecordedFiles, Owner):
         """Author of the operations."""
         self.before_hints: Callable[[], Awaitable[None]] | None = None
         """Called before hints are built, so that a store can shorten what they name."""
-        self._handed_over = self._begin = self._head = encoder.offset
-        self._offsets = CommittedOffsets(encoder.offset, encoder.fsm.next_seq_no)
+        self._handed_over = self._begin = encoder.offset
+        self._offsets = CommittedOffsets(log, encoder.offset, encoder.fsm.next_seq_no)
         self._atomic_blocks: list[object] = []
         """The task, or the thread without one, of each open atomic block."""
         self._deferred: list[Barrier] = []
         self._has_open_append = False
         self._error: Exception | None = None
-        self._on_growth: tuple[int, Callable[[], object]] | None = None
         request = pb.AppendRequest(journal=log)
         if check_registers:
             request.check_registers.include.CopyFrom(author.fence())
         self._appends = RecorderAppends(
-            service, request, self._committed, self._failed, drain_timeout
+            service, request, self._offsets.add, self._failed, drain_timeout
         )
 
     @classmethod
@@ -137,28 +139,21 @@ class Recorder(RecordedFiles, Owner):
         path = clean_directory(directory)
         if fsm.has_remaining_hints:
             raise pb.RecoveryError(f"history of {log} has remaining hints: {fsm!r}")
-        service = AppendService(
-            client,
-            retry_policy=recorder_policy(
-                retry_policy or client.retry_policy, is_fence_retried=on_fenced == "wait"
-            ),
-            timeout=math.inf,
-            drain_timeout=drain_timeout,
+        policy = recorder_policy(
+            retry_policy or client.retry_policy, is_fence_retried=on_fenced == "wait"
         )
-        try:
-            encoder = await begin_recording(
-                service,
-                log,
-                fsm,
-                author,
-                fence=fence,
-                read_through=read_through,
-                allow_branch=allow_branch,
-            )
-        except BaseException:
-            service.cancel()
-            await finish(service.aclose())
-            raise
+        service = AppendService(
+            client, retry_policy=policy, timeout=math.inf, drain_timeout=drain_timeout
+        )
+        encoder = await begin_recording(
+            service,
+            log,
+            fsm,
+            author,
+            fence=fence,
+            read_through=read_through,
+            allow_branch=allow_branch,
+        )
         return cls(
             encoder,
             log,
@@ -318,7 +313,7 @@ class Recorder(RecordedFiles, Owner):
         Raises:
             RecorderError: Recording has failed before.
         """
-        owner = _current()
+        owner = current_caller()
         with self._lock:
             self._check()
             self._atomic_blocks.append(owner)
@@ -389,7 +384,7 @@ class Recorder(RecordedFiles, Owner):
 
         It's called once, in the event loop, and replaces the function of an earlier call.
         """
-        self._on_growth = (self._begin + size, call)
+        self._offsets.call_at(self._begin + size, call)
 
     async def build_hints(self, *, budget_bytes: int = HINTS_BYTES) -> FSMHints:
         """Return hints by which playback finds the files as they are now.
@@ -439,7 +434,7 @@ class Recorder(RecordedFiles, Owner):
 
     def _check_outside(self) -> None:
         """Raise RuntimeError within an atomic block of the caller, which must end first."""
-        if _current() in self._atomic_blocks:
+        if current_caller() in self._atomic_blocks:
             raise RuntimeError("a barrier isn't done before the end of the atomic() block")
 
     @contextlib.contextmanager
@@ -486,22 +481,6 @@ class Recorder(RecordedFiles, Owner):
         if self._error is not None and not errors.is_cancellation(self._error):
             raise errors.later_error(self.log, self._error)
 
-    def _committed(self, position: int, begin: int, end: int) -> None:
-        """Note a commit. Called in the event loop, in the order of commits.
-
-        Raises:
-            DataLossError: It begins before the end of an earlier one.
-        """
-        if begin < self._head:
-            text = f"commit of {self.log} at {begin} is before its head {self._head}"
-            raise pb.DataLossError(text, journal=self.log, offset=begin)
-        self._head = end
-        self._offsets.add(position, begin)
-        growth = self._on_growth
-        if growth is not None and position + (end - begin) >= growth[0]:
-            self._on_growth = None
-            growth[1]()
-
     def _failed(self, error: Exception) -> Exception:
         """Note the first error of an append, and return it as it's told."""
         told = errors.append_error(self.log, self.author, error)
@@ -513,11 +492,3 @@ class Recorder(RecordedFiles, Owner):
         state = f"failed: {self._error}" if self._error is not None else "live"
         what = f"{self.recorded_bytes} bytes of {self.directory!r} in {self.log!r}"
         return f"<Recorder of {what}, {state}>"
-
-
-def _current() -> object:
-    """Return the running task, or the thread if it's none of an event loop."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
