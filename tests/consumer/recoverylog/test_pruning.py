@@ -70,6 +70,16 @@ def test_what_follows_the_last_segment_is_needed():
     assert needed(plan, "a/log", *parts) == [False, False, False, False, True]
 
 
+def test_hints_of_the_primary_that_are_older_than_backups():
+    """As of a shard that moved again and again before its primaries stored theirs."""
+    oldest = hints([segment(2, 7, 129100, 0)])
+    backups = [hints([segment(30, 31, at, at + 100)]) for at in (244100, 244000)]
+    for found, expected in (([oldest, *backups], True), (backups, False)):
+        plan = plan_pruning([ShardHints("one", "a/log", found)], {"one"})
+        assert needed(plan, "a/log", (243993, 244000)) == [expected]
+        assert needed(plan, "a/log", (129000, 129100), (244050, 244060)) == [False, True]
+
+
 def test_what_is_read_between_segments_is_needed():
     near = hints([segment(2, 3, 0, 100), segment(8, 9, 100 + MIB, 200 + MIB)])
     far = hints([segment(2, 3, 0, 100), segment(8, 9, 101 + MIB, 200 + MIB)])

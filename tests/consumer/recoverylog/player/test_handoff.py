@@ -11,7 +11,15 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient
-from gazette_aio.consumer.recoverylog import Author, PlaybackError, Player, Resolved
+from gazette_aio.consumer.recoverylog import (
+    Author,
+    PlaybackError,
+    Player,
+    RecordedDir,
+    Recorder,
+    RecorderFencedError,
+    Resolved,
+)
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.recoverylog.player.logs import (
     AUTHOR,
@@ -28,10 +36,12 @@ HINTS = FSMHints(log=LOG)
 JUNK = b"... junk ..."
 
 
-async def take_over(client: JournalClient, directory: Path, author: int) -> Resolved:
+async def take_over(
+    client: JournalClient, directory: Path, author: int, hints: FSMHints = HINTS
+) -> Resolved:
     player = Player()
     player.inject_handoff(author)
-    return await player.play(HINTS, directory, client)
+    return await player.play(hints, directory, client)
 
 
 async def record(client: JournalClient, author: int, content: bytes) -> pb.AppendResponse:
@@ -102,6 +112,34 @@ async def test_a_lost_race(broker: EmbeddedBroker, client: JournalClient, direct
     assert files_of(third.directory) == writer.expected()
     owner = max(resolved, key=lambda each: each.fsm.next_seq_no)
     assert third.fsm.build_hints(LOG) == owner.fsm.build_hints(LOG)
+
+
+async def test_owners_of_a_log_and_of_its_fork(client: JournalClient, directory: Path):
+    other = "recovery/other"
+    await create_log(client, other, LOG)
+    hints, recorders = FSMHints(log=other), list[Recorder]()
+    for author, log, name in ((123, other, "one"), (456, LOG, "two"), (789, LOG, "three")):
+        resolved = await take_over(client, directory / name, author, hints)
+        assert resolved.log == (LOG if name == "three" else other)
+        recorder = await Recorder.open(
+            client, log, resolved.fsm, Author(author), resolved.directory
+        )
+        recorders.append(recorder)
+        RecordedDir(recorder).write_file_atomic(name, [name.encode()])
+        hints = await recorder.build_hints()
+    assert await registers(client) == [("author", Author(789).fence().labels[0].value)]
+    first, second, third = recorders
+    with pytest.raises(RecorderFencedError):
+        await second.barrier()
+    with pytest.raises(RecorderFencedError):
+        await first.barrier()
+    await third.barrier()
+    await recover(client, directory / "last", hints)
+    assert files_of(directory / "last") == {
+        "/one": b"one", "/two": b"two", "/three": b"three"
+    }  # fmt: skip
+    for recorder in recorders:
+        await recorder.aclose()
 
 
 @pytest.mark.parametrize(
