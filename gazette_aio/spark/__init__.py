@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from gazette_aio.spark.sink.committing import recover_sink
     from gazette_aio.spark.source import GazetteDataSource, register
     from gazette_aio.spark.streaming.lag import lag
+    from gazette_aio.spark.streaming.listener import GazetteProgressListener
+    from gazette_aio.spark.streaming.reports import QueryProgress
     from gazette_aio.spark.streaming.starting import start_query
 
-__all__ = ["GazetteDataSource", "lag", "read_committed", "recover_sink", "register", "start_query"]
+__all__ = [
+    "GazetteDataSource",
+    "GazetteProgressListener",
+    "QueryProgress",
+    "lag",
+    "read_committed",
+    "recover_sink",
+    "register",
+    "start_query",
+]
 
 _MODULES = {
     "GazetteDataSource": "gazette_aio.spark.source",
+    "GazetteProgressListener": "gazette_aio.spark.streaming.listener",
+    "QueryProgress": "gazette_aio.spark.streaming.reports",
     "lag": "gazette_aio.spark.streaming.lag",
     "read_committed": "gazette_aio.spark.committed_rows",
     "recover_sink": "gazette_aio.spark.sink.committing",

@@ -13,11 +13,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark import GazetteProgressListener
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.streaming.lag import lag
+from gazette_aio.spark.streaming.reports import JournalProgress
 from gazette_aio.spark.streaming.source import stream_reader
 from tests.pyspark.journals import Producer
-from tests.pyspark.streams import documents, offsets_of, rows_of, runs, until
+from tests.pyspark.streams import DEADLINE_SECONDS, documents, offsets_of, rows_of, runs, until
 
 streaming = pytest.importorskip(
     "pyspark.sql.streaming.datasource",
@@ -61,6 +63,8 @@ def test_restarts_of_a_limited_query(run, journals):
     first, *_, last = [each for each in stream.query.recentProgress if each["numInputRows"]]
     read = offsets_of(first["sources"][0]["endOffset"])[name]
     assert lag(first) == {name: journals.head("a") - read}
+    assert lag(first, "rows") == {name: 7}
+    assert 0 < lag(first, "seconds")[name] < DEADLINE_SECONDS
     assert lag(last) == {name: 0}
     # As if the last batch had failed.
     before = dict(stream.batches)
@@ -71,8 +75,18 @@ def test_restarts_of_a_limited_query(run, journals):
     assert stream.batches == {4: before[4], 5: [110]}, "it was run again as it was"
 
 
-def test_batches_wait_for_their_least_size(run, journals):
-    journals.create("a")
+@pytest.fixture
+def reports(spark):
+    """Reports on queries of this test."""
+    found = []
+    listener = GazetteProgressListener(found.append)
+    spark.streams.addListener(listener)
+    yield found
+    spark.streams.removeListener(listener)
+
+
+def test_batches_wait_for_their_least_size(run, journals, reports):
+    (name,) = journals.create("a")
     stream = run(minRowsPerTrigger=3)
     query = stream.start(processingTime="0 seconds")
     until(lambda: stream.batches)
@@ -82,7 +96,12 @@ def test_batches_wait_for_their_least_size(run, journals):
         head = journals.head("a")
         until(lambda: any(known == head for known in heads_of(query)))  # noqa: B023
     until(lambda: stream.ids)
+    until(lambda: any(report.batch == 1 for report in reports))
     query.stop()
+    (source,) = next(report for report in reports if report.batch == 1).sources
+    head = journals.head("a")
+    assert str(source) == f"gazette prefix={journals.prefix}: 3 rows, 0 bytes, 0 rows, 0.0 s behind"
+    assert source.journals == {name: JournalProgress(head, head, 0, 0, 0.0)}
     journals.publish("a", documents([3]), producer)
     stream.finish()
     assert stream.sizes == [0, 3, 1], "a run which ends doesn't wait"

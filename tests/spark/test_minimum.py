@@ -113,7 +113,9 @@ async def test_a_batch_waits_for_its_least_bytes(world):
     await world.publish("b", [1], producer)
     clock.now += 59
     assert not await query.trigger()
-    assert query.planner.latest()["j"] == {"test/a": size, "test/b": size}, "the lag is reported"
+    assert (await query.planner.latest())["j"] == {"test/a": size, "test/b": size}, (
+        "the lag is reported"
+    )
     await world.publish("a", [2], producer)
     assert await query.trigger()
     assert query.ids == [0, 1, 2]

@@ -666,10 +666,10 @@ async def test_positions_for_progress(world):
     await world.create("a")
     await world.publish("a", range(10))
     query = world.query(startingOffsets="earliest")
-    assert query.planner.latest() is None
+    assert await query.planner.latest() is None
     await query.trigger(max_bytes=1)
     head = await world.head("a")
-    latest = query.planner.latest()
+    latest = await query.planner.latest()
     assert latest["j"] == {"test/a": head}
     assert latest["c"] == query.end["c"]
     assert query.end["j"]["test/a"] < head

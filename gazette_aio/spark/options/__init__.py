@@ -101,6 +101,14 @@ class Selection:
     prefix: str | None = None
     """Prefix of the names."""
 
+    def __str__(self) -> str:
+        """Return the option, and its value."""
+        if self.selector is not None:
+            return f"selector={self.selector}"
+        if self.prefix is not None:
+            return f"prefix={self.prefix}"
+        return f"journals={','.join(self.journals)}"
+
     def __bool__(self) -> bool:
         return self.selector is not None or bool(self.journals) or self.prefix is not None
 

@@ -82,5 +82,5 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         return cast("dict[str, Any]", bridge.run(end))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """Return the write heads as of the last planned batch."""
-        return self._planner.latest()
+        """Return the write heads as of the last planned batch, with further facts for `lag()`."""
+        return bridge.run(self._planner.latest())

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.ranges.committed import RangeState
+from gazette_aio.message.uuid import clock_as_ns
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names
 from gazette_aio.spark.planning.tasks import (
@@ -41,6 +42,7 @@ from gazette_aio.spark.streaming.progress import (
     plan_batch,
     raise_losses,
 )
+from gazette_aio.spark.streaming.reports import WriteHeads
 from gazette_aio.spark.streaming.tail import Move, QueryTail
 from gazette_aio.spark.types import classify
 
@@ -109,6 +111,7 @@ class StreamPlanner:
         self._seen: dict[str, int] = {}
         self._lost: set[str] = set()  # Deleted journals whose loss was reported.
         self._planned: _Planned | None = None
+        self._ends: Mapping[str, int] = {}  # Offsets up to which journals are read.
         self._ahead = OwnedTask()
 
     async def aclose(self) -> None:
@@ -182,6 +185,7 @@ class StreamPlanner:
         if waits and await self._must_wait(start, journals, now_ms):
             if not start.is_initial:
                 self._note(journals)
+                self._ends = start.journals
                 return given
             # The begin of the query is kept at once, by a batch without content.
             targets = {name: RunTarget(offset) for name, offset in start.journals.items()}
@@ -216,6 +220,7 @@ class StreamPlanner:
             time_ms=None if self._minimum is None else now_ms,
         )
         found = end_text(start, end, given)
+        self._ends = end.journals
         if found is not given:
             self._last_ms = now_ms
         self._planned = _Planned(given, found, journals)
@@ -259,15 +264,31 @@ class StreamPlanner:
             self._ahead.start(self._read_ahead(following), "spark-read-ahead")
         return self._pack(found, ranges)
 
-    def latest(self) -> dict[str, Any] | None:
-        """Return the write heads of the last listing as positions; or None before the first."""
+    async def latest(self) -> dict[str, Any] | None:
+        """Return the write heads of the last listing, see `reports`; or None before the first.
+
+        Cancellation: safe.
+        """
+        # Race: this is a coroutine since the event loop may be reading ahead.
         if self._journals is None:
             return None
         listed = self._journals.values()
-        return Offsets(
-            {one.name: one.head for one in listed},
-            {one.name: one.create_revision for one in listed if one.create_revision},
-        ).to_json()
+        unread = {one.name: self._tail.unread(one, self._ends.get(one.name, 0)) for one in listed}
+        heads = WriteHeads(
+            Offsets(
+                {one.name: one.head for one in listed},
+                {one.name: one.create_revision for one in listed if one.create_revision},
+            ),
+            source=f"gazette {self._options.selection}",
+            time_ms=int(self._clock() * 1000),
+            rows={name: rows for name, (rows, _) in unread.items() if rows is not None},
+            oldest_ms={
+                name: max(clock_as_ns(clock) // 1_000_000, 0)
+                for name, (_, clock) in unread.items()
+                if clock is not None
+            },
+        )
+        return heads.to_json()
 
     def __repr__(self) -> str:
         return f"<StreamPlanner of {len(self._journals or ())} journals, {self._tail!r}>"

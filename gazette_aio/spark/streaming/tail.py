@@ -88,6 +88,11 @@ class _Ahead(NamedTuple):
         """Number of messages."""
         return sum(chunk.rows for chunk in self.chunks)
 
+    @property
+    def messages(self) -> int:
+        """Number of messages without acknowledgements."""
+        return sum(int(np.count_nonzero(chunk.flags != _ACK)) for chunk in self.chunks)
+
 
 class QueryTail:
     """Sequences journals of a query from batch to batch.
@@ -166,12 +171,26 @@ class QueryTail:
         """
         listed = [planned for planned in ranges if planned.begin < planned.end]
         await self.read_ahead(listed)
-        counts = [
-            int(np.count_nonzero(chunk.flags != _ACK))
-            for planned in listed
-            for chunk in self._ahead[planned.journal.name].chunks
-        ]
-        return max(sum(counts), least if self.room <= 0 else 0)
+        found = sum(self._ahead[planned.journal.name].messages for planned in listed)
+        return max(found, least if self.room <= 0 else 0)
+
+    def unread(self, journal: JournalInfo, begin: int) -> tuple[int | None, int | None]:
+        """Return what is known of a journal's unread messages, without reading.
+
+        Args:
+            journal: The journal.
+            begin: Offset up to which the journal is read.
+
+        Returns:
+            Their number without acknowledgements, and the clock of the first of them; each None if
+            it's unknown.
+        """
+        ahead = self._ahead.get(journal.name)
+        if ahead is None or ahead[:2] != (begin, journal.create_revision):
+            return None, None
+        clocks = (chunk.clock[chunk.clock != 0] for chunk in ahead.chunks)
+        first = next((int(found[0]) for found in clocks if len(found)), None)
+        return (ahead.messages if ahead.end >= journal.head else None), first
 
     def keep(self, names: Iterable[str]) -> None:
         """Drop the rows of all other journals."""
