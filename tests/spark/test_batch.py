@@ -252,13 +252,19 @@ async def test_times(stored, gazette_client, monkeypatch):
     first, _, last = await stored.mod_times()
     assert first > 0
 
-    async def planned(seconds, **given):
-        given["startingTimestamp"] = str((seconds + MAX_SKEW_SECONDS) * 1000)
+    async def planned(seconds, journal=None, **given):
+        time_ms = (seconds + MAX_SKEW_SECONDS) * 1000
+        given["startingTimestamp"] = (
+            str(time_ms) if journal is None else f'{{"{journal}":{time_ms}}}'
+        )
         found = await plan_batch(client, options(**given), default_schema())
         return places(found)
 
     assert await planned(first) == [("stored", 0, ends[3])]
     assert await planned(last + 1) == []
+    assert await planned(last + 1, "p/stored") == []
+    with pytest.raises(pb.ConfigurationError, match="startingTimestamp names journal p/other"):
+        await planned(first, "p/other")
     end = str({"p/stored": ends[2]}).replace("'", '"')
     assert await planned(first, endingOffsets=end) == [("stored", 0, ends[2])]
     assert await planned(last + 1, endingOffsets=end) == []
@@ -277,6 +283,7 @@ async def test_times(stored, gazette_client, monkeypatch):
 
     monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
     assert await planned(last + 1) == [("stored", ends[1], ends[3])]
+    assert await planned(last + 1, "p/stored") == [("stored", ends[1], ends[3])]
     assert await planned(last + 1, endingOffsets=end) == [("stored", ends[1], ends[2])]
 
 

@@ -272,6 +272,10 @@ MALFORMED = [
     ("startingOffsets", "[" * 100_000, "expected earliest"),
     ("startingTimestamp", "2026-01-01", "milliseconds since 1970"),
     ("startingTimestamp", "-1", "milliseconds since 1970"),
+    ("startingTimestamp", '{"a/one": "1"}', "time '1' of 'a/one'"),
+    ("startingTimestamp", '{"a/one": -2}', "time -2 of 'a/one'"),
+    ("startingTimestamp", '{"/": 1}', 'such as {"a/journal": 1700000000000}'),
+    ("startingTimestamp", '{"a/one": 1', 'such as {"a/journal": 1700000000000}'),
     ("startingTimestamp", "\u0663", "milliseconds since 1970"),
     ("failOnDataLoss", "", "expected true or false"),
     ("maxSplitBytes", "0", "positive number of bytes"),
@@ -324,6 +328,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ({"startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
     ({"endingOffsets": "latest", "endingTimestamp": "1"}, "exclude each other"),
     ({"startingTimestamp": "2", "endingTimestamp": "1"}, "is before 'startingTimestamp'"),
+    (
+        {"startingTimestamp": '{"a/one": 0, "a/two": 2}', "endingTimestamp": "1"},
+        "is before 'startingTimestamp'",
+    ),
     (
         {"startingOffsets": '{"a/one": 2}', "endingOffsets": '{"a/one": 1}'},
         "is before 'startingOffsets'",
@@ -407,6 +415,20 @@ def test_a_mapping_needs_journals() -> None:
     options = {"brokers": "http://b:1", "journal": "a/one", "mapping": "random"}
     with pytest.raises(ConfigurationError, match="'mapping' needs one of selector"):
         SinkOptions.parse(options, streaming=True)
+
+
+def test_times_by_journal() -> None:
+    found = source(startingTimestamp='{"a/one": 5, "a/two": 0}')
+    assert [found.starting_ms(name) for name in ("a/one", "a/two", "b")] == [5, 0, None]
+    assert source(startingTimestamp="7").starting_ms("b") == 7
+    assert source().starting_ms("b") is None
+    options = {
+        "brokers": "http://b:1",
+        "journals": "a/two",
+        "startingTimestamp": '{"a/one": 2}',
+    }
+    with pytest.raises(ConfigurationError, match="has 'a/one', which isn't in option 'journals'"):
+        SourceOptions.parse(options, streaming=False)
 
 
 def test_offsets_are_of_selected_journals() -> None:

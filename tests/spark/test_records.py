@@ -254,6 +254,10 @@ def test_rows_are_of_a_time() -> None:
     assert ids(endingTimestamp=2) == [0, 1, 99]
     assert ids(startingTimestamp=1, endingTimestamp=4) == [1, 2, 99, 3]
     assert ids(startingTimestamp=2**62, endingTimestamp=2**62) == [99]
+    for name, expected in (("a/journal", [5, 99]), ("b/other", [0, 1, 2, 3, 4, 5, 99])):
+        of_one = f'{{"{name}": {EPOCH_MS + 5}}}'
+        rows = Journal(WITHOUT_CORRUPT, startingTimestamp=of_one).read(content)
+        assert sorted(row["id"] for row in rows) == expected
     assert ids(startingTimestamp=-EPOCH_MS, endingTimestamp=2**62) == [0, 1, 2, 99, 3, 4, 5]
 
 

@@ -93,6 +93,24 @@ async def test_starting_time_passes_over_older_fragments(world, monkeypatch):
     assert early.ids == [0, 1]
 
 
+async def test_starting_times_by_journal(world, monkeypatch):
+    monkeypatch.setattr(stream_listing, "MAX_SKEW_SECONDS", 0)
+    await world.create("a", "b", "c")
+    late = int(time.time() * 1000) + 3_600_000
+    for name in "abc":
+        await world.publish(name, [0])
+        await world.persist(name)
+        await world.publish(name, [1])
+    query = world.query(startingTimestamp=json.dumps({"test/a": late, "test/b": 1}))
+    begin = json.loads(await query.begin())["j"]
+    assert begin == {"test/a": await world.head("a") // 2, "test/b": 0, "test/c": 0}
+    await query.drain()
+    assert Counter(row["_journal"] for row in query.rows) == {"test/b": 2, "test/c": 2}
+    stray = world.query(startingTimestamp='{"test/x": 3}')
+    with pytest.raises(ConfigurationError, match="startingTimestamp names journal test/x"):
+        await stray.trigger()
+
+
 async def test_journals_which_are_named_must_be_there(world):
     with pytest.raises(ConfigurationError, match="JOURNAL_NOT_FOUND"):
         await world.query(journals="test/none").trigger()

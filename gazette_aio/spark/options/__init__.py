@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -22,8 +23,6 @@ from gazette_aio.spark.options.table import (
 from gazette_aio.spark.types import CORRUPT_COLUMN, PartitionColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gazette_aio.spark.planning.journal_ranges import Positions
 
 __all__ = [
@@ -151,7 +150,8 @@ class SourceOptions:
     starting: Positions = "earliest"
     """The default of `parse()` for streams is the latest offset, unless they begin at a time."""
     ending: Positions = "latest"
-    starting_timestamp_ms: int | None = None
+    starting_timestamp_ms: int | Mapping[str, int] | None = None
+    """One for all journals; or by names, where other journals begin at their earliest offset."""
     ending_timestamp_ms: int | None = None
     fail_on_data_loss: bool = True
     max_bytes_per_trigger: int | None = None
@@ -170,6 +170,11 @@ class SourceOptions:
     producer_horizon: float = 24 * 3600.0
     pushdown: bool = False
     """Whether Spark's filters limit what is read: only right for frames of a single query."""
+
+    def starting_ms(self, journal: str) -> int | None:
+        """Return the time at which a journal begins, in milliseconds since 1970; or None."""
+        starting = self.starting_timestamp_ms
+        return starting.get(journal) if isinstance(starting, Mapping) else starting
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -211,7 +216,9 @@ def _check_extent(given: Mapping[str, Any], *, streaming: bool) -> None:
     _check_triggers(given)
     _check_offsets(given)
     begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
-    if begin is not None and end is not None and begin > end:
+    begins = [*_by_journal(given, "startingTimestamp").values()]
+    begins += [begin] if isinstance(begin, int) else []
+    if end is not None and begins and max(begins) > end:
         raise ConfigurationError("option 'endingTimestamp' is before 'startingTimestamp'")
 
 
@@ -232,8 +239,10 @@ def _check_triggers(given: Mapping[str, Any]) -> None:
 
 def _check_offsets(given: Mapping[str, Any]) -> None:
     begins, ends = _by_journal(given, "startingOffsets"), _by_journal(given, "endingOffsets")
+    times = _by_journal(given, "startingTimestamp")
     if journals := given.get("journals"):
-        for option, offsets in (("startingOffsets", begins), ("endingOffsets", ends)):
+        named = {"startingOffsets": begins, "endingOffsets": ends, "startingTimestamp": times}
+        for option, offsets in named.items():
             if stray := sorted(offsets.keys() - set(journals)):
                 raise ConfigurationError(
                     f"option {option!r} has {stray[0]!r}, which isn't in option 'journals'"
@@ -246,8 +255,8 @@ def _check_offsets(given: Mapping[str, Any]) -> None:
 
 
 def _by_journal(given: Mapping[str, Any], name: str) -> Mapping[str, int]:
-    positions: Positions = given.get(name, "latest")
-    return {} if isinstance(positions, str) else positions
+    positions: Positions | int = given.get(name, "latest")
+    return {} if isinstance(positions, str | int) else positions
 
 
 def _check_messages(given: Mapping[str, Any]) -> None:

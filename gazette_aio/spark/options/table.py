@@ -49,7 +49,7 @@ SOURCE: Final[Table] = MappingProxyType(
         "inferSchema": ("infer_schema", values.boolean),
         "startingOffsets": ("starting", values.offsets),
         "endingOffsets": ("ending", values.offsets),
-        "startingTimestamp": ("starting_timestamp_ms", values.milliseconds),
+        "startingTimestamp": ("starting_timestamp_ms", values.times),
         "endingTimestamp": ("ending_timestamp_ms", values.milliseconds),
         "failOnDataLoss": ("fail_on_data_loss", values.boolean),
         "maxBytesPerTrigger": ("max_bytes_per_trigger", values.size),

@@ -70,6 +70,22 @@ def milliseconds(value: str) -> int:
     return number
 
 
+def times(value: str) -> int | dict[str, int]:
+    """Return a time in milliseconds since 1970, or times by names of journals."""
+    if not value.lstrip().startswith("{"):
+        return milliseconds(value)
+    expected = 'expected JSON such as {"a/journal": 1700000000000}, in milliseconds since 1970'
+    found = _pairs(value, expected)
+    for name, time in found.items():
+        try:
+            journal(name)
+        except ValueError as error:
+            raise ValueError(f"{expected}: {name!r}: {error}") from None
+        if type(time) is not int or not 0 <= time <= _MAX_INT64:
+            raise ValueError(f"{expected}: time {time!r:.30} of {name!r}")
+    return found
+
+
 def _integer(value: str) -> int | None:
     value = value.strip()
     if not (value.isascii() and value.isdecimal() and len(value) < 20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
@@ -125,29 +126,37 @@ async def _list(
 
     begin_mod_time = 0
     if options.starting == "earliest" and options.ending == "latest":
-        begin_mod_time = max(_begin_mod_time(options), pushdown.begin_mod_time)
+        begin_mod_time = max(_least_mod_time(options), pushdown.begin_mod_time)
     journals = await list_journals(
         client, options, fragments=True, wanted=wanted, begin_mod_time=begin_mod_time
     )
     check_names(options.starting, names, "startingOffsets")
     check_names(options.ending, names, "endingOffsets")
+    if isinstance(options.starting_timestamp_ms, Mapping):
+        check_names(options.starting_timestamp_ms, names, "startingTimestamp")
     return journals
 
 
-def _begin_mod_time(options: SourceOptions) -> int:
-    """Return the time in seconds before which persisted fragments have no rows; or 0."""
-    return max((options.starting_timestamp_ms or 0) // 1000 - MAX_SKEW_SECONDS, 0)
+def _begin_mod_time(options: SourceOptions, journal: str) -> int:
+    """Return the time in seconds before which a journal's fragments have no rows; or 0."""
+    return max((options.starting_ms(journal) or 0) // 1000 - MAX_SKEW_SECONDS, 0)
+
+
+def _least_mod_time(options: SourceOptions) -> int:
+    """Return the time in seconds before which fragments of no journal have rows; or 0."""
+    # A name in none of the options: journals which they don't name begin at their earliest offset.
+    return _begin_mod_time(options, "")
 
 
 def _plan_ranges(
     options: SourceOptions, journals: Sequence[JournalInfo], pushdown: Pushdown
 ) -> tuple[list[JournalRange], list[JournalRange]]:
     """Return the ranges of all messages, and the ranges of committed messages."""
-    mod_time = _begin_mod_time(options)
     plain: list[JournalRange] = []
     committed: list[JournalRange] = []
     for whole in plan_ranges(journals, options.starting, options.ending):
         is_committed = isolation_of(options, whole.journal.content_type) == "read-committed"
+        mod_time = _begin_mod_time(options, whole.journal.name)
         recent = skip_older(whole, mod_time) if mod_time else whole
         planned = pushdown.clip(recent, committed=is_committed)
         if planned.begin < planned.end:

@@ -70,8 +70,6 @@ class RowLayout:
         fields = list[Any](schema)
         self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
         """NOT NULL columns which describe UUIDs."""
-        self.start_clock = _clock_of(options.starting_timestamp_ms)
-        """Least clock of rows, or None."""
         self.stop_clock = _clock_of(options.ending_timestamp_ms)
         """Clock after the last clock of rows, or None."""
         self._check_nullability()
@@ -97,6 +95,10 @@ class RowLayout:
                     f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
                     " includes, have no value for it"
                 )
+
+    def start_clock(self, journal: str) -> np.uint64 | None:
+        """Return the least clock of a journal's rows, or None."""
+        return _clock_of(self.options.starting_ms(journal))
 
     def format_of(self, content_type: str) -> Format:
         """Return the format of journals of a content type.
@@ -165,6 +167,7 @@ class RowDecoder:
         self.skipped = 0
         """Number of bad records which were dropped."""
         self._layout = layout
+        self._start_clock = layout.start_clock(journal)
         self._mode = layout.options.mode
         self._documents = layout.decoder_of(content_type)
         self._batch_rows = min(layout.options.batch_rows, _MAX_ROWS)
@@ -264,8 +267,8 @@ class RowDecoder:
         """Return the indices of messages which become rows, or None for all."""
         clock, layout = columns.clock, self._layout
         wanted = np.ones(columns.rows, np.bool_)
-        if layout.start_clock is not None:
-            wanted &= (clock >= layout.start_clock) | (clock == _NO_CLOCK)
+        if self._start_clock is not None:
+            wanted &= (clock >= self._start_clock) | (clock == _NO_CLOCK)
         if layout.stop_clock is not None:
             wanted &= clock < layout.stop_clock
         if not layout.options.include_acks:

@@ -75,17 +75,27 @@ class StreamListing:
 
         Cancellation: safe.
         """
-        begin_mod_time = 0
-        if self._options.starting_timestamp_ms is not None:
-            begin_mod_time = self._options.starting_timestamp_ms // 1000 - MAX_SKEW_SECONDS
         journals = await self._list(
             fragments=self._options.starting != "latest",
             # Selected journals may be created while the query runs.
             allow_none=not self._options.selection.journals,
-            begin_mod_time=max(begin_mod_time, 0),
+            # Journals which the option doesn't name begin at their earliest offset.
+            begin_mod_time=self._begin_mod_time(""),
         )
         await self._check(journals)
-        return {journal.name: journal for journal in journals}
+        return {journal.name: self._since_start(journal) for journal in journals}
+
+    def _begin_mod_time(self, journal: str) -> int:
+        starting = self._options.starting_ms(journal) or 0
+        return max(starting // 1000 - MAX_SKEW_SECONDS, 0)
+
+    def _since_start(self, journal: JournalInfo) -> JournalInfo:
+        """Return a journal without fragments which were persisted before the query begins."""
+        seconds = self._begin_mod_time(journal.name)
+        if not seconds or journal.fragments is None:
+            return journal
+        recent = [one for one in journal.fragments if not 0 < one.mod_time < seconds]
+        return replace(journal, fragments=tuple(recent))
 
     async def look(
         self, names: Collection[str] | None = None, *, fragments: bool

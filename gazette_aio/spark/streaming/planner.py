@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +48,7 @@ from gazette_aio.spark.streaming.tail import Move, QueryTail
 from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from pyarrow import Schema
 
@@ -135,6 +136,8 @@ class StreamPlanner:
             journals = await self._listing.initial()
             starting = self._options.starting
             check_names(starting, journals.keys(), "startingOffsets")
+            if isinstance(times := self._options.starting_timestamp_ms, Mapping):
+                check_names(times, journals.keys(), "startingTimestamp")
             self._initial = Offsets.initial(journals.values(), starting, committed=self._sequences)
             self._note(journals)
         return self._initial
