@@ -39,6 +39,9 @@ SPARK_PYTEST := env -u SPARK_HOME GAZETTE_REQUIRE_SPARK=1
 # Two sessions side by side: a session waits for its JVM and workers about half of the time.
 SPARK_XDIST := -m pytest -q -n 2 --dist load --maxschedchunk 1
 
+# A cluster of its own takes minutes.
+SPARK_LONG := tests/pyspark/test_cluster.py
+
 $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt pip
@@ -83,7 +86,7 @@ test-spark: ## Run the tests which need Spark. Without Java they're left out, bu
 
 .PHONY: .spark-tests
 .spark-tests: setup-spark
-	$(SPARK_PYTEST) $(SPARK_BIN)/python $(SPARK_XDIST) tests/pyspark
+	$(SPARK_PYTEST) $(SPARK_BIN)/python $(SPARK_XDIST) $(if $(LONG),,--ignore $(SPARK_LONG)) tests/pyspark
 
 test-spark-matrix: ## Run the tests which need Spark by each PySpark, 4.0 to 4.3.
 	@for version in $(SPARK_VERSIONS); do $(MAKE) --no-print-directory .spark-$$version || exit 1; done
@@ -123,11 +126,11 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 # It isn't of some duration: more than 1,000 recoveries of each store.
 RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_json_recoveries.py tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py
 
-soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers].
+soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers] [CLUSTER=1, of spark].
 ifeq ($(SUITE),recoverylog)
 	$(if $(SEED),GAZETTE_SEED=$(SEED)) $(BIN)/python $(PYTEST) --long $(RECOVERIES)
 else
-	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+	$(if $(filter spark,$(SUITE)),env -u SPARK_HOME $(SPARK_BIN),$(BIN))/python -m benchmarks.soak --suite $(or $(SUITE),broker) --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(CLUSTER),--cluster)
 endif
 
 attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SEED=number] [PART=one of them].

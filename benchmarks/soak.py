@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak --suite SUITE [--duration SECONDS] [--seed SEED] [--store STORE]`.
+"""`python -m benchmarks.soak --suite SUITE [--duration SECONDS] [--seed SEED]`, see `--help`.
 
 Prints its seed first. Exits 0, or 1 when an invariant was broken. A run with the same seed makes
 the same choices; what the machine does between them differs.
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import sys
+from typing import Any
 
 from benchmarks.soaks import broker, client, consumer, spark
 from benchmarks.soaks.invariant import BrokenInvariantError
@@ -30,10 +31,16 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--store", choices=consumer.STORES, help="of the suite `consumer`")
+    parser.add_argument(
+        "--cluster", action="store_true", help="of the suite `spark`: on a standalone cluster"
+    )
     options = parser.parse_args()
     if options.store is not None and options.suite != "consumer":
         parser.error("--store is of the suite consumer")
-    chosen = {} if options.store is None else {"store": options.store}
+    if options.cluster and options.suite != "spark":
+        parser.error("--cluster is of the suite spark")
+    chosen: dict[str, Any] = {} if options.store is None else {"store": options.store}
+    chosen |= {"cluster": True} if options.cluster else {}
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     # Faults are the point here, and clients warn of each.

@@ -1,7 +1,8 @@
 """Kill drivers of Spark over and over: each row is delivered exactly once by an exactly-once sink.
 
 A query copies journals. Its driver is killed at points of the sink's protocol and at random, tasks
-fail, and two drivers run at once on one checkpoint. Invariants, checked after every run by a reader
+fail, and two drivers run at once on one checkpoint. On a cluster, executors are killed, too.
+Invariants, checked after every run by a reader
 which isn't Spark:
     - no row is delivered twice, and none which isn't of the source;
     - what was delivered remains so;
@@ -19,11 +20,12 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.soaks.invariant import require
+from benchmarks.soaks.spark_cluster import SparkCluster
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.message import ReadCommittedIter, json_adapter
@@ -38,7 +40,8 @@ ROOT = Path(__file__).parents[2]
 POINTS = ("append", "record", "recorded", "acks", "done")
 """See `spark_faults`."""
 TWO_DRIVERS, RANDOM_KILL, FAILING_TASKS = "two drivers", "random kill", "failing tasks"
-RUN_SECONDS = 180.0
+EXECUTOR_KILL = "killed executor"
+RUN_SECONDS = 240.0
 ROWS = 2000
 BATCHES = 20
 FEW_ROWS = 24
@@ -169,14 +172,17 @@ class Query:
 
 
 async def start_driver(
-    directory: Path, queries: Sequence[dict[str, Any]], environment: Mapping[str, str]
+    directory: Path,
+    queries: Sequence[dict[str, Any]],
+    environment: Mapping[str, str],
+    master: str | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start a driver of queries."""
+    """Start a driver of queries, which also runs their tasks unless it's given a cluster."""
     python = spark_python()
     assert python is not None
     own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    given = json.dumps({"directory": str(directory), "queries": queries})
+    given = json.dumps({"directory": str(directory), "queries": queries, "master": master})
     return await asyncio.create_subprocess_exec(
         python,
         *("-m", "benchmarks.soaks.spark_driver", given),
@@ -194,7 +200,9 @@ def kill(driver: asyncio.subprocess.Process) -> None:
         os.killpg(driver.pid, signal.SIGKILL)
 
 
-async def run(query: Query, fault: str | None, rng: random.Random) -> bool:
+async def run(
+    query: Query, fault: str | None, rng: random.Random, master: str | None = None
+) -> bool:
     """Run a query with a fault, and return whether a driver has come to its end.
 
     Raises:
@@ -206,9 +214,12 @@ async def run(query: Query, fault: str | None, rng: random.Random) -> bool:
         environment["GAZETTE_SOAK_KILL"] = json.dumps({query.log: f"{fault}:{batch}"})
     if fault == FAILING_TASKS:
         environment["GAZETTE_SOAK_FAIL"] = "0.4"
+    if fault == EXECUTOR_KILL:
+        environment["GAZETTE_SOAK_EXECUTOR"] = str(query.directory / f"{rng.getrandbits(64):x}")
 
     async def start() -> asyncio.subprocess.Process:
-        return await start_driver(query.directory, [query.given(rng.randint(1, 4))], environment)
+        given = [query.given(rng.randint(1, 4))]
+        return await start_driver(query.directory, given, environment, master)
 
     drivers = [await start()]
     if fault == TWO_DRIVERS:
@@ -225,12 +236,14 @@ async def run(query: Query, fault: str | None, rng: random.Random) -> bool:
             await driver.wait()
     await query.check(is_done=False)
     codes = [driver.returncode for driver in drivers]
-    if fault in (None, FAILING_TASKS):
+    if fault in (None, FAILING_TASKS, EXECUTOR_KILL):
         require(codes == [0], f"the driver failed:\n{ends[0][1].decode()[-4000:]}")
     return 0 in codes
 
 
-async def run_query(query: Query, faults: list[str], rng: random.Random) -> None:
+async def run_query(
+    query: Query, faults: list[str], rng: random.Random, master: str | None = None
+) -> None:
     """Run a query with one fault after the other, then to its end, and check what it delivers.
 
     Those which it was done ahead of are left in the list.
@@ -238,17 +251,20 @@ async def run_query(query: Query, faults: list[str], rng: random.Random) -> None
     await query.create()
     while faults:
         fault = faults.pop(0)
-        is_done = await run(query, fault, rng)
+        is_done = await run(query, fault, rng, master)
         print(f"  {fault}: decided {await query.decided()}", flush=True)
         if is_done:
             break
-    await run(query, None, rng)
+    await run(query, None, rng, master)
     await query.check(is_done=True)
     print(await query.summary(), flush=True)
 
 
-async def soak(duration: float, seed: int) -> None:
-    """Run queries with faults for so many seconds, or until there was each of the faults."""
+async def soak(duration: float, seed: int, *, cluster: bool = False) -> None:
+    """Run queries with faults for so many seconds, or until there was each of the faults.
+
+    With `cluster`, tasks are run by a standalone cluster, whose executors are killed as well.
+    """
     require(spark_python() is not None, "no PySpark: make setup-spark, or GAZETTE_SPARK_PYTHON")
     rng = random.Random(seed)
     end = time.monotonic() + duration
@@ -256,17 +272,23 @@ async def soak(duration: float, seed: int) -> None:
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        async with (
-            EmbeddedBroker(directory / "broker", fsync="off") as broker,
-            connect(broker.endpoint) as client,
-        ):
+        async with AsyncExitStack() as stack:
+            started: SparkCluster | None = None
+            if cluster:
+                started = stack.enter_context(SparkCluster(directory / "cluster"))
+            master = None if started is None else started.master
+            broker = await stack.enter_async_context(
+                EmbeddedBroker(directory / "broker", fsync="off")
+            )
+            client = await stack.enter_async_context(connect(broker.endpoint))
             while number == 0 or faults or time.monotonic() < end:
                 if not faults:
                     faults = [*POINTS, TWO_DRIVERS, RANDOM_KILL, FAILING_TASKS]
+                    faults += [EXECUTOR_KILL] if cluster else []
                     rng.shuffle(faults)
                 # Every other one has a batch for each row.
                 rows, batches = (ROWS, BATCHES) if number % 2 == 0 else (FEW_ROWS, FEW_ROWS)
                 query = Query(client, f"query{number}", directory, rows=rows, batches=batches)
-                await run_query(query, faults, rng)
+                await run_query(query, faults, rng, master)
                 number += 1
     print(f"intact: {number} queries", flush=True)

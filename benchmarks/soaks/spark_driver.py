@@ -1,8 +1,8 @@
 """A driver of Spark, which copies the rows of journals into others, and ends when that's done.
 
-Its argument is an object of JSON: `directory` is left to Spark, and `queries` are objects of which
-`source` and `sink` are options, `checkpoint` a directory, and `tasks` the number of tasks of a
-batch.
+Its argument is an object of JSON: `directory` is left to Spark, `master` is the URL of a cluster or
+null, and `queries` are objects of which `source` and `sink` are options, `checkpoint` a directory,
+and `tasks` the number of tasks of a batch.
 """
 
 from __future__ import annotations
@@ -35,6 +35,17 @@ def main() -> None:
         "spark.sql.warehouse.dir": f"{given['directory']}/warehouse",
         "spark.sql.shuffle.partitions": "2",
     }
+    if (master := given["master"]) is not None:
+        inherited = [name for name in os.environ if name.startswith("GAZETTE_SOAK_")]
+        settings |= {f"spark.executorEnv.{name}": os.environ[name] for name in inherited}
+        settings |= {
+            "spark.master": master,
+            # Two drivers have room beside each other, each with an executor of each worker.
+            "spark.cores.max": "2",
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        }
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)

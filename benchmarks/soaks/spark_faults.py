@@ -37,6 +37,8 @@ HOLD = "GAZETTE_SOAK_HOLD"
 """Directory, if the driver is to be killed by others: it has a file of each point which is reached,
 and a file `killed` once the driver is."""
 HOLD_SECONDS = 300.0
+EXECUTOR = "GAZETTE_SOAK_EXECUTOR"
+"""File which the first task that has appended creates, and then kills its executor."""
 FAIL = "GAZETTE_SOAK_FAIL"
 """Share of the first attempts of tasks which fail behind their appends."""
 
@@ -59,6 +61,18 @@ def kill(point: str) -> None:
 def die(point: str) -> None:
     """Kill the driver, its JVM and this process."""
     kill(point)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_executor() -> None:
+    """Kill the JVM of this task, and this process, unless a task has done so before."""
+    try:
+        Path(os.environ[EXECUTOR]).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    # Of executors, Python workers are children of a daemon.
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text("utf-8")
+    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -88,6 +102,9 @@ class FaultyWriter(GazetteStreamWriter):
         context: Any = TaskContext.get()
         if self.is_due("append", int(context.getLocalProperty("streaming.sql.batchId"))):
             with behind(TaskAppends, "_append", partial(kill, "append")):
+                return super().write(iterator)
+        if EXECUTOR in os.environ:
+            with behind(TaskAppends, "_append", kill_executor):
                 return super().write(iterator)
         message = super().write(iterator)
         if context.attemptNumber() == 0 and random.random() < float(os.environ.get(FAIL, "0")):
