@@ -1,0 +1,93 @@
+"""Recoveries from a log that are cancelled, as an assignment may be lost at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gazette_aio.client import JournalClient
+from gazette_aio.consumer.recoverylog import Author
+from gazette_aio.consumer.shards.log_recovery import LogRecovery
+from gazette_aio.testing import StubShard, no_leaks
+from tests.cancellation import cancel_at_every_await
+from tests.consumer.recoverylog.player.logs import create_log
+from tests.consumer.shards.group import Group, shard_spec
+from tests.consumer.transactions.world import serve
+
+LOG = "recovery/logs/shard-A"
+
+
+class ClientShard(StubShard):
+    """A shard with a client."""
+
+    def __init__(self, client: JournalClient) -> None:
+        super().__init__(shard_spec(recovery_log_prefix="recovery/logs", hint_prefix="/hints"))
+        self._client = client
+
+    @property
+    def client(self) -> JournalClient:
+        return self._client
+
+
+class Recoveries:
+    """Recoveries of a shard, one after the other, and tasks of what is called beside them."""
+
+    def __init__(self, group: Group, client: JournalClient, directory: Path) -> None:
+        self.directory = directory
+        self._group = group
+        self._client = client
+        self.beside: list[asyncio.Task[object]] = []
+
+    def begin(self) -> LogRecovery:
+        self.recovery = LogRecovery(ClientShard(self._client), self._group.host, LOG)
+        return self.recovery
+
+    async def check(self) -> None:
+        """Check that nothing is left once a replica has ended its recovery."""
+        self.recovery.cancel()
+        for task in self.beside:
+            task.cancel()
+        if self.beside:
+            await asyncio.wait(self.beside)
+        self.beside.clear()
+        await self.recovery.aclose()
+        assert not self.directory.exists() or not list(self.directory.iterdir())
+
+
+@pytest.fixture
+async def recoveries(tmp_path: Path) -> AsyncIterator[Recoveries]:
+    directory = tmp_path / "files"
+    async with no_leaks(grace_seconds=20.0), serve(tmp_path) as client:
+        await create_log(client, LOG)
+        async with Group(client, recovery_directory=directory) as group:
+            yield Recoveries(group, client, directory)
+
+
+async def test_playing_is_cancelled_at_each_await(recoveries: Recoveries):
+    async def play() -> None:
+        recovery = recoveries.begin()
+
+        def complete() -> None:
+            completing = asyncio.create_task(recovery.complete(Author.random()))
+            recoveries.beside.append(completing)
+
+        await recovery.play(complete)
+
+    assert await cancel_at_every_await(play, recoveries.check) >= 4
+
+
+async def test_taking_over_is_cancelled_at_each_await(recoveries: Recoveries):
+    async def complete() -> None:
+        recovery = recoveries.begin()
+        tailing = asyncio.Event()
+        recoveries.beside.append(asyncio.create_task(recovery.play(tailing.set)))
+        await tailing.wait()
+        recovered = await recovery.complete(Author.random())
+        assert recovered.recorder is not None
+        assert recovered.hints is not None
+        assert recovered.hints.log == LOG
+
+    assert await cancel_at_every_await(complete, recoveries.check) >= 3
