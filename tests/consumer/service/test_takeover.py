@@ -1,4 +1,4 @@
-"""Hot standbys, which take shards over from members that die without a word."""
+"""Takeovers: by hot standbys of members that die without a word, and of members that exit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from gazette_aio.consumer.api import apply_shards, connect_shards, list_shards, 
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
-from gazette_aio.consumer.keyspace.operations import Put
+from gazette_aio.consumer.keyspace.operations import Get, Put
+from gazette_aio.consumer.recoverylog import decode_hints
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
+from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.recoverylog import FSMHints
+from gazette_aio.testing import consumer_harness
 from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.service.applications import SOURCE, create_source, shard_spec
 from tests.consumer.service.recorded import RecordedSum
@@ -153,3 +157,42 @@ async def test_a_standby_takes_over_within_a_lease(etcd: Etcd) -> None:
                 async with standby.resolve(SHARD) as resolution:
                     assert resolution.store.state == {"sum": sum(range(30))}
                 assert (await store.range("/witness")).entries
+
+
+async def test_an_exit_stores_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the shard over plays the newest file alone, and what follows it."""
+    for name in ("first_hints_seconds", "hints_seconds"):
+        monkeypatch.setitem(ShardHost.__init__.__kwdefaults__, name, 1e6)
+    spec = shard_spec(SHARD, SOURCE)
+    spec.recovery_log_prefix, spec.hint_prefix = "recovery", "/hints"
+    async with consumer_harness(RecordedSum()) as harness:
+        await create_source(harness.client)
+        await create_log(harness.client, f"recovery/{SHARD}")
+        member = await harness.start_member()
+        await harness.create_shards(spec)
+        for first in range(0, 30, 10):
+            await publish(harness.client, range(first, first + 10))
+            await harness.wait_for_shards()
+
+        async def stored() -> FSMHints | None:
+            result = await harness.store.transact([], [Get(f"/hints/{SHARD}.primary")])
+            (entry,) = result.entries
+            return None if entry is None else decode_hints(entry.value)
+
+        assert await stored() is None
+        member.exit_gracefully()
+        await eventually(stored)
+        hints = await stored()
+        assert hints is not None
+        (node,) = hints.live_nodes
+        # Each commit replaces the file by one of its own.
+        assert node.fnode > 7
+        await harness.start_member()
+        await harness.wait_for_shards()
+        assert await member.wait()
+        (successor,) = [each for each in harness.members if each is not member]
+        async with successor.resolve(SHARD) as resolution:
+            assert resolution.store.state == {"sum": sum(range(30))}
+            used = resolution.shard.recovered_hints
+        assert used is not None
+        assert used.primary_hints.hints == hints
