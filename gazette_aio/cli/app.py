@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gazette_aio import __version__
+from gazette_aio.cli.completion import complete
 from gazette_aio.cli.failures import CommandError, ExitCode, InputError, exit_code, explain
 from gazette_aio.cli.groups import CommandGroup
 from gazette_aio.cli.logs import configure_logging, log_options
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 _PROGRAM = "gazette-aio"
 _COMMANDS = {
+    "attach-uuids": "gazette_aio.cli.attach_uuids",
+    "bench": "gazette_aio.cli.bench",
     "broker": "gazette_aio.cli.broker",
+    "completion": "gazette_aio.cli.completion",
+    "doctor": "gazette_aio.cli.doctor",
     "journals": "gazette_aio.cli.journals",
+    "print-config": "gazette_aio.cli.print_config",
     "serve": "gazette_aio.cli.serve",
     "shards": "gazette_aio.cli.shards",
 }
@@ -36,7 +42,9 @@ class _Commands(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if (module := _COMMANDS.get(cmd_name)) is None:
             return None
-        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(module), cmd_name.replace("-", "_")
+        )
         return command
 
 
@@ -57,6 +65,8 @@ def run(args: Sequence[str]) -> int:
     # gRPC's core would log errors which this program reports.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     configure_logging()
+    if (code := complete(cli, _PROGRAM, os.environ)) is not None:
+        return code
     try:
         # Not click's main(), which has other exit codes for Ctrl-C and broken pipes.
         with cli.make_context(_PROGRAM, list(args)) as context:

@@ -50,10 +50,10 @@ async def _reset_head(client: JournalClient, journal: str) -> str:
         journal=journal, offset=head, suspend=pb.AppendRequest.Suspend.SUSPEND_KEEP
     )
     try:
-        await client.append(request)
+        response = await client.append(request)
     except pb.WrongAppendOffsetError:
         return "not reset: appended to meanwhile"
-    return f"reset to {head}"
+    return f"reset to {response.commit.end}"
 
 
 @click.command()

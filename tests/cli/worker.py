@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from typing import Any, BinaryIO
 
 from gazette_aio.cli.app import run
@@ -38,7 +39,11 @@ def answer_to(args: list[str], given: bytes) -> dict[str, Any]:
         for number, file in enumerate((stdin, stdout, stderr)):
             os.dup2(file.fileno(), number)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - Replaced by the next run.
-        code = run(args)
+        try:
+            code = run(args)
+        except Exception:  # noqa: BLE001 - The process serves other tests, too.
+            traceback.print_exc()
+            code = -1
         sys.stdout.flush()
         sys.stderr.flush()
         return {"code": int(code), "out": content(stdout), "err": content(stderr)}

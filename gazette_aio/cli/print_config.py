@@ -1,0 +1,129 @@
+"""`gazette-aio print-config`: the settings of all commands, as a file of settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gazette_aio.cli.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SECRETS: Final = ("auth-keys", "auth-token")
+# Keys of `gazctl` that aren't the names of its options.
+_KEYS: Final = {
+    "specs": "SpecsPath",
+    "from": "FromUnix",
+    "to": "ToUnix",
+    "url-ttl": "SigTTL",
+    "label-columns": "Labels",
+    "offsets": "OffsetsPath",
+    "offsets-out": "OffsetsOutPath",
+    "cache.size": "Size",
+    "cache.ttl": "TTL",
+    "rf": "RF",
+    "id": "ID",
+    "trusted-ca-file": "TrustedCAFile",
+}
+_TITLES: Final = {"logging": "Logging", "broker": "Broker", "consumer": "Consumer", "": ""}
+
+
+@click.command()
+@click.pass_context
+def print_config(context: click.Context) -> None:
+    """Print the settings of `gazctl.ini` and of the environment, as such a file.
+
+    Settings that have their defaults are comments. Keys and tokens aren't printed.
+    """
+    root = context.find_root().command
+    settings = load_settings()
+    for section, options in _sections(context, root):
+        click.echo(f"[{section}]")
+        for option, name in options:
+            for line in _lines(section, option, name, settings):
+                click.echo(line)
+        click.echo()
+
+
+def _sections(
+    context: click.Context, root: click.Command
+) -> Iterator[tuple[str, list[tuple[click.Option, str]]]]:
+    """Yield sections, and their options with the names that these have there."""
+    assert isinstance(root, click.Group)
+    for name in ("attach-uuids", "journals", "shards"):
+        command = root.get_command(context, name)
+        if not isinstance(command, click.Group):
+            assert command is not None
+            yield name, [(each, _long(each)) for each in _options(command)]
+            continue
+        children = {child: _options(command.commands[child]) for child in sorted(command.commands)}
+        everything = {_long(each): each for options in children.values() for each in options}
+        taken: set[str] = set()
+        for shared in ("", "logging", "consumer", "broker"):
+            begin = SHARED_SECTIONS[shared]
+            found = [(each, long) for long, each in everything.items() if _is_of(long, shared)]
+            taken |= {long for _, long in found}
+            if found:
+                title = f"{name}.{_TITLES[shared]}".rstrip(".")
+                yield title, [(each, long.removeprefix(begin)) for each, long in found]
+        for child, options in children.items():
+            own = [(each, _long(each)) for each in options if _long(each) not in taken]
+            if own:
+                yield f"{name}.{child}", own
+
+
+def _is_of(long: str, shared: str) -> bool:
+    return long in {"zone", "timeout"} if not shared else long.startswith(SHARED_SECTIONS[shared])
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option)]
+
+
+def _long(option: click.Option) -> str:
+    names = [name.lstrip("-") for name in option.opts if name.startswith("--")]
+    return "format" if "format" in names else names[0]
+
+
+def _lines(section: str, option: click.Option, name: str, settings: Settings) -> Iterator[str]:
+    width = shutil.get_terminal_size().columns
+    for line in textwrap.wrap(option.help or "", max(width, 40) - 2):
+        yield f"; {line}"
+    key = _KEYS.get(name) or "".join(map(str.capitalize, re.split(r"[-.]", name)))
+    given = _given(section, option, settings)
+    if given and name.removeprefix("broker.") in _SECRETS:
+        yield f"; {key} is set, and isn't printed"
+    elif given:
+        yield from (f"{key} = {value}" for value in given)
+    else:
+        yield f"; {key} = {_default(option)}".rstrip()
+    yield ""
+
+
+def _given(section: str, option: click.Option, settings: Settings) -> list[str]:
+    """Return the values of an option that a file or the environment gives."""
+    group, _, rest = section.partition(".")
+    path = [group] if not rest else [group, rest]
+    if rest.lower() in SHARED_SECTIONS or (group in {"journals", "shards"} and not rest):
+        path = [group, ""]
+    arguments = arguments_of(settings, path, [option])
+    if arguments:
+        return [each.partition("=")[2] or "true" for each in arguments]
+    variable = option.envvar
+    value = os.environ.get(variable) if isinstance(variable, str) else None
+    return [value] if value else []
+
+
+def _default(option: click.Option) -> str:
+    default = option.default
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, (str, int, float)):
+        return str(default).replace("\n", "\\n")
+    return ""

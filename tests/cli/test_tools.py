@@ -1,0 +1,159 @@
+"""`gazette-aio attach-uuids`, `print-config`, `completion`, `doctor` and `bench`."""
+
+from __future__ import annotations
+
+import json
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli import diagnosis
+from gazette_aio.cli.uuid_lines import LineStamper
+from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, parse_uuid
+from gazette_aio.protocol import FrameTooLargeError
+
+
+def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"header\na,b\r\n")
+    two.write_bytes(b"header\n\xff last")
+    done = inline("attach-uuids", "--skip-header", str(one), str(two))
+
+    lines = done.out.splitlines()
+    assert done.code == 0, done.err
+    assert [line[36:] for line in lines] == [b",a,b", b",\xff last"]
+    first, second = (parse_uuid(line[:36]) for line in lines)
+    assert get_flags(first) == OUTSIDE_TXN
+    assert get_clock(first) < get_clock(second)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{.Line}}\n", b"some\n"),
+        ("<{{ .Line }}|{{.Line}}>", b"<some|some>"),
+        ('{{if eq .Line "some"}}yes{{else}}no{{end}} {{len .UUID}}\n', b"yes 36\n"),
+    ],
+)
+def test_templates(inline: Any, template: str, expected: bytes) -> None:
+    assert inline("attach-uuids", "--template", template, stdin=b"some\n").out == expected
+
+
+def test_attaching_refuses(inline: Any, tmp_path: Path) -> None:
+    bad = inline("attach-uuids", "--template", "{{.Nope", stdin=b"x\n")
+    missing = inline("attach-uuids", str(tmp_path / "missing"))
+    too_long = inline("attach-uuids", "--max-length=4", stdin=b"12345\n")
+
+    assert (bad.code, missing.code, too_long.code) == (2, 1, 1)
+    assert "line is longer than 4 bytes" in too_long.err
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_lines_do_not_depend_on_chunks(size: int) -> None:
+    content = b"one\r\n\ntwo\nthree"
+    stamper = LineStamper("{{.Line}};", bytes(6), Clock(1), max_length=6)
+    chunks = [content[begin : begin + size] for begin in range(0, len(content), size)]
+
+    assert b"".join(map(stamper.feed, chunks)) + stamper.end() == b"one;;two;three;"
+    with pytest.raises(FrameTooLargeError):
+        stamper.feed(b"1234567")
+
+
+def test_print_config_can_be_read_again(
+    inline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    env = {"BROKER_ADDRESS": "http://here:1", "BROKER_AUTH_KEYS": "c2VjcmV0"}
+    (tmp_path / "gazctl.ini").write_text("[journals.list]\nFormat = yaml\nLabels = a\nLabels = b\n")
+    first = inline("print-config", env=env)
+
+    sections = first.text.split("\n[")
+    broker = next(section for section in sections if section.startswith("journals.Broker]"))
+    listing = next(section for section in sections if section.startswith("journals.list]"))
+    assert "\nAddress = http://here:1\n" in broker
+    assert "\n; CertFile =\n" in broker
+    assert "c2VjcmV0" not in first.text
+    assert "\nFormat = yaml\n" in listing
+    assert "\nLabels = a\nLabels = b\n" in listing
+    assert "\n; Address = http://localhost:8080\n" in first.text, "of the consumer"
+    for name in ("attach-uuids", "journals", "journals.Logging", "shards.Consumer"):
+        assert f"[{name}]" in first.text
+
+    (tmp_path / "gazctl.ini").write_text(first.text)
+    assert inline("print-config", env=env).text == first.text
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion(inline: Any, shell: str) -> None:
+    done = inline("completion", shell)
+
+    assert "_GAZETTE_AIO_COMPLETE" in done.text
+
+
+def test_completion_of_words(inline: Any) -> None:
+    env = {
+        "_GAZETTE_AIO_COMPLETE": "bash_complete",
+        "COMP_WORDS": "gazette-aio journals l",
+        "COMP_CWORD": "2",
+    }
+    assert inline(env=env).text == "plain,list\n"
+
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_doctor(broker_cli: Any, gazette_broker: Any) -> None:
+    without = await broker_cli("doctor", "--json")
+    wrong = await broker_cli("doctor", "--broker.auth-keys=b3RoZXI=", "--json")
+    right = await broker_cli("doctor", "--broker.auth-keys=c2VjcmV0")
+
+    assert (without.code, wrong.code, right.code) == (1, 1, 0), right.err
+    assert without.json[-1]["remedy"] == "set $BROKER_AUTH_KEYS or $BROKER_AUTH_TOKEN"
+    assert "differs from the server's keys" in wrong.json[-1]["remedy"]
+    assert "answers requests" in right.text
+
+
+async def test_doctor_without_a_server(cli: Any, unused_port: int) -> None:
+    done = await cli(
+        "doctor", f"--broker.address=http://127.0.0.1:{unused_port}", "--json",
+        f"--etcd.address=http://127.0.0.1:{unused_port}",
+    )  # fmt: skip
+
+    results = {each["check"]: each["result"] for each in done.json}
+    assert (results["connection"], results["Etcd"]) == ("failed", "failed")
+    assert done.err == "gazette-aio: failed: connection, Etcd\n"
+    assert (await cli("doctor", "--broker.address=ftp://x")).code == 1
+
+
+def test_findings_of_clocks_and_certificates() -> None:
+    now = time.time()
+
+    assert diagnosis.clock_finding(formatdate(now), now).result == "ok"
+    assert "s ahead of the server" in diagnosis.clock_finding(formatdate(now - 60), now).detail
+    assert diagnosis.clock_finding("", now).result == "skipped"
+    end = "Jan  1 00:00:00 2030 GMT"
+    assert diagnosis.certificate_finding(end, 1_893_456_000.0 - 3600).result == "warning"
+    assert diagnosis.certificate_finding(end, 1_800_000_000.0).result == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("PERMISSION_DENIED", "doesn't allow"), ("UNIMPLEMENTED", "isn't the address of a broker")],
+)
+def test_findings_of_rpcs(code: str, words: str) -> None:
+    finding = diagnosis.rpc_failure("broker", pb.TransportError(code, "text"), has_token=True)
+
+    assert words in finding.remedy
+
+
+async def test_bench(broker_cli: Any, gazette_client: Any, journal: str) -> None:
+    done = await broker_cli("bench", journal, "--seconds=0.05", "--size=100", "--json")
+    table = await broker_cli("bench", journal, "--seconds=0.01")
+
+    assert [each["what"] for each in done.json] == ["appends", "batched appends", "reads"]
+    assert done.json[2]["bytes"] == done.json[0]["bytes"] + done.json[1]["bytes"]
+    assert table.text.splitlines()[0].split()[0] == "WHAT"
+    assert json.dumps(done.json)
