@@ -7,8 +7,6 @@ import random
 import sqlite3
 import struct
 from bisect import bisect_right
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,35 +17,15 @@ from gazette_aio.consumer.stores import SQLiteStore
 from gazette_aio.consumer.stores.sqlite import capture
 from gazette_aio.consumer.stores.sqlite.wal import find_frames, parse_header
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import ConfigurationError, DependencyError, StoreError
-from gazette_aio.testing import StubShard
+from gazette_aio.protocol.errors import DependencyError, StoreError
 from tests import extent
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, played_bytes, recover
+from tests.consumer.stores.sqlite_stores import GET, PUT, SHARD, opened, value_of
 
-SHARD = StubShard("a-shard")
-SCHEMA = "CREATE TABLE IF NOT EXISTS state (key INTEGER PRIMARY KEY, value BLOB)"
-PUT = "INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)"
-GET = "SELECT value FROM state WHERE key = ?"
 RECOVERIES = extent.of(25, 500)
 COMMITS = extent.of(200, 2400)
 """Of some 430 updates each."""
-
-
-@asynccontextmanager
-async def opened(
-    recorder: MemoryRecorder | None = None, schema: str = SCHEMA, **options: object
-) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(recorder, schema=schema, **options)
-    try:
-        yield store
-    finally:
-        await store.destroy()
-
-
-def value_of(store: SQLiteStore, key: int) -> bytes | None:
-    row = store.db.execute(GET, (key,)).fetchone()
-    return None if row is None else row[0]
 
 
 # Of this machine
@@ -118,122 +96,6 @@ async def test_a_failed_dependency_rolls_back(tmp_path: Path) -> None:
     async with opened(directory=tmp_path / "db") as store:
         assert await store.restore_checkpoint(SHARD) == Checkpoint()
         assert value_of(store, 1) is None
-
-
-# Misuse
-
-
-async def test_misuse(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
-        SQLiteStore(None)
-    with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
-        SQLiteStore(MemoryRecorder(tmp_path), directory=tmp_path)
-    for pragmas, text in (
-        ({"journal_mode": "OFF"}, "sets the pragma journal_mode"),
-        ({"cache_size": "1; DROP TABLE state"}, "invalid pragma"),
-        ({"cache size": 1}, "invalid pragma"),
-    ):
-        with pytest.raises(ConfigurationError, match=text):
-            SQLiteStore(None, directory=tmp_path, pragmas=pragmas)
-    async with opened(directory=tmp_path / "db") as store:
-        with pytest.raises(StoreError, match="isn't open"):
-            _ = store.db
-        with pytest.raises(StoreError, match="isn't open"):
-            await store.start_commit(SHARD, Checkpoint(), ())
-    async with opened(directory=tmp_path / "open", schema="BEGIN; SELECT 1;") as store:
-        with pytest.raises(StoreError, match="leaves a transaction open"):
-            await store.open()
-    async with opened(directory=tmp_path / "wrong", schema="CREATE nothing") as store:
-        with pytest.raises(StoreError, match="syntax error"):
-            await store.open()
-
-
-async def test_the_database_of_another_store_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pageDB").mkdir()
-    async with opened(MemoryRecorder(tmp_path)) as store:
-        with pytest.raises(ConfigurationError, match="Gazette's own SQLite store"):
-            await store.restore_checkpoint(SHARD)
-
-
-@pytest.mark.parametrize("statements", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"])
-async def test_only_the_store_ends_transactions(tmp_path: Path, statements: str) -> None:
-    recorder = MemoryRecorder(tmp_path / "db")
-    async with opened(recorder) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute(PUT, (1, b"one"))
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        store.db.execute(PUT, (2, b"two"))
-        before = recorder.content
-        db = store.db
-        for statement in statements.split("; "):
-            db.execute(statement)
-        if "BEGIN" not in statements:
-            with pytest.raises(StoreError, match="ended by somebody else"):
-                _ = store.db
-        with pytest.raises(StoreError, match=r"ended by somebody else|no such savepoint"):
-            await store.start_commit(SHARD, checkpoint_at(2), ())
-        assert recorder.content == before
-    fsm, _ = recover(tmp_path / "two", before)
-    async with opened(MemoryRecorder(tmp_path / "two", fsm, before, author=2)) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
-        assert value_of(store, 2) is None
-
-
-async def test_what_a_hook_cannot_do(tmp_path: Path) -> None:
-    async with opened(MemoryRecorder(tmp_path / "db")) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute(PUT, (1, b"none"))
-        for statement in (f"ATTACH '{tmp_path}/other.db' AS other", "PRAGMA synchronous=FULL",
-                          "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM"):  # fmt: skip
-            with pytest.raises(sqlite3.OperationalError):
-                store.db.execute(statement)
-        assert store.db.execute("PRAGMA journal_mode=DELETE").fetchone() == ("wal",)
-        store.db.execute("SAVEPOINT one")
-        store.db.execute(PUT, (1, b"one"))
-        store.db.execute("ROLLBACK TO one")
-        assert value_of(store, 1) == b"none"
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-
-
-@pytest.mark.parametrize("rows", [1, 300])
-async def test_a_hook_that_moves_the_write_ahead_log(tmp_path: Path, rows: int) -> None:
-    """Nothing is missing in the log without a word."""
-    async with opened(MemoryRecorder(tmp_path / "db")) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.executemany(PUT, [(key, bytes(500)) for key in range(100)])
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        assert store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
-        store.db.executemany(PUT, [(key, bytes(500)) for key in range(rows)])
-        with pytest.raises(StoreError, match="somebody else has moved"):
-            await store.start_commit(SHARD, checkpoint_at(2), ())
-
-
-async def test_threads_that_begin_at_once(tmp_path: Path) -> None:
-    async with opened(directory=tmp_path / "db") as store:
-        await store.restore_checkpoint(SHARD)
-        for number in range(1, 30):
-            await asyncio.gather(
-                store.execute(PUT, (1, b"value")),
-                *(in_thread(value_of, store, 1) for _ in range(4)),
-            )
-            await store.start_commit(SHARD, checkpoint_at(number), ())
-
-
-async def test_a_commit_that_fails_locally(tmp_path: Path) -> None:
-    schema = """
-    CREATE TABLE one (key INTEGER PRIMARY KEY);
-    CREATE TABLE two (one INTEGER REFERENCES one (key) DEFERRABLE INITIALLY DEFERRED);
-    """
-    recorder = MemoryRecorder(tmp_path / "db")
-    async with opened(recorder, schema=schema, pragmas={"foreign_keys": "ON"}) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute("INSERT INTO two (one) VALUES (7)")
-        before = recorder.content
-        with pytest.raises(StoreError, match="committing the database: FOREIGN KEY"):
-            await store.start_commit(SHARD, checkpoint_at(1), ())
-        assert recorder.content == before
-        with pytest.raises(StoreError, match="can't be used any longer"):
-            _ = store.db
 
 
 # Write-ahead logs

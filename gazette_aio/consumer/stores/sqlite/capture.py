@@ -34,6 +34,7 @@ COPIED_FACTOR: Final = 8
 """Bytes that a commit adds to the copy of a database, for each byte that it has written itself."""
 SLACK_BYTES: Final = 8 << 20
 """Bytes to be played, beside 1.5 times the database, from which it's recorded anew."""
+_SECOND_NS: Final = 1_000_000_000
 
 
 class _Copy(NamedTuple):
@@ -75,6 +76,8 @@ class DatabaseCapture:
         self._page_bytes = 0
         self._size = 0
         """Length of the database file."""
+        self._main_time = 0
+        """Time of its latest change, which it keeps until pages are moved to it."""
         self._copy: _Copy | None = None
 
     def prepare(self) -> None:
@@ -91,6 +94,8 @@ class DatabaseCapture:
     def begin(self, connection: sqlite3.Connection) -> None:
         """Record the database as it is. Nothing is recorded twice that was recovered.
 
+        Call it within `recorder.atomic()`, once the database is in write-ahead mode.
+
         Raises:
             StoreError: It can't be recorded.
             OSError: A file can't be read.
@@ -106,18 +111,44 @@ class DatabaseCapture:
             self._scan(0)  # What was recovered of it, and what the opening has added.
         if not self._moved(connection):
             raise StoreError("the write-ahead log can't be moved to the database")
-        self._size = os.fstat(self._main).st_size
-        with self._recorder.atomic():
-            if fnode is None:
-                self._fnode = self._recorder.record_create(self._path)
-                for offset, data in self._parts(0, self._size):
-                    self._recorder.record_write_at(self._fnode, data, offset)
-            else:
-                self._fnode = fnode
-                self._record_pages()
-            if has_wal:
-                self._recorder.record_remove(self._wal_path)
+        self._note_main()
+        if fnode is None:
+            self._fnode = self._recorder.record_create(self._path)
+            for offset, data in self._parts(0, self._size):
+                self._recorder.record_write_at(self._fnode, data, offset)
+        else:
+            self._fnode = fnode
+            self._record_pages()
+        if has_wal:
+            self._recorder.record_remove(self._wal_path)
         self._pages.clear()
+
+    def record_frames(self) -> int:
+        """Record the frames that were committed since the last call, and return their length.
+
+        Raises:
+            StoreError: They can't be recorded.
+            OSError: A file can't be read.
+        """
+        begin = self._wal_end
+        size = os.fstat(self._wal).st_size
+        is_moved = os.fstat(self._main).st_mtime_ns != self._main_time
+        if is_moved or (
+            begin
+            and (size < begin or parse_header(os.pread(self._wal, HEADER_BYTES, 0)) != self._header)
+        ):
+            raise StoreError("somebody else has moved the write-ahead log to the database")
+        if size <= max(begin, HEADER_BYTES):
+            return 0
+        end = self._scan(begin)
+        if end <= begin:
+            return 0
+        if not begin:
+            self._wal_fnode = self._recorder.record_create(self._wal_path)
+        for offset, data in self._read(self._wal, begin, end):
+            self._recorder.record_write_at(self._wal_fnode, data, offset)
+        self._wal_end = end
+        return end - begin
 
     def capture(self, connection: sqlite3.Connection) -> None:
         """Record what was committed since the last call. There's no open transaction.
@@ -128,7 +159,7 @@ class DatabaseCapture:
             StoreError: It can't be recorded.
             OSError: A file can't be read.
         """
-        written = self._record_frames()
+        written = self.record_frames()
         if self._copy is not None:
             self._go_on(self._copy, max(COPIED_BYTES, COPIED_FACTOR * written))
         if self._wal_end >= WAL_BYTES:
@@ -145,26 +176,6 @@ class DatabaseCapture:
 
     def _is_old(self) -> bool:
         return self._recorder.age_bytes(self._fnode) > self._size * 3 // 2 + SLACK_BYTES
-
-    def _record_frames(self) -> int:
-        """Record committed frames, and return their length."""
-        begin = self._wal_end
-        size = os.fstat(self._wal).st_size
-        if begin and (
-            size < begin or parse_header(os.pread(self._wal, HEADER_BYTES, 0)) != self._header
-        ):
-            raise StoreError("somebody else has moved the write-ahead log to the database")
-        if size <= max(begin, HEADER_BYTES):
-            return 0
-        end = self._scan(begin)
-        if end <= begin:
-            return 0
-        if not begin:
-            self._wal_fnode = self._recorder.record_create(self._wal_path)
-        for offset, data in self._read(self._wal, begin, end):
-            self._recorder.record_write_at(self._wal_fnode, data, offset)
-        self._wal_end = end
-        return end - begin
 
     def _scan(self, begin: int) -> int:
         """Return the end of the last transaction in the log, and note the pages up to there."""
@@ -191,11 +202,19 @@ class DatabaseCapture:
         """Move the pages of the write-ahead log to the database, and record them there."""
         if not self._moved(connection):
             return  # A statement is still reading: later.
-        self._size = os.fstat(self._main).st_size
+        self._note_main()
         self._record_pages()
         self._recorder.record_remove(self._wal_path)
         self._wal_end = 0
         self._pages.clear()
+
+    def _note_main(self) -> None:
+        """Note the database file as it is, once nothing is left in the write-ahead log."""
+        state = os.fstat(self._main)
+        self._size = state.st_size
+        # Clocks of file systems are coarse: a time in the past is left by any later write.
+        os.utime(self._main, ns=(state.st_atime_ns, state.st_mtime_ns - _SECOND_NS))
+        self._main_time = os.fstat(self._main).st_mtime_ns
 
     @staticmethod
     def _moved(connection: sqlite3.Connection) -> bool:

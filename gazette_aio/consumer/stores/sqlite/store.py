@@ -56,6 +56,7 @@ INSERT OR IGNORE INTO gazette_checkpoint (rowid, checkpoint) VALUES (0, '');
 # The outermost savepoint is a transaction. Its release fails if somebody else has ended it.
 _BEGIN: Final = "SAVEPOINT gazette_transaction"
 _COMMIT: Final = "RELEASE gazette_transaction"
+_UNDO: Final = "ROLLBACK TO gazette_transaction"
 _UPDATE: Final = "UPDATE gazette_checkpoint SET checkpoint = ? WHERE rowid = 0"
 _SELECT: Final = "SELECT checkpoint FROM gazette_checkpoint WHERE rowid = 0"
 
@@ -306,12 +307,21 @@ class SQLiteStore:
             )
             try:
                 self._set_up(connection)
-                if capture is not None:
-                    capture.begin(connection)
-            except BaseException:
+                if capture is not None and self._recorder is not None:
+                    with self._recorder.atomic():
+                        # Invariant: the write-ahead log that was recovered is recorded in the
+                        # database before the schema may move it there unseen.
+                        capture.begin(connection)
+                        self._run_schema(connection)
+                        capture.record_frames()
+                else:
+                    self._run_schema(connection)
+            except BaseException as error:
+                # Closing moves the write-ahead log, so the file isn't that of the log any longer.
                 connection.close()
                 if capture is not None:
                     capture.close()
+                    self._error = error
                 raise
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         self._connection, self._capture = connection, capture
@@ -330,11 +340,18 @@ class SQLiteStore:
             settings["wal_autocheckpoint"] = 0
         for name, value in settings.items():
             connection.execute(f"PRAGMA {name}={value}").fetchall()
+        # The first statement that reads opens the write-ahead log.
+        connection.execute("SELECT name FROM sqlite_schema").fetchall()
+
+    def _run_schema(self, connection: sqlite3.Connection) -> None:
         connection.executescript(_SCHEMA)
         if self._schema:
             connection.executescript(self._schema)
         if connection.in_transaction:
             raise StoreError("the schema leaves a transaction open")
+        names = {row[1] for row in connection.execute("PRAGMA database_list")}
+        if not names <= {"main", "temp"}:
+            raise StoreError("the schema attaches another database")
 
     def _commit_recorded(self, recorder: DirectoryRecorder, content: bytes) -> OpFuture[Any]:
         capture, connection = self._capture, self._connection
@@ -353,9 +370,16 @@ class SQLiteStore:
         self._is_begun = False
 
     def _restore(self) -> bytes:
-        self._roll_back()
         connection = self._connection
         assert connection is not None
+        if self._is_begun:
+            try:
+                connection.execute(_UNDO)
+            except sqlite3.Error as error:
+                # What was committed without a checkpoint can't be rolled back.
+                self._error = _ended()
+                raise self._error from error
+        self._roll_back()
         with _explained("reading the checkpoint"):
             row = connection.execute(_SELECT).fetchone()
         # Its first value is a text, as of the table's default.
@@ -389,7 +413,7 @@ class SQLiteStore:
                 connection.execute(_BEGIN)
                 self._is_begun = True
             elif not connection.in_transaction:
-                raise StoreError("the transaction of the store was ended by somebody else")
+                raise _ended()
         return connection
 
     def _unusable(self) -> StoreError:
@@ -439,6 +463,10 @@ def _execute_many(
     parameters: Iterable[Sequence[Any] | Mapping[str, Any]],
 ) -> None:
     connection.executemany(statement, parameters)
+
+
+def _ended() -> StoreError:
+    return StoreError("the transaction of the store was ended by somebody else")
 
 
 def _is_in_event_loop() -> bool:
