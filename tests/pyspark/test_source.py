@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 # Where it's missing, this module isn't imported.
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import datasource
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
@@ -479,11 +479,25 @@ def test_missing_journals_are_named(read, journals):
     )
 
 
-def test_the_schema_of_the_user_counts_for_nothing_else(spark, journals):
+def test_columns_that_are_not_null(spark, journals):
     journals.create("one")
-    schema = StructType.fromDDL("id BIGINT NOT NULL")
-    frame = spark.read.format("gazette").options(**journals.options()).schema(schema).load()
-    assert "'id' is NOT NULL, but mode=PERMISSIVE" in error_of(frame.collect)
+    journals.publish("one", documents(1, 2))
+    text = "id BIGINT NOT NULL, more STRUCT<a: BIGINT NOT NULL>, _begin BIGINT NOT NULL"
+    schema = StructType.fromDDL(text)
+
+    def load(schema, **options):
+        reader = spark.read.format("gazette").options(**journals.options(**options))
+        return reader.schema(schema).load()
+
+    frame = load(schema)
+    assert frame.schema == schema
+    assert ids(frame) == [1, 2]
+    assert ids(load(frame.schema)) == [1, 2]
+    journals.publish("one", [{"id": 3, "more": {"a": 1}}, {"id": 4, "more": {}}, {"more": None}])
+    text = r"column 'more.a': there's no value, or null \(mode=PERMISSIVE makes rows of nulls"
+    with pytest.raises(PythonException, match=text):
+        load(schema).collect()
+    assert ids(load(schema, mode="DROPMALFORMED")) == [1, 2, 3]
 
 
 # --- Workers.

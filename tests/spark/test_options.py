@@ -188,7 +188,7 @@ def test_a_sink_needs_no_selection() -> None:
     ("option", "value", "expected"),
     [
         ("selector", "app=x,!old", "app=x,!old"),
-        ("selector", "", ""),
+        ("selector", " * ", ""),
         ("prefix", "a/", "name:prefix=a/"),
         ("journals", "b/two,a/one", "name in (a/one,b/two)"),
     ],
@@ -239,6 +239,8 @@ MALFORMED = [
     ("brokers", "ftp://h", "the scheme must be one of http, https, unix"),
     ("brokers", "http://a,http://a", "'http://a' occurs twice"),
     ("selector", "a=b=c", "expected a label selector"),
+    ("selector", "", "it selects every journal: write * if that's meant"),
+    ("selector", " ", "selector"),
     ("prefix", " ", "isn't empty"),
     ("prefix", "a b", "prefix of names of journals"),
     ("journals", "a,,b", "separated by commas"),
@@ -270,7 +272,8 @@ MALFORMED = [
     ("startingOffsets", '{"a/one": 1, "a/one": 2}', "a name occurs twice"),
     ("startingOffsets", '{"/a": 1}', "'/a': expected the name of a journal"),
     ("startingOffsets", "[" * 100_000, "expected earliest"),
-    ("startingTimestamp", "2026-01-01", "milliseconds since 1970"),
+    ("startingTimestamp", "2026-13-01", "milliseconds since 1970"),
+    ("endingTimestamp", "1969-12-31", "a time from then on such as 2013-01-01"),
     ("startingTimestamp", "-1", "milliseconds since 1970"),
     ("startingTimestamp", '{"a/one": "1"}', "time '1' of 'a/one'"),
     ("startingTimestamp", '{"a/one": -2}', "time -2 of 'a/one'"),
@@ -496,3 +499,20 @@ def test_any_text_is_a_value_or_a_mistake(option: str, text: str) -> None:
         assert pickle.loads(pickle.dumps(found)) == found
         if found.selection:
             validate_label_selector(found.selection.label_selector())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1357000000000", 1357000000000),
+        ("2013-01-01", 1356998400000),
+        (" 2013-01-01T00:00:00.5 ", 1356998400500),
+        ("2013-01-01 02:00:00+02:00", 1356998400000),
+        ("2013-01-01T00:00Z", 1356998400000),
+        ("20130101", 20130101),
+    ],
+)
+def test_times(text: str, expected: int) -> None:
+    given = {"brokers": "http://a:1", "prefix": "a/", "endingTimestamp": text}
+    assert SourceOptions.parse(given, streaming=False).ending_timestamp_ms == expected

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from gazette_aio.message.uuid import OUTSIDE_TXN, Clock, ProducerID
+from gazette_aio.protocol.errors import FramingError
 from gazette_aio.spark.options import SinkOptions
 from gazette_aio.spark.sink.rows import RowEncoder, classify_rows
 from tests.spark.messages import CSV, NDJSON, Journal, spark_schema
@@ -33,6 +35,12 @@ SIMPLE = {
         dt.datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),
         dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
     ],
+    "time(6)": [dt.time(0, 0), dt.time(23, 59, 59, 999999), dt.time(1, 2, 3)],
+    "interval day to second": [
+        dt.timedelta(0),
+        dt.timedelta(days=-3, microseconds=1),
+        dt.timedelta(days=9999, seconds=3, microseconds=999999),
+    ],
     "timestamp_ntz": [dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 1, 2, 3, 4)],  # noqa: DTZ001
 }
 TEXTS = ['a\nb"\\\t', "é\U0001f600\x00\x1f\x7f\u2028", "null"]
@@ -42,8 +50,8 @@ def array(element):
     return {"type": "array", "elementType": element, "containsNull": True}
 
 
-def mapping(value):
-    return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}
+def mapping(value, key="string"):
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
 def struct(**members):
@@ -71,6 +79,51 @@ def read_back(kind, values, content_type):
 def test_simple_values(kind, content_type):
     found, expected = read_back(kind, [*SIMPLE[kind], None], content_type)
     assert found == expected
+
+
+@pytest.mark.parametrize("kind", [name for name in SIMPLE if name not in ("float", "double")])
+def test_keys_of_maps(kind):
+    values = [[(key, number) for number, key in enumerate(SIMPLE[kind])], [], None]
+    found, expected = read_back(mapping("long", kind), values, NDJSON)
+    assert found == expected
+    nested = array(mapping(mapping("long", kind), "binary"))
+    found, expected = read_back(nested, [[[(b"\xff", values[0])], None], []], NDJSON)
+    assert found == expected
+
+
+def test_names_that_are_the_same_key():
+    schema = spark_schema(("v", mapping("long", "integer")))
+    journal = Journal(schema, NDJSON, mode="DROPMALFORMED")
+    lines = b'{"v":{"1":1}}\n{"v":{"1":1,"01":2}}\n{"v":{"x":1}}\n{"v":{"2":null}}\n'
+    assert [row["v"] for row in journal.read(lines)] == [[(1, 1)], [(2, None)]]
+    with pytest.raises(FramingError, match="two names of a map are the same key"):
+        Journal(schema, NDJSON, mode="FAILFAST").read(lines)
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), [
+    (struct(a="long"), [{"a": 1}, None], ['{"a":null}', "{}"]),
+    (array("long"), [[1], [], None], ["[1,null]", "[null]"]),
+    (mapping("long"), [[("x", 1)], None], ['{"x":null}', '{"y":1,"x":null}']),
+    (
+        array(struct(a=array("string"), b=mapping(struct(c="date"), "long"))),
+        [[{"a": ["x"], "b": [(1, {"c": dt.date(2024, 1, 1)})]}], [], None],
+        ['[{"a":["x",null],"b":{}}]', '[{"a":[],"b":{"1":{}}}]', '[{"a":[]}]', "[null]"],
+    ),
+])  # fmt: skip
+def test_nested_values_that_are_not_null(kind, good, bad):
+    required = json.loads(
+        json.dumps(kind)
+        .replace('"nullable": true', '"nullable": false')
+        .replace('ContainsNull": true', 'ContainsNull": false')
+        .replace('containsNull": true', 'containsNull": false')
+    )
+    found, expected = read_back(required, good, NDJSON)
+    assert found == expected
+    journal = Journal(spark_schema(("v", required)), NDJSON, mode="DROPMALFORMED")
+    content = "".join(f'{{"v":{text}}}\n' for text in [*bad, "null", *bad]).encode()
+    assert journal.read(content) == [{"v": None}]
+    with pytest.raises(FramingError, match=r"column 'v.*': there's no value, or null"):
+        Journal(spark_schema(("v", required)), NDJSON, mode="FAILFAST").read(content)
 
 
 def test_texts():

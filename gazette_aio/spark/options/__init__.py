@@ -80,7 +80,8 @@ def _connection(given: Mapping[str, Any]) -> BrokerAccess:
     if "brokers" not in given:
         raise ConfigurationError(
             "option 'brokers' is missing: expected URLs of brokers, separated by commas, such as"
-            " http://localhost:8080"
+            " http://localhost:8080; in SQL: USING gazette OPTIONS (brokers 'http://localhost:8080',"
+            " prefix 'app/logs/')"
         )
     refuse_together(given, "token", "tokenProvider")
     if ("tls.certFile" in given) != ("tls.keyFile" in given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,10 @@ _PARTITION: Final = re.compile(
     r"(\s*=\s*(?P<label>\S+))?",
     re.IGNORECASE,
 )
+ALL_JOURNALS: Final = "*"
+"""Selector of every journal."""
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SCHEMES: Final = ("http", "https", "unix")
 
 
@@ -64,25 +69,41 @@ def count(value: str) -> int:
 
 
 def milliseconds(value: str) -> int:
-    """Return a time in milliseconds since 1970."""
-    if (number := _integer(value)) is None:
-        raise ValueError("expected a whole number of milliseconds since 1970")
-    return number
+    """Return a time in milliseconds since 1970, of such a number or of ISO 8601."""
+    if (number := _integer(value)) is not None:
+        return number
+    try:
+        time = dt.datetime.fromisoformat(value.strip())
+    except ValueError:
+        time = None
+    if time is not None:
+        zoned = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
+        if (found := (zoned - _EPOCH) // dt.timedelta(milliseconds=1)) >= 0:
+            return found
+    raise ValueError(
+        "expected milliseconds since 1970, or a time from then on such as 2013-01-01,"
+        " 2013-01-01T12:30 or 2013-01-01T12:30:00+02:00, which is UTC unless it has a zone"
+    )
 
 
 def times(value: str) -> int | dict[str, int]:
     """Return a time in milliseconds since 1970, or times by names of journals."""
     if not value.lstrip().startswith("{"):
         return milliseconds(value)
-    expected = 'expected JSON such as {"a/journal": 1700000000000}, in milliseconds since 1970'
+    expected = (
+        'expected JSON such as {"a/journal": 1700000000000}, in milliseconds since 1970,'
+        ' or {"a/journal": "2023-11-14T22:13:20Z"}'
+    )
     found = _pairs(value, expected)
     for name, time in found.items():
         try:
             journal(name)
         except ValueError as error:
             raise ValueError(f"{expected}: {name!r}: {error}") from None
-        if type(time) is not int or not 0 <= time <= _MAX_INT64:
-            raise ValueError(f"{expected}: time {time!r:.30} of {name!r}")
+        try:
+            found[name] = milliseconds(time if isinstance(time, str) else json.dumps(time))
+        except ValueError:
+            raise ValueError(f"{expected}: time {time!r:.30} of {name!r}") from None
     return found
 
 
@@ -134,11 +155,15 @@ def endpoints(value: str) -> tuple[str, ...]:
 
 
 def selector(value: str) -> str:
-    """Return the text of a label selector."""
+    """Return the text of a label selector. `*` stands for the empty one."""
+    if value.strip() == ALL_JOURNALS:
+        return ""
     try:
-        pb.parse_label_selector(value)
+        parsed = pb.parse_label_selector(value)
     except pb.ValidationError as error:
         raise ValueError(f"expected a label selector such as app=x,!old: {error}") from None
+    if not parsed.include.labels and not parsed.exclude.labels:
+        raise ValueError(f"it selects every journal: write {ALL_JOURNALS} if that's meant")
     return value
 
 

@@ -13,7 +13,8 @@ fit the columns, and messages without a value of a NOT NULL column. The mode dec
 - FAILFAST: raise an error which names the journal and offsets.
 - DROPMALFORMED: drop and count the record.
 - PERMISSIVE: make a row with the known properties of the message. Its document's columns are null,
-  and the column of bad records has its text, with invalid UTF-8 replaced.
+  and the column of bad records has its text, with invalid UTF-8 replaced. If such a column is NOT
+  NULL, it's an error instead: Spark takes the schema as it is, and reads no nulls of such columns.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class RowLayout:
         self.columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
         self.schema = schema
         fields = list[Any](schema)
+        self.mode = options.mode
+        """Treatment of bad records, which can't be rows of nulls if columns are NOT NULL."""
         self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
         """NOT NULL columns which describe UUIDs."""
         self.stop_clock = _clock_of(options.ending_timestamp_ms)
@@ -86,10 +89,7 @@ class RowLayout:
                 continue
             name = field.name
             if options.mode == "PERMISSIVE" and (name in documents or name in RESERVED):
-                raise ConfigurationError(
-                    f"column {name!r} is NOT NULL, but mode=PERMISSIVE makes nulls of bad records:"
-                    " make it nullable, or use mode=DROPMALFORMED or mode=FAILFAST"
-                )
+                self.mode = "FAILFAST"
             if options.include_acks and name in documents:
                 raise ConfigurationError(
                     f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
@@ -168,7 +168,7 @@ class RowDecoder:
         """Number of bad records which were dropped."""
         self._layout = layout
         self._start_clock = layout.start_clock(journal)
-        self._mode = layout.options.mode
+        self._mode = layout.mode
         self._documents = layout.decoder_of(content_type)
         self._batch_rows = min(layout.options.batch_rows, _MAX_ROWS)
         self._batch_bytes = min(layout.options.batch_bytes, MAX_TAKE_BYTES)
@@ -361,9 +361,14 @@ class RowDecoder:
 
     def _failure(self, error: Exception, begin: int, end: int, kind: str) -> FramingError:
         reason = " ".join(str(error).split())[:_MAX_TEXT]
+        advice = "mode=PERMISSIVE and mode=DROPMALFORMED skip bad records"
+        if self._layout.options.mode == "PERMISSIVE":
+            advice = (
+                "mode=PERMISSIVE makes rows of nulls, but columns are NOT NULL: make them nullable,"
+                " or use mode=DROPMALFORMED"
+            )
         text = (
-            f"bad record of journal {self.journal} at bytes [{begin}, {end}): {reason}"
-            " (mode=PERMISSIVE and mode=DROPMALFORMED skip bad records)"
+            f"bad record of journal {self.journal} at bytes [{begin}, {end}): {reason} ({advice})"
         )
         return FramingError(text, journal=self.journal, begin=begin, end=end, kind=kind)
 

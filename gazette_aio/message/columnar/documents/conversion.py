@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,6 +35,14 @@ _NANOSECOND_YEAR = r"(167[89]|16[89]\d|1[7-9]\d\d|2[01]\d\d|22[0-5]\d|226[01])"
 _HOUR = r"[T ]([01]\d|2[0-3])"
 _REST = r"(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?"
 _ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
+_TIME = re.compile(
+    r"(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d)(:(?P<s>[0-5]\d)(\.(?P<f>\d{1,18}))?)?", re.ASCII
+)
+_DURATION = re.compile(
+    r"(?P<sign>-)?P((?P<d>\d{1,9})D)?(T((?P<h>\d{1,9})H)?((?P<m>\d{1,9})M)?"
+    r"((?P<s>\d{1,15})(\.(?P<f>\d{1,18}))?S)?)?",
+    re.ASCII,
+)
 _MAX_TEXT = 200  # Of an error.
 _FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
@@ -231,6 +240,84 @@ def _check_years(column: Any) -> None:
         raise ValueError("time is out of the range of nanoseconds")
 
 
+def parse_times(kind: Any) -> Converter:
+    """Return a converter of ISO times of a day to type `kind`, which drops digits beyond it."""
+    digits = _FRACTION_DIGITS[kind.unit]
+    counts = pa.int32() if pa.types.is_time32(kind) else pa.int64()
+
+    def convert(column: Any) -> Any:
+        found = [None if text is None else _time(text, digits) for text in column.to_pylist()]
+        return pa.array(found, counts).cast(kind)
+
+    return Converter(convert)
+
+
+def _time(text: str, digits: int) -> int:
+    if (match := _TIME.fullmatch(text)) is None:
+        raise ValueError(f"not a time of a day: {text[:40]!r}")
+    seconds = (int(match["h"]) * 60 + int(match["m"])) * 60 + int(match["s"] or 0)
+    return _scaled(seconds, match["f"], digits)
+
+
+def _scaled(seconds: int, fraction: str | None, digits: int) -> int:
+    return int(f"{seconds}{(fraction or '').ljust(digits, '0')[:digits]}")
+
+
+def parse_durations(kind: Any) -> Converter:
+    """Return a converter of ISO 8601 durations of days to seconds, such as `-PT1.5S`."""
+    digits = _FRACTION_DIGITS[kind.unit]
+
+    def convert(column: Any) -> Any:
+        counts = [None if text is None else _duration(text, digits) for text in column.to_pylist()]
+        return pa.array(counts, pa.int64()).cast(kind)
+
+    return Converter(convert)
+
+
+def _duration(text: str, digits: int) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None or text.endswith(("P", "T")):
+        raise ValueError(f"not an ISO 8601 duration of days to seconds: {text[:40]!r}")
+    days, hours, minutes, seconds = (int(match[n] or 0) for n in ("d", "h", "m", "s"))
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    count = _scaled(total, match["f"], digits)
+    return -count if match["sign"] else count
+
+
+def parse_keys(kind: Any) -> Converter | None:
+    """Return a converter of texts, the names of objects, to keys of maps of type `kind`.
+
+    Raises:
+        TypeError: Names can't be such keys.
+    """
+    types = pa.types
+    if types.is_string(kind):
+        return None
+    if converter := parse_texts(kind):
+        return converter
+    if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
+        return cast_to(kind)
+    if types.is_float32(kind) or types.is_float64(kind) or types.is_decimal(kind):
+        return cast_to(kind)
+    raise TypeError(f"{kind} as a key")
+
+
+def parse_texts(kind: Any) -> Converter | None:
+    """Return the converter of texts to a type which JSON has no values of, or None."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return parse_timestamps(kind)
+    if types.is_date(kind):
+        return parse_dates(kind)
+    if types.is_time(kind):
+        return parse_times(kind)
+    if types.is_duration(kind):
+        return parse_durations(kind)
+    if is_bytes(kind):
+        return parse_base64(kind)
+    return None
+
+
 def parse_base64(kind: Any) -> Converter:
     """Return a converter of base64 texts to binary values of type `kind`."""
     decode = binascii.a2b_base64
@@ -272,16 +359,19 @@ def convert_elements(kind: Any, converter: Converter) -> Converter:
     return Converter(convert)
 
 
-def convert_items(kind: Any, converter: Converter) -> Converter:
-    """Return a converter of the values of maps, to maps of type `kind`."""
+def convert_entries(kind: Any, keys: Converter | None, items: Converter | None) -> Converter:
+    """Return a converter of the keys and values of maps, to maps of type `kind`."""
 
     def convert(column: Any) -> Any:
         offsets = column.offsets.to_numpy()
         first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
-        entries = pa.StructArray.from_arrays(
-            [column.keys.slice(first, size), converter.convert(column.items.slice(first, size))],
-            fields=[kind.key_field, kind.item_field],
-        )
+        parts = [column.keys.slice(first, size), column.items.slice(first, size)]
+        if keys is not None:
+            parts[0] = keys.convert(parts[0])
+            _check_distinct(parts[0], offsets)
+        if items is not None:
+            parts[1] = items.convert(parts[1])
+        entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         buffers = [
             pa.py_buffer(np.packbits(valid, bitorder="little")),
@@ -290,3 +380,12 @@ def convert_items(kind: Any, converter: Converter) -> Converter:
         return pa.Array.from_buffers(kind, len(column), buffers, children=[entries])
 
     return Converter(convert)
+
+
+def _check_distinct(keys: Any, offsets: Any) -> None:
+    """Refuse maps two of whose names are the same key, such as `1` and `01`."""
+    codes = pc.dictionary_encode(keys)
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    entries = rows * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+    if len(np.unique(entries)) < len(entries):
+        raise ValueError("two names of a map are the same key")

@@ -12,8 +12,7 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_bytes,
     is_text,
     is_text_dictionary,
-    parse_dates,
-    parse_timestamps,
+    parse_texts,
 )
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
@@ -87,10 +86,8 @@ def _converter(kind: Any) -> Converter | None:
     types = pa.types
     if types.is_string(kind) or types.is_binary(kind):
         return None
-    if types.is_timestamp(kind):
-        return parse_timestamps(kind)
-    if types.is_date(kind):
-        return parse_dates(kind)
+    if not is_bytes(kind) and (converter := parse_texts(kind)):
+        return converter
     if (
         is_text(kind)
         or is_text_dictionary(kind)

@@ -12,19 +12,21 @@ Which values a column takes depends on the kind of messages and the column's typ
 | dictionary of string | text | the field | as string |
 | binary types | text in base64 | bytes of the field | bytes |
 | date32, date64 | ISO date | ISO date | - |
+| time32, time64 | ISO time of a day | likewise | - |
+| duration | ISO 8601 duration of days to seconds | likewise | - |
 | timestamp | ISO time; UTC unless it has a zone | likewise | google.protobuf.Timestamp |
 | struct, list | object, array | - | messages, repeated fields, maps as lists of structs |
-| map | object, whose members are text keys and values | - | maps |
+| map | object, whose names are the keys, or the texts of keys | - | maps |
 
 Digits of a time beyond the unit of the column are dropped. Dictionaries need indices of 32 bits or
-more. Nested fields must be nullable, but for keys of maps. Other types are refused. Columns are
-JSON members and protobuf fields by name; those of CSV follow the order of fields, without that of
-the UUID. For columns with maps, JSON documents are parsed one by one, which is slower.
+more. Other types are refused. Columns are JSON members and protobuf fields by name; those of CSV
+follow the order of fields, without that of the UUID. For columns with maps, JSON documents are
+parsed one by one, which is slower.
 
 Nulls stand for absent values: members which are missing or null, protobuf fields which track
 presence and are unset, and empty CSV fields unless the column can hold empty values. A row is bad
-if it has no value in a column which isn't nullable, has a value which its column can't hold, or
-isn't a document at all.
+if it has no value in a column or nested field which isn't nullable, has a value which its column
+can't hold, or isn't a document at all.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from gazette_aio.message.columnar.documents.conversion import (
 )
 from gazette_aio.message.columnar.documents.csv_reader import CSVReader
 from gazette_aio.message.columnar.documents.json_reader import JSONReader
+from gazette_aio.message.columnar.documents.nested import missing_values, relaxed, retyped
 from gazette_aio.message.columnar.documents.protobuf_reader import ProtobufReader
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
@@ -88,7 +91,9 @@ class DocumentDecoder:
     def __init__(self, adapter: Adapter[Any], schema: Schema, *, use_threads: bool = False) -> None:
         check_schema(schema)
         self.schema = schema
-        fields = self._fields = list[Any](schema)
+        self._fields = list[Any](schema)
+        fields = [field.with_type(relaxed(field.type)) for field in self._fields]
+        self._kinds = [field.type for field in fields]
         self._reader: _Reader
         if isinstance(adapter, JSONAdapter):
             stamps = None if adapter.uuid_path[0] in schema.names else adapter.stamps
@@ -116,14 +121,18 @@ class DocumentDecoder:
         ):
             column = columns[index]
             if convert is not None:
-                column = convert_column(field.name, column, convert, field.type, failed)
+                column = convert_column(field.name, column, convert, self._kinds[index], failed)
                 columns[index] = column
             if not field.nullable and column.null_count:
                 error = ValueError(f"column {field.name!r}: there's no value, or null")
                 for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
                     failed.setdefault(int(row), error)
+            if self._kinds[index] != field.type:
+                for path, rows_without in missing_values(column, field.type):
+                    error = ValueError(f"column '{field.name}{path}': there's no value, or null")
+                    failed |= {row: error for row in rows_without.tolist() if row not in failed}
         if not errors and not failed:
-            return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.schema), None, [])
+            return Decoded(self._batch(columns), None, [])
         if positions is None:
             positions = np.arange(len(rows))
         if failed:
@@ -132,8 +141,12 @@ class DocumentDecoder:
             mask[list(failed)] = False
             columns = [column.filter(pa.array(mask)) for column in columns]
             positions = positions[mask]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Decoded(batch, positions, _bad_frames(errors))
+        return Decoded(self._batch(columns), positions, _bad_frames(errors))
+
+    def _batch(self, columns: list[Any]) -> RecordBatch:
+        found = map(retyped, columns, [field.type for field in self._fields])
+        batch: RecordBatch = pa.RecordBatch.from_arrays(list(found), schema=self.schema)
+        return batch
 
 
 def _bad_frames(errors: dict[int, Exception]) -> list[BadFrame]:
@@ -171,6 +184,4 @@ def _check_nested(name: str, kind: Any) -> None:
     if pa.types.is_struct(kind):
         _check_names([child.name for child in children])
     for child in children:
-        if not child.nullable:
-            raise ConfigurationError(f"column {name!r}: {child.name!r} must be nullable")
         _check_nested(name, child.type)

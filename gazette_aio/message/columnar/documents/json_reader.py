@@ -17,15 +17,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     cast_to,
     check_digits,
     convert_elements,
+    convert_entries,
     convert_fields,
-    convert_items,
     convert_values,
-    is_bytes,
     is_text,
     is_text_dictionary,
-    parse_base64,
-    parse_dates,
-    parse_timestamps,
+    parse_keys,
+    parse_texts,
 )
 from gazette_aio.message.columnar.documents.json_checks import LineChecker
 from gazette_aio.message.columnar.documents.json_guard import guard, line_list, rebuild
@@ -260,12 +258,8 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         return kind, check_digits(kind)
     if types.is_float32(kind) or types.is_float64(kind):
         return kind, FINITE
-    if types.is_timestamp(kind):
-        return pa.string(), parse_timestamps(kind)
-    if types.is_date(kind):
-        return pa.string(), parse_dates(kind)
-    if is_bytes(kind):
-        return pa.string(), parse_base64(kind)
+    if converter := parse_texts(kind):
+        return pa.string(), converter
     if is_text_dictionary(kind):
         return pa.string(), cast_to(kind)
     if types.is_struct(kind):
@@ -281,11 +275,11 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
         read = pa.list_(pa.field(kind.value_field.name, element))
         return read, None if converter is None else convert_elements(kind, converter)
     if types.is_map(kind):
-        if not types.is_string(kind.key_type):
-            raise TypeError(f"{kind} has keys which aren't string, and")
-        item, converter = _reading(kind.item_type)
-        read = pa.map_(kind.key_field, pa.field(kind.item_field.name, item))
-        return read, None if converter is None else convert_items(kind, converter)
+        keys = parse_keys(kind.key_type)
+        item, items = _reading(kind.item_type)
+        key = pa.field(kind.key_field.name, pa.string(), nullable=False)
+        read = pa.map_(key, pa.field(kind.item_field.name, item))
+        return read, convert_entries(kind, keys, items) if keys or items else None
     raise TypeError(str(kind))
 
 
