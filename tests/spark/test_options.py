@@ -275,7 +275,7 @@ MALFORMED = [
     ("startingTimestamp", "2026-13-01", "milliseconds since 1970"),
     ("endingTimestamp", "1969-12-31", "a time from then on such as 2013-01-01"),
     ("startingTimestamp", "-1", "milliseconds since 1970"),
-    ("startingTimestamp", '{"a/one": "1"}', "time '1' of 'a/one'"),
+    ("startingTimestamp", '{"a/one": "x"}', "time 'x' of 'a/one'"),
     ("startingTimestamp", '{"a/one": -2}', "time -2 of 'a/one'"),
     ("startingTimestamp", '{"/": 1}', 'such as {"a/journal": 1700000000000}'),
     ("startingTimestamp", '{"a/one": 1', 'such as {"a/journal": 1700000000000}'),
