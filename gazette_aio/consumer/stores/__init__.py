@@ -1,7 +1,8 @@
 """Stores of shards: state and checkpoint, committed as one.
 
 Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
-`protocol`. SQLAlchemy is imported only for `SQLStore`, and rocksdict for `RocksDBStore`.
+`protocol`. SQLAlchemy is imported only for `SQLStore`, and rocksdict for `RocksDBStore`
+and `import_page_database()`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore
     from gazette_aio.consumer.stores.sql import SQLStore
     from gazette_aio.consumer.stores.sql_table import checkpoint_table
+    from gazette_aio.consumer.stores.sqlite.importing import import_page_database
     from gazette_aio.consumer.stores.sqlite.store import SQLiteStore
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "SQLiteStore",
     "StoredRecord",
     "checkpoint_table",
+    "import_page_database",
 ]
 
 _MODULES = {
@@ -36,6 +39,7 @@ _MODULES = {
     "SQLStore": "gazette_aio.consumer.stores.sql",
     "SQLiteStore": "gazette_aio.consumer.stores.sqlite.store",
     "checkpoint_table": "gazette_aio.consumer.stores.sql",
+    "import_page_database": "gazette_aio.consumer.stores.sqlite.importing",
 }
 
 

@@ -290,7 +290,7 @@ class SQLiteStore:
         if (self.directory / _PAGES).exists():
             raise ConfigurationError(
                 f"{self.directory} has {_PAGES}: it's a database of Gazette's own SQLite store, "
-                "which keeps its pages in RocksDB"
+                "which keeps its pages in RocksDB: use import_page_database()"
             )
         with _explained("opening"):
             self.directory.mkdir(parents=True, exist_ok=True)
