@@ -41,7 +41,9 @@ POINTS = ("append", "record", "recorded", "acks", "done")
 """See `spark_faults`."""
 TWO_DRIVERS, RANDOM_KILL, FAILING_TASKS = "two drivers", "random kill", "failing tasks"
 EXECUTOR_KILL = "killed executor"
-RUN_SECONDS = 240.0
+RUN_SECONDS = 180.0
+CLUSTER_SECONDS = 900.0
+"""Executors are started for each driver, and new ones where they were killed."""
 ROWS = 2000
 BATCHES = 20
 FEW_ROWS = 24
@@ -228,7 +230,7 @@ async def run(
     if fault == RANDOM_KILL:
         asyncio.get_running_loop().call_later(rng.uniform(5, 25), kill, drivers[0])
     try:
-        async with asyncio.timeout(RUN_SECONDS):
+        async with asyncio.timeout(RUN_SECONDS if master is None else CLUSTER_SECONDS):
             ends = await asyncio.gather(*(driver.communicate() for driver in drivers))
     finally:
         for driver in drivers:
