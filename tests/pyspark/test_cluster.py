@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import subprocess
 
 import pytest
 
+pytest.importorskip("httpx", reason="what the pages of the guides need isn't there")
 from benchmarks.soaks.spark import EXECUTOR_KILL, Query, kill, start_driver
 from benchmarks.soaks.spark_cluster import SparkCluster, spark_home
 from benchmarks.soaks.spark_faults import EXECUTOR
 from gazette_aio.client import connect
+from tests.docs.test_blocks import SPARK_PAGE, blocks_of
 from tests.pyspark.streams import DEADLINE_SECONDS, was_too_slow
 from tests.pyspark.test_sink import BATCHES
-
-PROGRAM = """
-import sys
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.getOrCreate()
-options = dict(each.split("=", 1) for each in sys.argv[2:])
-rows = spark.read.format("gazette").options(**options).schema("id BIGINT").load()
-with open(sys.argv[1], "w") as file:
-    print(rows.count(), rows.agg({"id": "sum"}).first()[0], spark.sparkContext.master, file=file)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +24,28 @@ def cluster(tmp_path_factory, spark_environment):
         yield cluster
 
 
-def test_a_batch_by_spark_submit(cluster, journals, spark_environment, tmp_path):
-    journals.create("a", "b")
-    for number, name in enumerate("ab"):
-        journals.publish(name, [{"id": one} for one in range(50 * number, 50 * number + 50)])
-    (program := tmp_path / "program.py").write_text(PROGRAM)
-    options = [f"{name}={value}" for name, value in journals.options().items()]
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
-        "spark.cores.max": "2",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    conf = [each for name, value in settings.items() for each in ("--conf", f"{name}={value}")]
-    submit = [spark_home() / "bin" / "spark-submit", "--master", cluster.master, *conf]
+def test_the_program_of_the_guide(cluster, journals, spark_environment, tmp_path):
+    """It's submitted as the guide says, but for the addresses."""
+    blocks = blocks_of(SPARK_PAGE)
+    (program,) = (one.text for one in blocks if one.text.startswith("# rides_by_region.py"))
+    (command,) = (
+        line.removeprefix("$ ")
+        for one in blocks
+        for line in one.text.splitlines()
+        if line.startswith("$ spark-submit")
+    )
+    for region, count in (("north", 30), ("south", 20)):
+        labels = {"app.gazette.dev/message-type": "Ride", "region": region}
+        journals.create(region, labels=labels)
+        journals.publish(region, [{"id": one, "distance": 1} for one in range(count)])
+    (tmp_path / "rides_by_region.py").write_text(program)
+    name, *words = shlex.split(command)
+    words[words.index("--master") + 1] = cluster.master
+    settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
+    conf = [word for setting in settings for word in ("--conf", setting)]
     done = subprocess.run(
-        [*submit, program, tmp_path / "result", *options],
-        env=spark_environment,
+        [spark_home() / "bin" / name, *conf, *words],
+        env={**spark_environment, "BROKER_ADDRESS": journals.broker.endpoint},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -59,8 +53,7 @@ def test_a_batch_by_spark_submit(cluster, journals, spark_environment, tmp_path)
         timeout=DEADLINE_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    expected = f"100 {sum(range(100))} {cluster.master}\n"
-    assert (tmp_path / "result").read_text("utf-8") == expected
+    assert "| north|   30|\n| south|   20|\n" in done.stdout
 
 
 @BATCHES
