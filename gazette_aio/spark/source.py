@@ -227,7 +227,8 @@ class PushdownGazetteReader(GazetteReader):
         self, filters: list[Filter]
     ) -> Iterable[Filter]:
         """Store filters, and return the filters which Spark must evaluate for each row."""
-        self._pushdown = Pushdown.of(filters, label_columns(self.options, self.schema))
+        labels = label_columns(self.options, self.schema)
+        self._pushdown = Pushdown.of(filters, labels, self.options.max_clock_skew)
         return self._pushdown.unhandled
 
 

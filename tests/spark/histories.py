@@ -166,7 +166,8 @@ class Run:
         self.content = content
         self.lost = lost
         self.again = []
-        self.decoder, self.engine, self.bounds = rows_of(task, RowLayout(given, schema), **limits)
+        rows = rows_of(task, RowLayout(given, schema), **limits)
+        self.decoder, self.engine, self.bounds, _ = rows
         batches = list(self._batches())
         self.sizes = [batch.num_rows for batch in batches]
         self.table = pa.Table.from_batches(batches, schema)

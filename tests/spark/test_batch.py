@@ -10,7 +10,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, ProducerID
+from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import tasks
 from gazette_aio.spark.planning.batch import label_columns, plan_batch
@@ -23,6 +23,8 @@ from tests.spark.journals import line
 NDJSON, FIXED = "application/x-ndjson", "application/x-protobuf-fixed"
 PRODUCER = ProducerID(b"\x05\0\0\0\0\1")
 CLOCK = 0x1E51B8D5B8F00000
+LATER = Clock.now().value + (3600 * 10**7 << 4)
+"""A clock of an hour from now, so that only times of fragments exclude its messages."""
 
 
 def options(**given):
@@ -219,7 +221,7 @@ async def stored(gazette_broker, gazette_client):
     stored = Stored(gazette_broker, gazette_client)
     for number in range(3):
         flags = ACK_TXN if number == 2 else CONTINUE_TXN
-        await stored.write(line(PRODUCER, CLOCK + (number << 4), number, flags))
+        await stored.write(line(PRODUCER, LATER + (number << 4), number, flags))
     return stored
 
 

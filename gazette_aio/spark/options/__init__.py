@@ -154,6 +154,8 @@ class SourceOptions:
     starting_timestamp_ms: int | Mapping[str, int] | None = None
     """One for all journals; or by names, where other journals begin at their earliest offset."""
     ending_timestamp_ms: int | None = None
+    max_clock_skew: float = 300.0
+    """Time by which clocks of a journal may go back, and be ahead of its store's clock."""
     fail_on_data_loss: bool = True
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None

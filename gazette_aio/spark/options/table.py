@@ -51,6 +51,7 @@ SOURCE: Final[Table] = MappingProxyType(
         "endingOffsets": ("ending", values.offsets),
         "startingTimestamp": ("starting_timestamp_ms", values.times),
         "endingTimestamp": ("ending_timestamp_ms", values.milliseconds),
+        "maxClockSkew": ("max_clock_skew", values.seconds),
         "failOnDataLoss": ("fail_on_data_loss", values.boolean),
         "maxBytesPerTrigger": ("max_bytes_per_trigger", values.size),
         "maxRowsPerTrigger": ("max_rows_per_trigger", values.count),

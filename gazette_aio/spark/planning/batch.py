@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.planning.clock_probes import narrow_ranges
+from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     check_names,
     join_last,
@@ -70,7 +71,13 @@ async def plan_batch(
     journals = await _list(client, options, pushdown)
     layout = RowLayout(options, schema)
     await in_thread(check_journals, layout, journals)
-    plain, committed = _plan_ranges(options, journals, pushdown)
+    ranges = plan_ranges(journals, options.starting, options.ending)
+    acks_ends = {planned.journal.name: planned.end for planned in ranges}
+    for at, planned in enumerate(ranges):
+        if mod_time := _begin_mod_time(options, planned.journal.name):
+            ranges[at] = skip_older(planned, mod_time)
+    ranges = await narrow_ranges(client, ranges, options, layout.clocks_of)
+    plain, committed = _clip(options, ranges, pushdown)
     sizes = size_partitions(
         [*plain, *committed],
         cores=cores,
@@ -80,13 +87,15 @@ async def plan_batch(
     labels = {column.label for column in layout.columns.labels}
     tasks = plan_tasks(plain, max_split_bytes=sizes.finer, labels=labels)
     whole, cut = _cut(committed, sizes)
-    tasks += plan_committed_tasks(whole, labels=labels)
+    tasks += plan_committed_tasks(whole, acks_ends=acks_ends, labels=labels)
     if cut:
         size = sum(split.size for splits in cut for split in splits[:-1])
         _logger.info("summarizing %d bytes of %d journals", size, len(cut))
     bounds = (pushdown.begin, pushdown.end)
-    for splits, plan in zip(cut, await plan_ranges_of_splits(client, cut, options), strict=True):
-        tasks += plan_split_tasks(splits, plan, bounds=bounds, labels=labels)
+    plans = await plan_ranges_of_splits(client, cut, options, acks_ends)
+    for splits, plan in zip(cut, plans, strict=True):
+        acks_end = acks_ends[splits[0].journal.name]
+        tasks += plan_split_tasks(splits, plan, bounds=bounds, acks_end=acks_end, labels=labels)
     return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=sizes.least)
 
 
@@ -139,7 +148,7 @@ async def _list(
 
 def _begin_mod_time(options: SourceOptions, journal: str) -> int:
     """Return the time in seconds before which a journal's fragments have no rows; or 0."""
-    return max((options.starting_ms(journal) or 0) // 1000 - MAX_SKEW_SECONDS, 0)
+    return max(int((options.starting_ms(journal) or 0) / 1000 - options.max_clock_skew), 0)
 
 
 def _least_mod_time(options: SourceOptions) -> int:
@@ -148,17 +157,15 @@ def _least_mod_time(options: SourceOptions) -> int:
     return _begin_mod_time(options, "")
 
 
-def _plan_ranges(
-    options: SourceOptions, journals: Sequence[JournalInfo], pushdown: Pushdown
+def _clip(
+    options: SourceOptions, ranges: Iterable[JournalRange], pushdown: Pushdown
 ) -> tuple[list[JournalRange], list[JournalRange]]:
     """Return the ranges of all messages, and the ranges of committed messages."""
     plain: list[JournalRange] = []
     committed: list[JournalRange] = []
-    for whole in plan_ranges(journals, options.starting, options.ending):
+    for whole in ranges:
         is_committed = isolation_of(options, whole.journal.content_type) == "read-committed"
-        mod_time = _begin_mod_time(options, whole.journal.name)
-        recent = skip_older(whole, mod_time) if mod_time else whole
-        planned = pushdown.clip(recent, committed=is_committed)
+        planned = pushdown.clip(whole, committed=is_committed)
         if planned.begin < planned.end:
             (committed if is_committed else plain).append(planned)
     return plain, committed

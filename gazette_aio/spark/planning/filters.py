@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
 MAX_SKEW_SECONDS: Final = 300
-"""Seconds by which a producer's clock may be ahead of a fragment store's."""
+"""Default of the option `maxClockSkew`, in seconds."""
 
 _JOURNAL: Final = "_journal"
 _OFFSETS: Final = ("_begin", "_end")
@@ -58,6 +58,7 @@ class Pushdown:
         begin: Least begin of rows.
         end: Offset before which rows begin.
         timestamp: Least `_timestamp` of rows, in seconds since 1970.
+        skew: Seconds by which a producer's clock may be ahead of a fragment store's.
     """
 
     columns: Mapping[str, str]
@@ -66,14 +67,21 @@ class Pushdown:
     begin: int = 0
     end: int = _END
     timestamp: int = 0
+    skew: float = MAX_SKEW_SECONDS
 
     @classmethod
-    def of(cls, filters: Iterable[Filter], columns: Mapping[str, str]) -> Self:
+    def of(
+        cls,
+        filters: Iterable[Filter],
+        columns: Mapping[str, str],
+        skew: float = MAX_SKEW_SECONDS,
+    ) -> Self:
         """Return the selection of filters. Unknown filters are unhandled.
 
         Args:
             filters: Filters, all of which hold for each selected row.
             columns: Labels of the string columns of labels.
+            skew: Seconds by which a producer's clock may be ahead of a fragment store's.
         """
         decided: list[Filter] = []
         unhandled: list[Filter] = []
@@ -89,12 +97,12 @@ class Pushdown:
             low, high = _offset_bounds(item)
             begin, end = max(begin, low), min(end, high)
             timestamp = max(timestamp, _timestamp_bound(item))
-        return cls(columns, tuple(decided), tuple(unhandled), begin, end, timestamp)
+        return cls(columns, tuple(decided), tuple(unhandled), begin, end, timestamp, skew)
 
     @property
     def begin_mod_time(self) -> int:
         """Time before which persisted fragments have no rows, in seconds since 1970; or 0."""
-        return max(self.timestamp - MAX_SKEW_SECONDS, 0)
+        return max(int(self.timestamp - self.skew), 0)
 
     def matches(self, journal: JournalInfo) -> bool:
         """Return whether a journal can have selected rows, by its name and labels."""

@@ -23,7 +23,7 @@ from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.scanning import scan_uuids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from gazette_aio.client import JournalClient
     from gazette_aio.message.ranges.committed import RangePlan
@@ -43,7 +43,10 @@ _Key: TypeAlias = "Hashable"
 
 
 async def plan_ranges_of_splits(
-    client: JournalClient, ranges: Sequence[Sequence[Split]], options: SourceOptions
+    client: JournalClient,
+    ranges: Sequence[Sequence[Split]],
+    options: SourceOptions,
+    acks_ends: Mapping[str, int] | None = None,
 ) -> list[RangePlan]:
     """Return the plan of each range, which covers all splits but the last.
 
@@ -52,6 +55,8 @@ async def plan_ranges_of_splits(
         ranges: The splits of each range, one or more, whose fragments were listed. No producers are
             known at the begin of a range.
         options: Options of the source.
+        acks_ends: Offsets before which messages of the ranges may commit, by journal; by default
+            the ends of the ranges.
 
     Raises:
         DataLossError: Content is lost, and `failOnDataLoss` is true.
@@ -70,7 +75,9 @@ async def plan_ranges_of_splits(
         plan = await in_thread(plan_splits, state, summaries)
         if plan.is_decided(RangeSummary()):
             return plan
-        ahead = await _summary_of(client, splits[-1], options, until=plan.is_decided)
+        last = splits[-1]
+        last = last._replace(end=max(last.end, (acks_ends or {}).get(last.journal.name, 0)))
+        ahead = await _summary_of(client, last, options, until=plan.is_decided)
         return await in_thread(plan_splits, state, summaries, ahead)
 
     return await map_bounded(plan_of, found, limit=SPLITS_AT_ONCE)

@@ -84,6 +84,8 @@ class Task:
         size: Number of bytes to read, without holes.
         is_aligned: Whether a record is known to begin at `begin`. Otherwise the first line of
             newline delimited JSON is found from the byte before.
+        acks_end: Offset before which messages of the range may commit, if that's after `end`.
+            Content is read up to there while committed messages of the range are pending.
     """
 
     journal: str
@@ -95,6 +97,7 @@ class Task:
     kind: Kind
     size: int
     is_aligned: bool
+    acks_end: int = 0
 
     @property
     def weight(self) -> int:
@@ -130,6 +133,7 @@ def plan_committed_tasks(
     ranges: Iterable[JournalRange],
     states: Mapping[str, RangeState] | None = None,
     *,
+    acks_ends: Mapping[str, int] | None = None,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
     """Return one task per range, which delivers the messages committed in the range.
@@ -137,14 +141,19 @@ def plan_committed_tasks(
     Args:
         ranges: The ranges, at most one per journal.
         states: States of producers at the begins of ranges, by journal; empty by default.
+        acks_ends: Offsets before which messages of the ranges may commit, by journal; by default
+            the ends of the ranges.
         labels: Names of the labels which rows need; all by default.
     """
-    states = states or {}
+    states, acks_ends = states or {}, acks_ends or {}
     tasks: list[Task] = []
     for planned in ranges:
         state = states.get(planned.journal.name) or RangeState(planned.begin)
         kind = CommittedFrom(_state_json(state))
-        tasks += [_task(split, kind, labels) for split in split_range(planned, _UNLIMITED)]
+        acks_end = acks_ends.get(planned.journal.name, 0)
+        tasks += [
+            _task(split, kind, labels, acks_end) for split in split_range(planned, _UNLIMITED)
+        ]
     return tasks
 
 
@@ -153,6 +162,7 @@ def plan_split_tasks(
     plan: RangePlan,
     *,
     bounds: tuple[int, int] | None = None,
+    acks_end: int = 0,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
     """Return the tasks of the splits of a range, at whose begin no producers are known.
@@ -162,6 +172,7 @@ def plan_split_tasks(
         plan: Plan of all splits but the last. It must include enough of the last split to decide
             which pending messages commit.
         bounds: Splits which have nothing of `[begin, end)` are left out.
+        acks_end: Offset before which messages of the range may commit, if that's after its end.
         labels: Names of the labels which rows need; all by default.
     """
     low, high = bounds or (0, _UNLIMITED)
@@ -170,7 +181,7 @@ def plan_split_tasks(
     state = replace(plan.state, offset=splits[-1].begin)
     kinds.append(CommittedFrom(_state_json(state), entering=False))
     return [
-        _task(split, kind, labels)
+        _task(split, kind, labels, acks_end if split is splits[-1] else 0)
         for split, kind in zip(splits, kinds, strict=True)
         if split.begin < high and split.end > low
     ]
@@ -248,7 +259,7 @@ def _state_json(state: RangeState) -> str:
     return json.dumps(state.to_json(), separators=(",", ":"))
 
 
-def _task(split: Split, kind: Kind, labels: Collection[str] | None) -> Task:
+def _task(split: Split, kind: Kind, labels: Collection[str] | None, acks_end: int = 0) -> Task:
     journal, begin, end, size, is_aligned = split
     kept = journal.labels
     if labels is not None:
@@ -263,4 +274,5 @@ def _task(split: Split, kind: Kind, labels: Collection[str] | None) -> Task:
         kind,
         size,
         is_aligned,
+        acks_end if acks_end > end else 0,
     )

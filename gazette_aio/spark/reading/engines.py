@@ -74,12 +74,40 @@ class RowEngine(ABC):
         return []
 
 
+class PendingAcks(NamedTuple):
+    """Acknowledgements after a task's range, of messages of the range.
+
+    Messages of the range which are pending at its end may commit after it.
+    """
+
+    bounds: RecordBounds
+    """Bounds of the content which may have acknowledgements."""
+    sequencer: CommittedRange
+    """Sequencer of the range, and of the content after it."""
+    task: Task
+    clocks: tuple[int | None, int | None]
+    """Least clock of wanted messages, and the clock after the greatest; None for no limit."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether wanted messages of the range are pending."""
+        start, stop = self.clocks
+        # Invariant: clocks of pending messages are in (min, max].
+        return any(
+            -1 < bounds.begin < self.task.end
+            and (start is None or bounds.max >= start)
+            and (stop is None or bounds.min + 1 < stop)
+            for bounds in self.sequencer.state.producers.values()
+        )
+
+
 class TaskRows(NamedTuple):
-    """Decoder, engine and content bounds of a task."""
+    """Decoder, engine, content bounds and later acknowledgements of a task."""
 
     decoder: RowDecoder
     engine: RowEngine
     bounds: RecordBounds
+    acks: PendingAcks | None = None
 
 
 def rows_of(
@@ -109,6 +137,7 @@ def rows_of(
     torn_at = task.end if not lines and task.end < task.head else -1
     outputs = RowOutputs(decoder, form.adapter, layout.options, step_bytes, torn_at=torn_at)
     begin = bounds.begin
+    acks: PendingAcks | None = None
     engine: RowEngine
     match task.kind:
         case All() if framing is None:
@@ -124,11 +153,16 @@ def rows_of(
                 task.journal, state, entering=entering, max_pending_bytes=max_pending_bytes
             )
             engine = SequencedRows(outputs, framing, begin, sequencer)
+            if task.acks_end:
+                head = max(task.head, task.acks_end)
+                after = RecordBounds(task.end, task.acks_end, head, lines=lines, is_aligned=True)
+                acks = PendingAcks(after, sequencer, task, layout.clocks_of(task.journal))
+                decoder.end = task.end
         case kind:
             engine = SplitRows(
                 outputs, framing, begin, kind.plan, max_pending_bytes=max_pending_bytes
             )
-    return TaskRows(decoder, engine, bounds)
+    return TaskRows(decoder, engine, bounds, acks)
 
 
 class SequencedRows(RowEngine):

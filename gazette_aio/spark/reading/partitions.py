@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+ACKS_STEP_BYTES: Final = 256 << 10
+"""Bytes after a range which are read before checking whether its messages are still pending."""
+
 _OPEN_TASKS: Final = 4
 """Tasks of a partition which are open concurrently: opening takes longer than a small read."""
 
@@ -128,6 +131,8 @@ class TaskReader(Owner):
         self._options = options
         self._decoder = rows.decoder
         self._engine = rows.engine
+        self._acks = rows.acks
+        self._seeks_acks = False
         self._content = RangeContent(client, task.journal, rows.bounds, options)
         self._again: RangeContent | None = None
         self._lost: tuple[tuple[int, int], ...] = ()  # Gaps of content which was read again.
@@ -179,6 +184,10 @@ class TaskReader(Owner):
             begin, end = wanted
             bounds = RecordBounds(begin, end, end, lines=False, is_aligned=True)
             self._again = RangeContent(self._client, self._task.journal, bounds, self._options)
+        elif self._again is None and self._seeks_acks and not self._needs_acks():
+            # The engine's content ends amid a record, which isn't told.
+            self._has_ended = True
+            return False
         content = self._again or self._content
         if pieces := await content.take():
             # Off the loop: the engine may search the content for records.
@@ -190,10 +199,29 @@ class TaskReader(Owner):
             self._engine.end()
         elif self._has_ended:
             return False
+        elif not self._seeks_acks and self._needs_acks():
+            await self._seek_acks()
         else:
             self._has_ended = True
             self._engine.end()
         return True
+
+    def _needs_acks(self) -> bool:
+        return self._acks is not None and self._acks.is_needed
+
+    async def _seek_acks(self) -> None:
+        """Continue with the content after the range."""
+        assert self._acks is not None
+        await self._content.aclose()
+        self._lost += self._content.gaps
+        self._seeks_acks = True
+        self._content = RangeContent(
+            self._client,
+            self._task.journal,
+            self._acks.bounds,
+            self._options,
+            step_bytes=ACKS_STEP_BYTES,
+        )
 
     def _check_loss(self, error: SequencerStateError) -> None:
         """Raise DataLossError if content was lost after planning."""

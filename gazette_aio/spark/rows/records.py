@@ -100,6 +100,11 @@ class RowLayout:
         """Return the least clock of a journal's rows, or None."""
         return _clock_of(self.options.starting_ms(journal))
 
+    def clocks_of(self, journal: str) -> tuple[int | None, int | None]:
+        """Return the least clock of rows of a journal, and the clock after the last; or None."""
+        start, stop = self.start_clock(journal), self.stop_clock
+        return None if start is None else int(start), None if stop is None else int(stop)
+
     def format_of(self, content_type: str) -> Format:
         """Return the format of journals of a content type.
 
@@ -166,6 +171,8 @@ class RowDecoder:
         self.journal = journal
         self.skipped = 0
         """Number of bad records which were dropped."""
+        self.end: int | None = None
+        """Offset before which rows begin, if any."""
         self._layout = layout
         self._start_clock = layout.start_clock(journal)
         self._mode = layout.mode
@@ -238,6 +245,8 @@ class RowDecoder:
         Raises:
             FramingError: The mode is FAILFAST.
         """
+        if self.end is not None and begin >= self.end:
+            return []
         if self._mode == "FAILFAST":
             raise self._failure(error, begin, end, error.kind) from error
         if self._mode == "DROPMALFORMED":
@@ -271,6 +280,8 @@ class RowDecoder:
             wanted &= (clock >= self._start_clock) | (clock == _NO_CLOCK)
         if layout.stop_clock is not None:
             wanted &= clock < layout.stop_clock
+        if self.end is not None:
+            wanted &= columns.begin < self.end
         if not layout.options.include_acks:
             wanted &= columns.flags != _ACK
         return None if wanted.all() else np.flatnonzero(wanted)

@@ -22,7 +22,6 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.batch import check_journals
-from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS
 from gazette_aio.spark.planning.listing import list_journals
 from gazette_aio.spark.planning.tasks import SMALL_BYTES
 from gazette_aio.spark.reading.bounded import map_bounded
@@ -87,7 +86,7 @@ class StreamListing:
 
     def _begin_mod_time(self, journal: str) -> int:
         starting = self._options.starting_ms(journal) or 0
-        return max(starting // 1000 - MAX_SKEW_SECONDS, 0)
+        return max(int(starting / 1000 - self._options.max_clock_skew), 0)
 
     def _since_start(self, journal: JournalInfo) -> JournalInfo:
         """Return a journal without fragments which were persisted before the query begins."""
