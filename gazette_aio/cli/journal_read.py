@@ -52,7 +52,7 @@ _MANY = ("tail", "offsets", "offsets_out")
 )
 @click.option(
     "--offsets",
-    type=click.Path(dir_okay=False, exists=True),
+    type=click.Path(dir_okay=False),
     help="File of JSON with the offsets to begin at.",
 )
 @click.option(
@@ -77,8 +77,6 @@ _MANY = ("tail", "offsets", "offsets_out")
 @click.option(
     "--file-root",
     type=click.Path(exists=True, file_okay=False),
-    envvar="BROKER_FILE_ROOT",
-    show_envvar=True,
     help="Root of file:// fragment stores, whose files are then read without a broker.",
 )
 @click.option("--committed", is_flag=True, help="Print committed messages of JSON, each once.")

@@ -36,10 +36,11 @@ def prototext(message: Message) -> str:
 
 def json_of(message: Message) -> str:
     """Return a message as JSON with all fields: absent messages are null, wide integers texts."""
-    return json.dumps(_full(message), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(tree_of(message), ensure_ascii=False, separators=(",", ":"))
 
 
-def _full(message: Message) -> Any:
+def tree_of(message: Message) -> Any:
+    """Return what `json_of()` prints, as dicts and lists."""
     if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
         return json.loads(json_format.MessageToJson(message))
     return {field.name: _full_field(message, field) for field in message.DESCRIPTOR.fields}
@@ -59,7 +60,7 @@ def _full_field(message: Message, field: Any) -> Any:
 
 def _full_value(value: Any, field: Any) -> Any:
     if field.type == _MESSAGE:
-        return _full(value)
+        return tree_of(value)
     if field.type == _ENUM:
         named = field.enum_type.values_by_number.get(value)
         return value if named is None else named.name

@@ -9,7 +9,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import click
-from google.protobuf import json_format, text_format
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.connection import (
@@ -20,6 +19,7 @@ from gazette_aio.cli.connection import (
 from gazette_aio.cli.editing import edit_until_applied
 from gazette_aio.cli.failures import CommandError, InputError
 from gazette_aio.cli.groups import CommandGroup
+from gazette_aio.cli.messages import prototext, tree_of
 from gazette_aio.cli.output import print_json, print_table
 from gazette_aio.cli.shard_pruning import prune
 from gazette_aio.cli.shard_recovery import recover
@@ -90,15 +90,14 @@ def list_(
     listing, lags = asyncio.run(_list(consumer, connection, parsed, lag=asked))
     match output:
         case "json":
-            members = [json_format.MessageToDict(shard) for shard in listing.shards]
-            for member, lag in zip(members, lags, strict=False):
-                member["lag"] = lag
-            print_json(members)
+            tree = tree_of(listing)
+            for shard, lag in zip(tree["shards"], lags, strict=False):
+                shard["lag"] = lag
+            print_json(tree)
         case "yaml":
             click.echo(dump_shard_space(Set.from_list_response(listing)), nl=False)
         case "proto":
-            for shard in listing.shards:
-                click.echo(text_format.MessageToString(shard), nl=False)
+            click.echo(prototext(listing), nl=False)
         case _:
             _print_listing(listing, labels, lags if asked else None, columns)
 
@@ -205,7 +204,7 @@ def apply(
     revision = asyncio.run(_apply(consumer, connection, request, max_txn_size, dry_run=dry_run))
     _print_applied(request, revision, as_json=as_json)
     if dry_run and not as_json:
-        click.echo(text_format.MessageToString(request), nl=False)
+        click.echo(prototext(request), nl=False)
 
 
 def _request_of(text: str, source: str) -> pc.ApplyRequest:

@@ -142,10 +142,10 @@ async def test_tables(shard_cli, applied):
 
 async def test_json_and_proto(shard_cli, applied):
     done = await shard_cli("list", "-l", "id=shard-two", "--json", "--lag")
-    [shard] = done.json
+    [shard] = done.json["shards"]
     assert (shard["spec"]["id"], shard["lag"]) == ("shard-two", {"words/in": 0})
     done = await shard_cli("list", "-o", "proto")
-    assert 'id: "shard-two"' in done.text
+    assert '  spec: <\n    id: "shard-two"\n' in done.text
 
 
 async def test_a_listing_can_be_edited_and_applied(harness, shard_cli, applied):
