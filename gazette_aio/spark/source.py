@@ -21,8 +21,9 @@ from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import OF_STREAMS, SinkOptions, SourceOptions, check_options
-from gazette_aio.spark.planning.batch import label_columns, plan_batch, usable_cores
+from gazette_aio.spark.planning.batch import label_columns, plan_batch
 from gazette_aio.spark.planning.filters import Pushdown
+from gazette_aio.spark.planning.parallelism import session_parallelism
 from gazette_aio.spark.planning.sampling import sample_schema
 from gazette_aio.spark.reading.partitions import read_partition
 from gazette_aio.spark.types import default_schema, parse_schema, schema_json
@@ -199,7 +200,7 @@ class GazetteReader(DataSourceReader):
     async def _plan(self) -> list[Partition]:
         client = await spark_client(self.options.connection)
         return await plan_batch(
-            client, self.options, self.schema, self._pushdown, cores=usable_cores()
+            client, self.options, self.schema, self._pushdown, cores=session_parallelism()
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -49,7 +48,7 @@ async def plan_batch(
     schema: Schema,
     pushdown: Pushdown | None = None,
     *,
-    cores: int = 1,
+    cores: int | None = 1,
 ) -> list[Partition]:
     """Return the partitions of a batch; without content there are none.
 
@@ -58,7 +57,7 @@ async def plan_batch(
         options: Options of the source.
         schema: Exact Arrow schema of the rows.
         pushdown: Selection of rows; all rows by default.
-        cores: Least number of partitions, unless they would be too small.
+        cores: Least number of partitions, unless they would be too small; None to decide by size.
 
     Raises:
         ConfigurationError: Journals don't exist, or options and schema don't fit them.
@@ -97,11 +96,6 @@ async def plan_batch(
         acks_end = acks_ends[splits[0].journal.name]
         tasks += plan_split_tasks(splits, plan, bounds=bounds, acks_end=acks_end, labels=labels)
     return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=sizes.least)
-
-
-def usable_cores() -> int:
-    """Return the number of cores which this process may use, or 1 if it's unknown."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:

@@ -33,6 +33,9 @@ OPEN_BYTES = 1 << 20
 SMALL_BYTES = 8 << 20
 """Bytes which are read in about the time of starting a task of Spark, some 35 ms."""
 
+MIDDLE_BYTES = 32 << 20
+"""Bytes of a partition if it's unknown how many are executed at once."""
+
 _UNLIMITED = 1 << 63
 
 
@@ -204,7 +207,7 @@ class PartitionSizes(NamedTuple):
 def size_partitions(
     ranges: Sequence[JournalRange],
     *,
-    cores: int,
+    cores: int | None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     min_partitions: int | None = None,
 ) -> PartitionSizes:
@@ -212,14 +215,16 @@ def size_partitions(
 
     Args:
         ranges: The ranges.
-        cores: Least number of partitions, unless they would be too small.
+        cores: Least number of partitions, unless they would be too small; None if it's unknown:
+            partitions then have about `MIDDLE_BYTES`.
         max_split_bytes: Limit of the bytes of a partition.
         min_partitions: Least number of partitions of any size; overrides `cores`.
     """
     total = sum(map(content_bytes, ranges))
     least = min_partitions
     if least is None:
-        least = min(cores, (total + OPEN_BYTES * len(ranges)) // SMALL_BYTES)
+        weight = total + OPEN_BYTES * len(ranges)
+        least = weight // MIDDLE_BYTES if cores is None else min(cores, weight // SMALL_BYTES)
     return PartitionSizes(least, max(min(max_split_bytes, total // max(least, 1)), 1))
 
 

@@ -87,7 +87,7 @@ class StreamPlanner:
         options: SourceOptions,
         schema: Schema,
         *,
-        cores: int = 1,
+        cores: int | None = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
