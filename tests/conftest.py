@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def _clients_may_be_slow() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BrokerOptions.__init__.__kwdefaults__, "min_append_rate", 0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _log_level_stays() -> Iterator[None]:
+    """Undo what commands which are run within the tests' process say of the log."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ async def test_refusals_are_not_repeated():
 
 async def test_repeats_end():
     async with StubEtcd(Range=[TIMED_OUT]) as stub:
-        async with client(stub.endpoint, retry_seconds=0.1) as store:
+        async with client(stub.endpoint, retry_seconds=1.0) as store:
             with pytest.raises(StoreUnavailableError, match="request timed out"):
                 await store.range("/")
             assert stub.calls.count("Range") > 1
