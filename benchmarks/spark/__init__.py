@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-_MODULES = ("reads", "committed", "sink")
+_MODULES = ("reads", "committed", "sink", "times")
 
 
 def load() -> None:
