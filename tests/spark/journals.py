@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import msgspec
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.deadline import Deadline
 from gazette_aio.client.retry import Failure, Operation
 from gazette_aio.message import Sequencer
 from gazette_aio.message.adapters import json_adapter
@@ -92,6 +93,7 @@ class Journals:
     """
 
     def __init__(self, rng, *, faults=0.2):
+        self.context = self
         self.rng = rng
         self.faults = faults
         self.content = {}
@@ -117,7 +119,7 @@ class Journals:
         with contextlib.suppress(pb.WrongAppendOffsetError):
             self.apply(request, data)
 
-    async def append(self, request, *content, retry_policy=None):
+    async def append(self, request, *content, retry_policy=None, **_):
         if isinstance(request, str):
             request = pb.AppendRequest(journal=request)
         data = b"".join(content)
@@ -141,6 +143,10 @@ class Journals:
             if self.rng.random() < 0.2:
                 raise error
         raise AssertionError("no end of faults")
+
+    def deadline(self, operation, seconds, *, journal):
+        """As that of the context of a client."""
+        return Deadline(None, operation, seconds, journal=journal)
 
     @contextlib.asynccontextmanager
     async def read(self, request, *, retry_policy=None):

@@ -585,7 +585,7 @@ async def test_an_append_which_is_never_answered(broker, client, monkeypatch):
     rows = values([1]).to_batches()
     seen = iter([True])  # That which rolls it back is answered.
     with broker.control.hold("append", journal=PARTS[0], where=lambda _: next(seen, False)):
-        with pytest.raises(pb.TransportError, match=f"an append to {PARTS[0]}: no answer within"):
+        with pytest.raises(pb.OperationTimeoutError, match=f"{PARTS[0]} timed out"):
             await asyncio.to_thread(publish_rows, plan, sink.key, 0, rows)
     monkeypatch.undo()
     await sink.run(0, values([1]))
@@ -599,7 +599,7 @@ class Slow:
         self.appended = []
         self.waiting = []
 
-    async def append(self, journal, *content, retry_policy):
+    async def append(self, journal, *content, retry_policy, **_):
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((journal, future))
         await future

@@ -11,7 +11,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client import RetryPolicy
 from gazette_aio.spark.reading.bounded import map_bounded
-from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink import answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,8 +132,9 @@ class TaskAppends(Owner):
     async def _append(self, journal: str) -> None:
         content = self._parts.pop(journal)
         size = self._sizes.pop(journal)
-        append = self._client.append(journal, *content, retry_policy=self._policy)
-        await answered(append, f"an append to {journal}", journal)
+        await self._client.append(
+            journal, *content, retry_policy=self._policy, timeout=answers.ANSWER_SECONDS
+        )
         self._kept_bytes -= size
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -206,8 +207,8 @@ async def acknowledge(
 
         policy = dataclasses.replace(retry_policy, on_error=note)
         try:
-            append = client.append(journal, frames, retry_policy=policy)
-            await answered(append, f"an acknowledgement in {journal}", journal)
+            timeout = answers.ANSWER_SECONDS
+            await client.append(journal, frames, retry_policy=policy, timeout=timeout)
         except pb.JournalNotFoundError as error:
             if not ignores_missing:
                 errors.append(error)

@@ -10,7 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.spark.reading.bounded import is_old
-from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink import answers
 from gazette_aio.spark.sink.commit_records import HEADER, MAX_LINE_BYTES, decode_lines
 from gazette_aio.spark.sink.commit_rules import RECENT_RECORDS
 
@@ -99,8 +99,10 @@ class CommitTail:
         await self._take(content)
 
     async def _append(self, request: pb.AppendRequest | str, *content: bytes) -> pb.AppendResponse:
-        append = self._client.append(request, *content, retry_policy=self._policy)
-        return await answered(append, f"an append to commit journal {self.journal}", self.journal)
+        timeout = answers.ANSWER_SECONDS
+        return await self._client.append(
+            request, *content, retry_policy=self._policy, timeout=timeout
+        )
 
     async def _read(self, head: int) -> None:
         request = pb.ReadRequest(journal=self.journal, offset=self.offset, end_offset=head)
@@ -128,10 +130,11 @@ class CommitTail:
 
     async def _read_some(self, reader: RetryReader, head: int) -> None:
         content = bytearray()
-        what = f"a read of commit journal {self.journal} at {self.offset}"
         try:
             while len(content) < min(head - self.offset, _DECODE_BYTES):
-                content += await answered(reader.read(_READ_BYTES), what, self.journal)
+                content += await answers.answered(
+                    self._client, reader.read(_READ_BYTES), "read", self.journal
+                )
         except pb.GazetteError:
             if not content:
                 raise
@@ -141,8 +144,8 @@ class CommitTail:
 
     async def _deadline(self) -> float:
         """Return the loop time at which the broker should know all fragments of the journal."""
-        get = get_journal(self._client, self.journal)
-        spec = (await answered(get, f"a listing of {self.journal}", self.journal)).spec
+        timeout = answers.ANSWER_SECONDS
+        spec = (await get_journal(self._client, self.journal, timeout=timeout)).spec
         seconds = LISTINGS * spec.fragment.refresh_interval.ToTimedelta().total_seconds()
         _logger.warning(
             "waiting up to %.0f s for records of the commit journal",
@@ -153,9 +156,8 @@ class CommitTail:
 
     async def _next_begin(self, head: int) -> tuple[int, bool]:
         """Return the offset of the next content, and whether earlier content has surely expired."""
-        list_fragments = self._client.list_fragments(self.journal)
-        what = f"a listing of fragments of {self.journal}"
-        listing = await answered(list_fragments, what, self.journal)
+        timeout = answers.ANSWER_SECONDS
+        listing = await self._client.list_fragments(self.journal, timeout=timeout)
         behind = [entry.spec for entry in listing.fragments if entry.spec.end > self.offset]
         first = min(behind, key=lambda fragment: fragment.begin, default=None)
         if first is None or first.begin <= self.offset:

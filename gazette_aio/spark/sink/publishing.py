@@ -15,7 +15,7 @@ from gazette_aio.message.uuid import CONTINUE_TXN, OUTSIDE_TXN, ProducerID, new_
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.references import import_object
-from gazette_aio.spark.sink.answers import answered
+from gazette_aio.spark.sink import answers
 from gazette_aio.spark.sink.appending import RETRY, TaskAppends, roll_back
 from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, roll_backs
 from gazette_aio.spark.sink.commit_rules import Plan
@@ -227,7 +227,7 @@ async def list_targets(client: JournalClient, selector: pb.LabelSelector) -> lis
 
     Cancellation: safe.
     """
-    listing = await answered(client.list(selector), "a listing of journals")
+    listing = await client.list(selector, timeout=answers.ANSWER_SECONDS)
     return [(each.spec.name, content_type_of(each.spec)) for each in listing.journals]
 
 
