@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gazette_aio import __version__
-from gazette_aio.cli.completion import complete
-from gazette_aio.cli.failures import CommandError, ExitCode, InputError, exit_code, explain
-from gazette_aio.cli.groups import CommandGroup
-from gazette_aio.cli.logs import configure_logging, log_options
+from gazette_aio.cli.shell.failures import CommandError, ExitCode, InputError, exit_code, explain
+from gazette_aio.cli.shell.groups import CommandGroup
+from gazette_aio.cli.shell.logs import configure_logging, log_options
+from gazette_aio.cli.tools.completion import complete
 from gazette_aio.protocol import GazetteError
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _PROGRAM = "gazette-aio"
 _COMMANDS = {
-    "attach-uuids": "gazette_aio.cli.attach_uuids",
-    "bench": "gazette_aio.cli.bench",
+    "attach-uuids": "gazette_aio.cli.tools.attach_uuids",
+    "bench": "gazette_aio.cli.tools.bench",
     "broker": "gazette_aio.cli.broker",
-    "completion": "gazette_aio.cli.completion",
-    "doctor": "gazette_aio.cli.doctor",
-    "journals": "gazette_aio.cli.journals",
-    "print-config": "gazette_aio.cli.print_config",
+    "completion": "gazette_aio.cli.tools.completion",
+    "doctor": "gazette_aio.cli.tools.doctor",
+    "journals": "gazette_aio.cli.journals.commands",
+    "print-config": "gazette_aio.cli.tools.print_config",
     "serve": "gazette_aio.cli.serve",
-    "shards": "gazette_aio.cli.shards",
+    "shards": "gazette_aio.cli.shards.commands",
 }
 
 

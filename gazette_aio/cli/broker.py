@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gazette_aio.broker.inspection import Finding, Inspection
-from gazette_aio.cli.failures import CommandError
-from gazette_aio.cli.output import print_json, table
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.output import print_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

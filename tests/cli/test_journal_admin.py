@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.quantities import age_of, parse_time, size_of
-from gazette_aio.cli.retention import plan_retention
+from gazette_aio.cli.journals.retention import plan_retention
+from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
 from gazette_aio.testing import create_journals, journal_spec
 from tests.waiting import eventually
 

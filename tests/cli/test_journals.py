@@ -236,7 +236,7 @@ def test_a_bad_address_is_a_usage_error(inline, address):
 
 
 def test_tables_align_their_columns():
-    from gazette_aio.cli.output import table
+    from gazette_aio.cli.shell.output import table
 
     assert table(["A", "B"], [("x", 1), ("long", 23)]) == "A      B\nx      1\nlong  23"
     assert table(["A"], []) == "A"

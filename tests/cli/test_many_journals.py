@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.read_offsets import first_offset, format_offsets, parse_offsets
-from gazette_aio.cli.read_outputs import file_name_of
-from gazette_aio.cli.records import RecordSplitter
+from gazette_aio.cli.journals.read_offsets import first_offset, format_offsets, parse_offsets
+from gazette_aio.cli.journals.read_outputs import file_name_of
+from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.message import (
     FixedFraming,
     NDJSONFraming,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.cli.groups import moved_behind_command
-from gazette_aio.cli.settings import parse_settings
+from gazette_aio.cli.shell.groups import moved_behind_command
+from gazette_aio.cli.shell.settings import parse_settings
 
 INI = """\
 ; A comment.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli import diagnosis
-from gazette_aio.cli.uuid_lines import LineStamper
+from gazette_aio.cli.tools import diagnosis
+from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, parse_uuid
 from gazette_aio.protocol import FrameTooLargeError
 

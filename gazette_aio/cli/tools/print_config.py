@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gazette_aio.cli.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
+from gazette_aio.cli.shell.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ import click
 from google.protobuf.duration_pb2 import Duration
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.concurrency import in_batches
-from gazette_aio.cli.connection import ClientSettings, connection_options, duration
-from gazette_aio.cli.messages import plain_json_of, prototext
-from gazette_aio.cli.output import print_table
-from gazette_aio.cli.quantities import age_of, parse_time, size_of
-from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.shell.concurrency import in_batches
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options, duration
+from gazette_aio.cli.shell.messages import plain_json_of, prototext
+from gazette_aio.cli.shell.output import print_table
+from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
+from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

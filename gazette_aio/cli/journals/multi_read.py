@@ -10,15 +10,15 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
-from gazette_aio.cli.failures import explain
-from gazette_aio.cli.quantities import size_of
-from gazette_aio.cli.read_offsets import first_offset
+from gazette_aio.cli.journals.read_offsets import first_offset
+from gazette_aio.cli.shell.failures import explain
+from gazette_aio.cli.shell.quantities import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.cli.output import Progress
-    from gazette_aio.cli.read_outputs import Output
+    from gazette_aio.cli.journals.read_outputs import Output
+    from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient, RetryReader
 
 _CATCHING_UP: Final = 16

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.editing import edit_until_applied
-from gazette_aio.cli.failures import CommandError
-from gazette_aio.cli.messages import prototext
-from gazette_aio.cli.output import print_json
-from gazette_aio.cli.spec_changes import SpecChange, compare, lines_of
-from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.messages import prototext
+from gazette_aio.cli.shell.output import print_json
+from gazette_aio.cli.specs.changes import SpecChange, compare, lines_of
+from gazette_aio.cli.specs.editing import edit_until_applied
+from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client import iter_journals
 
 if TYPE_CHECKING:

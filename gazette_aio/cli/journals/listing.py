@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.messages import json_of, prototext
-from gazette_aio.cli.output import print_table
-from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.messages import json_of, prototext
+from gazette_aio.cli.shell.output import print_table
+from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.failures import InputError
-from gazette_aio.cli.output import print_json
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,11 +16,11 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio import __version__
-from gazette_aio.cli import diagnosis
-from gazette_aio.cli.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.diagnosis import Finding
-from gazette_aio.cli.failures import CommandError, InputError
-from gazette_aio.cli.output import print_json, print_table
+from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
+from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.tools import diagnosis
+from gazette_aio.cli.tools.diagnosis import Finding
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.protocol.endpoint import parse_endpoint
 

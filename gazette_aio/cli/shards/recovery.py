@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.failures import CommandError
-from gazette_aio.cli.output import print_json
+from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.output import print_json
 from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
 from gazette_aio.protocol import consumer as pc
 

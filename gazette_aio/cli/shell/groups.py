@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gazette_aio.cli.settings import Settings, arguments_of, load_settings
+from gazette_aio.cli.shell.settings import Settings, arguments_of, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

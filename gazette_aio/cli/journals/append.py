@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.failures import CommandError, InputError
-from gazette_aio.cli.input import input_chunks
-from gazette_aio.cli.output import print_json, progress
-from gazette_aio.cli.records import RecordSplitter
-from gazette_aio.cli.specs import parse_selector
-from gazette_aio.cli.transfer import append_one, checked_journal
+from gazette_aio.cli.journals.records import RecordSplitter
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.input import input_chunks
+from gazette_aio.cli.shell.output import print_json, progress
+from gazette_aio.cli.shell.transfer import append_one, checked_journal
+from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
 

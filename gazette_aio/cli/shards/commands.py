@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import (
+from gazette_aio.cli.shards.pruning import prune
+from gazette_aio.cli.shards.recovery import recover
+from gazette_aio.cli.shell.connection import (
     ClientSettings,
     consumer_and_broker_options,
     consumer_options,
 )
-from gazette_aio.cli.editing import edit_until_applied
-from gazette_aio.cli.failures import CommandError, InputError
-from gazette_aio.cli.groups import CommandGroup
-from gazette_aio.cli.messages import prototext, tree_of
-from gazette_aio.cli.output import print_json, print_table
-from gazette_aio.cli.shard_pruning import prune
-from gazette_aio.cli.shard_recovery import recover
-from gazette_aio.cli.specs import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.groups import CommandGroup
+from gazette_aio.cli.shell.messages import prototext, tree_of
+from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.specs.editing import edit_until_applied
+from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer.api import (
     apply_shards,

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.cli.failures import InputError
+from gazette_aio.cli.shell.failures import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

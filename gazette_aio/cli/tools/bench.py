@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.output import print_json, print_table, progress
-from gazette_aio.cli.transfer import checked_journal
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.output import print_json, print_table, progress
+from gazette_aio.cli.shell.transfer import checked_journal
 
 if TYPE_CHECKING:
-    from gazette_aio.cli.output import Progress
+    from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import AsyncAppend, JournalClient
 
 _MIB: Final = 1 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.failures import CommandError, InputError
+from gazette_aio.cli.shell.failures import CommandError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

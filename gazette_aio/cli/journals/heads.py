@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.concurrency import in_batches
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.failures import CommandError, InputError, explain
-from gazette_aio.cli.journal_fragments import served_journals
-from gazette_aio.cli.output import print_json, progress
-from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.journals.fragments import served_journals
+from gazette_aio.cli.shell.concurrency import in_batches
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import CommandError, InputError, explain
+from gazette_aio.cli.shell.output import print_json, progress
+from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.reads.head import head_of
 
 if TYPE_CHECKING:

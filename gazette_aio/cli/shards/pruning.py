@@ -15,10 +15,10 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
-from gazette_aio.cli.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.failures import CommandError
-from gazette_aio.cli.output import print_json, table
-from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import fetch_hints, list_shards
 from gazette_aio.protocol import consumer as pc

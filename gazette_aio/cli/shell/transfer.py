@@ -14,13 +14,13 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.file_calls import FileCalls
-from gazette_aio.cli.failures import CommandError, InputError
+from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gazette_aio.cli.connection import ClientSettings
+    from gazette_aio.cli.shell.connection import ClientSettings
     from gazette_aio.client import Content, RetryReader
 
 _SPOOLED_BYTES = 1 << 20

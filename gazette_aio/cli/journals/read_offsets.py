@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, cast
 
-from gazette_aio.cli.failures import InputError
+from gazette_aio.cli.shell.failures import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

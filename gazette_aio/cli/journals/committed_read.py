@@ -10,8 +10,8 @@ from gazette_aio.message import ReadCommittedIter, raw_adapter
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb
-    from gazette_aio.cli.multi_read import ReadPlan
-    from gazette_aio.cli.output import Progress
+    from gazette_aio.cli.journals.multi_read import ReadPlan
+    from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient
 
     Source = str | pb.LabelSelector

@@ -15,12 +15,12 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
-from gazette_aio.cli.concurrency import in_batches
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.failures import CommandError
-from gazette_aio.cli.output import print_json, print_table, progress
-from gazette_aio.cli.retention import RetentionPlan, plan_retention
-from gazette_aio.cli.specs import parse_selector
+from gazette_aio.cli.journals.retention import RetentionPlan, plan_retention
+from gazette_aio.cli.shell.concurrency import in_batches
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.output import print_json, print_table, progress
+from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

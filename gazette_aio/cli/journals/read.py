@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.connection import ClientSettings, connection_options
-from gazette_aio.cli.failures import InputError
-from gazette_aio.cli.journal_fragments import unix_time
-from gazette_aio.cli.multi_read import MultiRead, ReadPlan
-from gazette_aio.cli.output import progress
-from gazette_aio.cli.read_offsets import format_offsets, parse_offsets
-from gazette_aio.cli.read_outputs import open_output
-from gazette_aio.cli.specs import parse_selector, read_text
-from gazette_aio.cli.transfer import checked_journal, read_one
+from gazette_aio.cli.journals.fragments import unix_time
+from gazette_aio.cli.journals.multi_read import MultiRead, ReadPlan
+from gazette_aio.cli.journals.read_offsets import format_offsets, parse_offsets
+from gazette_aio.cli.journals.read_outputs import open_output
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.output import progress
+from gazette_aio.cli.shell.transfer import checked_journal, read_one
+from gazette_aio.cli.specs.files import parse_selector, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from contextlib import AbstractAsyncContextManager
 
-    from gazette_aio.cli.read_outputs import Output
+    from gazette_aio.cli.journals.read_outputs import Output
     from gazette_aio.client import JournalClient
 
 _SINGLE = ("offset", "end_offset")
@@ -150,7 +150,7 @@ async def _read_committed(
     given: dict[str, Any],
 ) -> None:
     # Raw reads need no messages.
-    from gazette_aio.cli.committed_read import print_committed  # noqa: PLC0415
+    from gazette_aio.cli.journals.committed_read import print_committed  # noqa: PLC0415
 
     pretty = sys.stdout.isatty() if given["pretty"] is None else given["pretty"]
     async with connection.open(file_root=given["file_root"]) as client:

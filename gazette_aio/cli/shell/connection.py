@@ -12,8 +12,8 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
-from gazette_aio.cli.failures import InputError, UnreachableError
-from gazette_aio.cli.logs import log_options
+from gazette_aio.cli.shell.failures import InputError, UnreachableError
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.consumer.api import connect_shards
 

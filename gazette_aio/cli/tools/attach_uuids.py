@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.failures import InputError
-from gazette_aio.cli.output import progress
-from gazette_aio.cli.uuid_lines import LineStamper
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.output import progress
+from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.message.uuid import Clock, new_producer_id
 
 if TYPE_CHECKING:

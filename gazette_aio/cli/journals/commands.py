@@ -1,0 +1,34 @@
+"""`gazette-aio journals`: the group of commands, each of which has a module."""
+
+from __future__ import annotations
+
+import click
+
+from gazette_aio.cli.journals.append import append
+from gazette_aio.cli.journals.fragments import fragments
+from gazette_aio.cli.journals.heads import reset_head, store_health, suspend
+from gazette_aio.cli.journals.listing import list_journals
+from gazette_aio.cli.journals.pruning import prune
+from gazette_aio.cli.journals.read import read
+from gazette_aio.cli.journals.specs import apply, edit
+from gazette_aio.cli.shell.groups import CommandGroup
+
+
+@click.group(cls=CommandGroup)
+def journals() -> None:
+    """List, apply, edit, read, append and look after journals."""
+
+
+for _command in (
+    append,
+    apply,
+    edit,
+    fragments,
+    list_journals,
+    prune,
+    read,
+    reset_head,
+    store_health,
+    suspend,
+):
+    journals.add_command(_command)
