@@ -136,7 +136,10 @@ def test_names_are_imported_when_used(spark_environment):
         """,
         env=spark_environment,
     )
-    names = "GazetteDataSource lag read_committed recover_sink register start_query"
+    names = (
+        "GazetteDataSource GazetteProgressListener QueryProgress"
+        " lag read_committed recover_sink register start_query"
+    )
     assert printed == f"\n{names}\n"
     for name in names.split():
         assert getattr(gazette_aio.spark, name).__name__ == name

@@ -264,11 +264,12 @@ def test_limits_which_spark_sets_count(reader, journals):
     for limit, count in (
         (streaming.ReadMaxRows(7), 7),
         (streaming.ReadMaxBytes(1), 1),
+        (streaming.ReadMinRows(3), 20),
         (streaming.ReadAllAvailable(), 20),
     ):
         assert len(rows_of(limited, start, limited.latestOffset(start, limit))) == count
-    with pytest.raises(ConfigurationError, match="ReadMinRows"):
-        limited.latestOffset(start, streaming.ReadMinRows(3))
+    with pytest.raises(ConfigurationError, match="ReadMaxFiles"):
+        limited.latestOffset(start, streaming.ReadMaxFiles(3))
 
 
 def test_a_reader_which_is_pickled_has_no_more_than_it_needs(reader, journals):
