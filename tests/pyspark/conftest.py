@@ -147,12 +147,21 @@ def spark(spark_settings: dict[str, str], spark_log: Path) -> Iterator[SparkSess
     What a test sets by `spark.conf.set` it must unset.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAll(list(spark_settings.items()))
     with spark_log.open("ab") as log:
-        gateway = launch_gateway(conf, {"stderr": log})
+        # Race: PySpark forks, and the child may end at once if threads of gRPC are at work then.
+        for attempts_left in (2, 1, 0):
+            try:
+                gateway = launch_gateway(conf, {"stderr": log})
+            except PySparkRuntimeError:
+                if not attempts_left:
+                    raise
+            else:
+                break
     SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")
     session = SparkSession.builder.getOrCreate()
     yield session
