@@ -299,13 +299,15 @@ class Replica:
     async def _record_hints(self, recorder: Recorder) -> None:
         host, due = self._host, self._hints_due
         pause = min(host.first_hints_seconds, host.hints_seconds)
+        recorded = 0  # Bytes that are recorded already count.
         while True:
-            recorder.when_committed(recorder.recorded_bytes + host.hints_bytes, due.set)
+            recorder.when_committed(recorded + host.hints_bytes, due.set)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await due.wait()
             due.clear()
             pause = host.hints_seconds
+            recorded = recorder.recorded_bytes
             try:
                 hints = await recorder.build_hints()
                 await store_recorded_hints(host.store, self.spec, self.assignment, hints)
