@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.testing import ports
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -96,6 +98,8 @@ def _descriptors() -> dict[int, str]:
 def _describe(number: int) -> str | None:
     status = os.fstat(number)
     if stat.S_ISREG(status.st_mode):
+        if ports.stays_open(number):
+            return None
         return f"file {_target(number)} ({status.st_dev}:{status.st_ino})"
     if not stat.S_ISSOCK(status.st_mode):
         return None  # Pipes and other kinds belong to event loops.

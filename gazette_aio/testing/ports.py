@@ -35,6 +35,11 @@ def free_port(count: int = 1) -> int:
             return port
 
 
+def stays_open(descriptor: int) -> bool:
+    """Return whether a descriptor is that of the file of locks, which lives as long as ports do."""
+    return bool(_locks.cache_info().currsize) and descriptor == _locks()
+
+
 def _take(port: int) -> bool:
     # Race: whoever gets a port listens there only seconds later.
     if port in _taken:

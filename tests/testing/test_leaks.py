@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -89,3 +91,18 @@ async def test_an_error_of_the_block_is_not_masked() -> None:
     event.set()
     assert task is not None
     await task
+
+
+def test_the_file_by_which_ports_are_kept_stays_open() -> None:
+    program = """
+import asyncio
+from gazette_aio.testing.leaks import no_leaks
+from gazette_aio.testing.ports import free_port
+
+async def main():
+    async with no_leaks(grace_seconds=0):
+        free_port()
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
