@@ -148,6 +148,21 @@ async def test_json_and_proto(shard_cli, applied):
     assert '  spec: <\n    id: "shard-two"\n' in done.text
 
 
+async def test_the_lag_of_a_shard_without_primary_is_unknown(shard_cli, applied):
+    disabled = SPACE.replace("- id: shard-one", "- id: shard-zero\n    disable: true")
+    done = await shard_cli("apply", stdin=disabled.split("  - id: shard-two")[0].encode())
+    assert (done.code, done.err) == (0, "")
+    done = await shard_cli("list", "--lag")
+    _, *rows = (line.split() for line in done.text.splitlines())
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("shard-one", "words/in:0"),
+        ("shard-two", "words/in:0"),
+        ("shard-zero", "<none>"),
+    ]
+    done = await shard_cli("list", "-l", "id=shard-zero", "--json", "--lag")
+    assert [shard["lag"] for shard in done.json["shards"]] == [None]
+
+
 async def test_a_listing_can_be_edited_and_applied(harness, shard_cli, applied):
     listed = (await shard_cli("list", "-o", "yaml")).text
     done = await shard_cli("apply", stdin=listed.replace("blue", "red").encode())
@@ -183,8 +198,8 @@ def editor(tmp_path):
 
 
 async def test_edit(harness, shard_cli, applied, editor):
-    done = await shard_cli("edit", "-l", "color=blue", env=editor("s/blue/green/"))
-    assert (done.code, done.err) == (0, "")
+    done = await shard_cli("edit", "-l", "color=blue", "--json", env=editor("s/blue/green/"))
+    assert (done.code, done.err, done.json["upserts"]) == (0, "", ["shard-one"])
     [label] = shards_of(harness)["shard-one"].decoded.labels.labels
     assert label.value == "green"
 

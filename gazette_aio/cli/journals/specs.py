@@ -121,8 +121,9 @@ def _print_applied(request: pb.ApplyRequest, revision: int, *, as_json: bool) ->
 @click.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the journals to edit.")
 @_batches
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
-def edit(connection: ClientSettings, selector: str, batch_size: int) -> None:
+def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json: bool) -> None:
     """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply them.
 
     The editor opens again, with the reason, if the journals can't be applied. To give up, leave the
@@ -134,7 +135,8 @@ def edit(connection: ClientSettings, selector: str, batch_size: int) -> None:
 
     def apply_text(text: str) -> None:
         request = _request_of(text, "<editor>")
-        _print_applied(request, asyncio.run(_apply(connection, request, batch_size)), as_json=False)
+        revision = asyncio.run(_apply(connection, request, batch_size))
+        _print_applied(request, revision, as_json=as_json)
 
     edit_until_applied(pb.dump_journal_space(pb.Node.from_list_response(listing)), apply_text)
 

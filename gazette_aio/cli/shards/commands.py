@@ -1,6 +1,6 @@
 """`gazette-aio shards`: list, apply, edit and unassign shards, and show their progress.
 
-Modules `shard_recovery` and `shard_pruning` have recover and prune.
+Modules `recovery` and `pruning` have recover and prune.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.cli.shards.lags import lags_of
 from gazette_aio.cli.shards.pruning import prune
 from gazette_aio.cli.shards.recovery import recover
 from gazette_aio.cli.shell.connection import (
@@ -24,7 +25,6 @@ from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.specs.editing import edit_until_applied
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
-from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer.api import (
     apply_shards,
     list_shards,
@@ -37,6 +37,8 @@ from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from gazette_aio.cli.shards.lags import Lag
 
 _FORMATS = ["table", "yaml", "json", "proto"]
 _UNASSIGN_BATCH = 100
@@ -104,29 +106,20 @@ def list_(
 
 async def _list(
     consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector, *, lag: bool
-) -> tuple[pc.ListResponse, list[dict[str, int]]]:
+) -> tuple[pc.ListResponse, Sequence[Lag]]:
     async with consumer.open_shards() as client:
         listing = await list_shards(client, selector)
         if not lag:
             return listing, []
         async with connection.open() as brokers:
-            heads: dict[str, int] = {}
-            lags: list[dict[str, int]] = []
-            for shard in listing.shards:
-                stat = await stat_shard(client, shard.spec.id)
-                for source in stat.read_through:
-                    if source not in heads:
-                        heads[source] = await head_of(brokers, source.partition(";")[0])
-                lags.append(
-                    {source: heads[source] - at for source, at in sorted(stat.read_through.items())}
-                )
-    return listing, lags
+            shards = [shard.spec.id for shard in listing.shards]
+            return listing, await lags_of(client, brokers, shards)
 
 
 def _print_listing(
     listing: pc.ListResponse,
     labels: Sequence[str],
-    lags: Sequence[dict[str, int]] | None,
+    lags: Sequence[Lag] | None,
     columns: dict[str, bool],
 ) -> None:
     header = ["ID", "STATUS"]
@@ -144,7 +137,7 @@ def _print_listing(
         row += [",".join(others)] if columns["replicas"] else []
         row += [_label(shard.spec.labels, name) for name in labels]
         if lags is not None:
-            row.append(", ".join(f"{name}:{lag}" for name, lag in lags[index].items()))
+            row.append(_lag(lags[index]))
         rows.append(row)
     print_table(header, rows)
 
@@ -165,6 +158,12 @@ def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
         return _NONE, shown
     primary = shown.pop(shard.route.primary)
     return primary, shown
+
+
+def _lag(lag: Lag) -> str:
+    if lag is None:
+        return _NONE
+    return ", ".join(f"{name}:{_NONE if left is None else left}" for name, left in lag.items())
 
 
 def _label(labels: pb.LabelSet, name: str) -> str:
@@ -244,9 +243,15 @@ def _print_applied(request: pc.ApplyRequest, revision: int | None, *, as_json: b
     default=0,
     help="Greatest number of changes per transaction; 0 applies all changes in one.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
 def edit(
-    consumer: ClientSettings, connection: ClientSettings, selector: str, max_txn_size: int
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    selector: str,
+    max_txn_size: int,
+    *,
+    as_json: bool,
 ) -> None:
     """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply them.
 
@@ -261,7 +266,7 @@ def edit(
     def apply_text(text: str) -> None:
         request = _request_of(text, "<editor>")
         revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
-        _print_applied(request, revision, as_json=False)
+        _print_applied(request, revision, as_json=as_json)
 
     edit_until_applied(dump_shard_space(Set.from_list_response(listing)), apply_text)
 
