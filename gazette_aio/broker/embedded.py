@@ -220,7 +220,7 @@ class EmbeddedBroker(Owner):
         """
         core = self._running()
         stats = core.metrics.snapshot()
-        stats["gazette_write_head"] = {each.name: each.head.offset for each in core.replicas}
+        stats["gazette_write_head"] = {each.name: each.head.offset for each in tuple(core.replicas)}
         stats["gazette_failing_stores"] = core.runtime.stores.failing()
         return stats
 

@@ -1,4 +1,6 @@
-"""Metrics of clients for Prometheus, with the names of Gazette's Go client.
+"""Metrics of clients and of embedded brokers for Prometheus, with Gazette's names.
+
+Those of consumers are `gazette_aio.consumer.service.metrics.ConsumerMetrics`.
 
 Needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
 """
@@ -10,16 +12,22 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.host.metrics import FAMILIES, families_of
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
         'gazette_aio.contrib.prometheus needs prometheus-client: pip install "gazette-aio[metrics]"'
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from gazette_aio.broker import EmbeddedBroker
+    from gazette_aio.broker.host.metrics import Family
 
 MOST_JOURNALS: Final = 10_000
 
@@ -153,3 +161,67 @@ class PrometheusMetrics:
 
     def __repr__(self) -> str:
         return f"<PrometheusMetrics of {len(self._journals)} journals>"
+
+
+class BrokerCollector(Collector):
+    """Collector of the metrics of an embedded broker, while the broker runs.
+
+        gazette_journal_server_started_totals{operation}
+        gazette_journal_server_completed_totals{operation,status}
+        gazette_spool_commits_total
+        gazette_spool_commit_bytes_total
+        gazette_spool_rollbacks_total
+        gazette_spool_rollback_bytes_total
+        gazette_spool_completed_total
+        gazette_spool_persisted_total
+        gazette_store_put_bytes_total
+        gazette_store_list_items_count
+        gazette_store_health_check_total
+        gazette_write_head{journal}
+
+    They are those of `/debug/metrics` of the broker's HTTP gateway, which `gazette-aio serve` has,
+    too. Values are read when they're collected; nothing is counted anew.
+
+    Args:
+        broker: The broker, started or not.
+        registry: Registry of the metrics, or None for the registry of the process.
+
+    Raises:
+        ValueError: The registry has metrics with these names.
+
+    Example:
+        BrokerCollector(broker)
+    """
+
+    def __init__(self, broker: EmbeddedBroker, registry: CollectorRegistry | None = None) -> None:
+        self._broker = broker
+        (REGISTRY if registry is None else registry).register(self)
+
+    def describe(self) -> list[Metric]:
+        """Return the metrics without values, as a registry needs to find names that clash."""
+        return [_metric(each) for each in FAMILIES]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present values; none if the broker isn't running."""
+        try:
+            stats = self._broker.stats()
+        except RuntimeError:
+            return
+        for family, samples in families_of(stats):
+            metric = _metric(family)
+            for values, number in samples:
+                labels = dict(zip(family.labels, values, strict=True))
+                metric.add_sample(family.name, labels, number)
+            yield metric
+
+    def __repr__(self) -> str:
+        return f"<BrokerCollector of {self._broker!r}>"
+
+
+def _metric(family: Family) -> Metric:
+    name, about = family.name, family.about
+    if family.is_gauge:
+        return Metric(name, about, "gauge")
+    # Wire: expositions add `_total` to names of counters, and some of Gazette's do without it.
+    stem = name.removesuffix("_total")
+    return Metric(stem, about, "unknown" if stem == name else "counter")

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import aiohttp
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.client.metrics import Metrics
-from gazette_aio.contrib.prometheus import PrometheusMetrics
+from gazette_aio.contrib.prometheus import BrokerCollector, PrometheusMetrics
+from gazette_aio.testing import create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.support import MemoryJournals, script_read
 
@@ -101,6 +105,29 @@ async def test_of_a_client() -> None:
         ("gazette_append_bytes_total", labels): 7,
         ("gazette_read_bytes_total", labels): 5,
     }
+
+
+async def test_of_a_broker() -> None:
+    registry = CollectorRegistry()
+    broker = EmbeddedBroker(fsync="off", http_port=0)
+    collector = BrokerCollector(broker, registry)
+    assert samples(registry) == {}
+    with pytest.raises(ValueError, match="gazette_write_head"):
+        BrokerCollector(broker, registry)
+    async with broker, connect(broker.endpoint) as client:
+        await create_journals(client, journal_spec("a/journal"))
+        await client.append("a/journal", b"content")
+        seen = samples(registry)
+        async with aiohttp.request("GET", f"{broker.http_endpoint}/debug/metrics") as answer:
+            text = await answer.text()
+    assert samples(registry) == {}
+
+    assert seen["gazette_journal_server_started_totals", (("operation", "Append"),)] == 1
+    assert seen["gazette_spool_commit_bytes_total", ()] == 7
+    assert seen["gazette_write_head", (("journal", "a/journal"),)] == 7
+    # The same as the broker's own, which only some other calls have changed.
+    assert {name for name, _ in seen} == set(re.findall(r"^(gazette_\w+)", text, re.MULTILINE))
+    assert repr(collector).startswith("<BrokerCollector of <EmbeddedBroker")
 
 
 def test_without_the_extra() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.broker.host.metrics import families_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_LABELS: Final = {
-    "gazette_journal_server_started_totals": ("operation",),
-    "gazette_journal_server_completed_totals": ("operation", "status"),
-    "gazette_write_head": ("journal",),
-}
-_GAUGES: Final = frozenset(("gazette_write_head",))
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -23,17 +21,12 @@ def metrics_text(stats: Mapping[str, object]) -> str:
         stats: A number, or numbers by the values of labels (joined by commas), by name.
     """
     lines: list[str] = []
-    for name, value in stats.items():
-        lines.append(f"# TYPE {name} {'gauge' if name in _GAUGES else 'counter'}")
-        if not isinstance(value, Mapping):
-            lines.append(f"{name} {value}")
-            continue
-        labels = _LABELS[name]
-        for key, number in cast("Mapping[str, object]", value).items():
-            values = key.split(",", len(labels) - 1)
+    for family, samples in families_of(stats):
+        lines.append(f"# TYPE {family.name} {'gauge' if family.is_gauge else 'counter'}")
+        for values, number in samples:
             pairs = ",".join(
                 f'{label}="{text.translate(_ESCAPES)}"'
-                for label, text in zip(labels, values, strict=True)
+                for label, text in zip(family.labels, values, strict=True)
             )
-            lines.append(f"{name}{{{pairs}}} {number}")
+            lines.append(f"{family.name}{f'{{{pairs}}}' if pairs else ''} {number}")
     return "\n".join(lines) + "\n"

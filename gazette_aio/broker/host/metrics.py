@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
 from gazette_aio.serving.calls import CallCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class BrokerMetrics(CallCounts):
@@ -36,3 +42,48 @@ class BrokerMetrics(CallCounts):
             "gazette_store_list_items_count": self.store_list_items,
             "gazette_store_health_check_total": self.store_health_checks,
         }
+
+
+class Family(NamedTuple):
+    """A metric: its name, and the labels of its values."""
+
+    name: str
+    about: str
+    labels: tuple[str, ...] = ()
+    is_gauge: bool = False
+
+
+FAMILIES: Final = (
+    Family("gazette_journal_server_started_totals", "RPCs begun.", ("operation",)),
+    Family("gazette_journal_server_completed_totals", "RPCs ended.", ("operation", "status")),
+    Family("gazette_spool_commits_total", "Committed appends."),
+    Family("gazette_spool_commit_bytes_total", "Bytes of committed appends."),
+    Family("gazette_spool_rollbacks_total", "Appends rolled back with content."),
+    Family("gazette_spool_rollback_bytes_total", "Bytes of appends rolled back."),
+    Family("gazette_spool_completed_total", "Fragments completed."),
+    Family("gazette_spool_persisted_total", "Fragments persisted to stores."),
+    Family("gazette_store_put_bytes_total", "Bytes written to stores."),
+    Family("gazette_store_list_items_count", "Files listed in stores."),
+    Family("gazette_store_health_check_total", "Health checks of stores."),
+    Family("gazette_write_head", "Offset at which a journal ends.", ("journal",), is_gauge=True),
+)
+"""Metrics of a broker, with their labels."""
+
+
+def families_of(
+    stats: Mapping[str, object],
+) -> Iterator[tuple[Family, list[tuple[tuple[str, ...], int]]]]:
+    """Yield the metrics among counters, each with its values by the values of its labels.
+
+    Args:
+        stats: A number, or numbers by the values of labels (joined by commas), by name. Other
+            names are left out.
+    """
+    for family in FAMILIES:
+        value = stats.get(family.name)
+        if isinstance(value, Mapping):
+            numbers = cast("Mapping[str, int]", value)
+            splits = len(family.labels) - 1
+            yield family, [(tuple(key.split(",", splits)), n) for key, n in numbers.items()]
+        elif isinstance(value, int):
+            yield family, [((), value)]

@@ -17,7 +17,6 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import connect
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.service.diagnostics import Diagnostics
-from gazette_aio.consumer.service.logs import configure_logs
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.parts import http_endpoint
 from gazette_aio.consumer.service.service import Service
@@ -30,6 +29,7 @@ from gazette_aio.consumer.service.settings import (
     read_file,
 )
 from gazette_aio.consumer.service.signals import StopSignals
+from gazette_aio.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

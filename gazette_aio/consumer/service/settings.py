@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import TLSOptions
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gazette_aio.client import ClientOptions
+    from gazette_aio.logs import LogFormat
 
 FILE_NAME: Final = "gazette.ini"
 
 LOG_LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
 LOG_FORMATS: Final = ("text", "json", "color")
-
-LogFormat = Literal["text", "json", "color"]
 
 
 def _flag(text: str) -> bool:

@@ -351,16 +351,16 @@ def test_errors_of_streams() -> None:
 def test_counters_as_text() -> None:
     text = metrics_text(
         {
-            "gazette_spool_commits_total": 3,
             "gazette_journal_server_completed_totals": {"Append,<error>": 2},
+            "gazette_spool_commits_total": 3,
             "gazette_write_head": {'a/b"\\,\n': 7},
         }
     )
     assert text.splitlines() == [
-        "# TYPE gazette_spool_commits_total counter",
-        "gazette_spool_commits_total 3",
         "# TYPE gazette_journal_server_completed_totals counter",
         'gazette_journal_server_completed_totals{operation="Append",status="<error>"} 2',
+        "# TYPE gazette_spool_commits_total counter",
+        "gazette_spool_commits_total 3",
         "# TYPE gazette_write_head gauge",
         r'gazette_write_head{journal="a/b\"\\,\n"} 7',
     ]

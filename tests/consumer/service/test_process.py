@@ -25,10 +25,10 @@ from gazette_aio.client import connect
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.service import service as service_module
 from gazette_aio.consumer.service.diagnostics import Diagnostics
-from gazette_aio.consumer.service.logs import configure_logs
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.process import command, run_consumer
 from gazette_aio.consumer.service.signals import StopSignals
+from gazette_aio.logs import configure_logs
 from gazette_aio.serving.tls import read_tls
 from gazette_aio.testing import no_leaks
 from tests.consumer.service.applications import Summing

@@ -1,0 +1,87 @@
+"""The dashboard asks for metrics that the collectors have, by labels that they have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gazette_aio.broker.host.metrics import FAMILIES
+from gazette_aio.consumer.service.metrics import ConsumerMetrics
+from gazette_aio.consumer.transactions.observer import TransactionReport
+from gazette_aio.contrib.prometheus import PrometheusMetrics
+
+DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text("utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+TARGETS = [target for panel in PANELS for target in panel["targets"]]
+
+
+class Member:
+    """Gauges of a member with a shard."""
+
+    def status_codes(self) -> dict[str, str]:
+        return {"shard": "PRIMARY"}
+
+    def shard_keys(self) -> list[str]:
+        return ["/key"]
+
+    def group_sizes(self) -> tuple[int, int, int]:
+        return 1, 1, 1
+
+
+@pytest.fixture(scope="module")
+def labels() -> dict[str, frozenset[str]]:
+    """Labels of each metric, by the name that queries use."""
+    registry = CollectorRegistry()
+    clients, consumers = PrometheusMetrics(registry), ConsumerMetrics(registry)
+    clients.append_bytes("a/journal", 1)
+    clients.fragment_open("a/journal", "GZIP", 1, 1)
+    consumers.add(Member())
+    consumers.acknowledged("/key", TransactionReport(1, 1, {"a/journal": 1}, 1, 1, 1, 1, 1, 1))
+    consumers.solved(0.1)
+    found = {family.name: frozenset(family.labels) for family in FAMILIES}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        found |= {sample.name: frozenset(sample.labels) for sample in family.samples}
+    return found
+
+
+def test_there_are_queries_of_each_part():
+    asked = " ".join(target["expr"] for target in TARGETS)
+
+    assert all(part in asked for part in ("journal_server", "append_bytes", "shard_transactions"))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"][:60])
+def test_a_query(target: dict[str, Any], labels: dict[str, frozenset[str]]):
+    expression = target["expr"]
+    names = re.findall(r"\bgazette_\w+", expression)
+    grouped = {
+        label.strip()
+        for group in re.findall(r"\bby \(([^)]*)\)", expression)
+        for label in group.split(",")
+    }
+    matched = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", expression))
+    shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+
+    assert names
+    assert [name for name in names if name not in labels] == []
+    assert grouped | matched <= frozenset.union(*(labels[name] for name in names))
+    assert shown <= grouped
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap():
+    places = [tuple(panel["gridPos"][each] for each in "xywh") for panel in PANELS]
+    cells = [
+        (x, y)
+        for left, top, w, h in places
+        for x in range(left, left + w)
+        for y in range(top, top + h)
+    ]
+
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len(set(cells)) == len(cells)
