@@ -51,6 +51,7 @@ from gazette_aio.client.status import (
     StreamStatus,
     WatchStatus,
 )
+from gazette_aio.client.tracing import Span, Tracing
 
 __all__ = [
     "AppendService",
@@ -91,8 +92,10 @@ __all__ = [
     "RetryPolicy",
     "RetryReader",
     "RouteCache",
+    "Span",
     "StreamStatus",
     "TLSOptions",
+    "Tracing",
     "WatchStatus",
     "WatchedList",
     "apply_journals",

@@ -295,6 +295,8 @@ def connect(address: str | None = None, **options: Unpack[ClientOptions]) -> Jou
             `$BROKER_CERT_KEY_FILE`.
         retry: Failures to retry; None for `RetryPolicy()`.
         metrics: Receives counts; None counts nothing.
+        tracing: Makes spans of appends, reads and transactions, such as `OpenTelemetryTracing`;
+            None makes none.
         router: Routes of journals, such as a RouteCache shared with another client of this event
             loop; None for a RouteCache of `cache_size` and `cache_ttl`.
         cache_size: Journals whose routes are kept, so that their RPCs go to brokers that serve

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.fragments.fetcher import FragmentFetcher
     from gazette_aio.client.status import AppendStatus, Reporting, StreamStatus, WatchStatus
+    from gazette_aio.client.tracing import Tracing
 
 CONNECT_SECONDS: Final = 20.0
 """Seconds within which a member must answer."""
@@ -42,6 +43,7 @@ class ClientOptions(TypedDict, total=False):
     tls: TLSOptions | None
     retry: RetryPolicy | None
     metrics: Metrics | None
+    tracing: Tracing | None
     router: DispatchRouter | None
     cache_size: int | None
     cache_ttl: float | None
@@ -81,6 +83,8 @@ class ClientContext:
             raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
         self.metrics: Metrics = options.get("metrics") or NoMetrics()
         """Receives counts."""
+        self.tracing = options.get("tracing")
+        """Makes spans; None for none."""
         self.strict = options.get("strict", False)
         """Whether responses are checked for all rules of the protocol."""
         self.zone = options.get("zone") or variable("ZONE", DEFAULT_ZONE)

@@ -25,6 +25,7 @@ from gazette_aio.client.appends.futures import AsyncOperation
 if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.deadline import Deadline
+    from gazette_aio.client.tracing import Span
 
 NO_DEPENDENCIES: Dependencies = frozenset()
 
@@ -50,6 +51,7 @@ class Batch:
         "operation",
         "request",
         "response",
+        "span",
     )
 
     def __init__(
@@ -77,6 +79,8 @@ class Batch:
         self.response: pb.AppendResponse | None = None
         self.doom: Exception | None = None
         """Error of an earlier batch that failed."""
+        self.span: Span | None = None
+        """Span of the batch, which the first holder has begun."""
 
     def suits(self, request: pb.AppendRequest, dependencies: Dependencies) -> bool:
         """Return whether an append of `request` that waits for `dependencies` may join."""

@@ -17,6 +17,7 @@ from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch, Chain
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
 from gazette_aio.client.appends.futures import parked
+from gazette_aio.client.appends.once import set_commit
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.options import CHUNK_BYTES
@@ -78,6 +79,7 @@ class JournalAppends:
         self._settings = settings
         self._errors = errors
         self._forget_if_idle = forget_if_idle
+        self._tracing = settings.client.context.tracing
         self.journal = journal
         self.request = pb.AppendRequest(journal=journal)
         """The request without preconditions."""
@@ -106,6 +108,8 @@ class JournalAppends:
         The caller holds the lock, or the lock is free and the caller doesn't suspend.
         """
         batch = self.chain.admit(request, dependencies, is_plain=is_plain)
+        if self._tracing is not None and batch.span is None:
+            batch.span = self._tracing.start("append", self.journal)
         if self.worker is None:
             # An empty context: claims that the first holder has set aren't those of the others.
             self.worker = asyncio.get_running_loop().create_task(
@@ -205,9 +209,15 @@ class JournalAppends:
         self._forget_if_idle(self)
 
     def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
-        spool = self.spools.pop(self.chain.batches[0], None)
+        batch = self.chain.batches[0]
+        spool = self.spools.pop(batch, None)
         if spool is not None:
             spool.close()
+        if (span := batch.span) is not None:
+            span.set("gazette.appends", batch.kept)
+            if response is not None:
+                set_commit(span, response.commit)
+            span.end(error)
         self.chain.complete(response, error)
 
     async def _await_dependencies(self, batch: Batch) -> pb.DependencyError | None:

@@ -17,6 +17,7 @@ from gazette_aio.client.retry import Operation, RetryPolicy
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.deadline import Deadline
+    from gazette_aio.client.tracing import Span, Tracing
 
 T = TypeVar("T", bytes, int)
 
@@ -68,7 +69,10 @@ async def append(
         "append", timeout, journal=request.journal, doubt=MAYBE_APPENDED
     )
     policy = retry_policy or client.context.retry_policy
-    return await deadline.run(_retried(client, request, content, policy, deadline))
+    work = deadline.run(_retried(client, request, content, policy, deadline))
+    if (tracing := client.context.tracing) is not None:
+        return await _traced(tracing, request.journal, work)
+    return await work
 
 
 def _require_content(item: object) -> None:
@@ -95,6 +99,29 @@ async def _retried(
             return appender.response
         deadline.note(error)
         await attempts.pause(error)
+
+
+async def _traced(
+    tracing: Tracing, journal: str, work: Awaitable[pb.AppendResponse]
+) -> pb.AppendResponse:
+    span = tracing.start("append", journal, current=True)
+    error: BaseException | None = None
+    try:
+        response = await work
+        set_commit(span, response.commit)
+    except BaseException as failure:
+        error = failure
+        raise
+    else:
+        return response
+    finally:
+        span.end(error)
+
+
+def set_commit(span: Span, commit: pb.Fragment) -> None:
+    """Describe a committed append."""
+    span.set("gazette.begin", commit.begin)
+    span.set("gazette.end", commit.end)
 
 
 async def _attempt(appender: Appender, content: Iterable[Content]) -> pb.GazetteError | None:

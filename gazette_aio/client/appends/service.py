@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.client.reads.retry_reader import RetryReader
     from gazette_aio.client.retry import RetryPolicy
+    from gazette_aio.client.tracing import Tracing
 
 _logger = logging.getLogger(__name__)
 
@@ -145,6 +146,11 @@ class AppendService(Owner):
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
         client.context.append_services.add(self)
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Makes spans of this client, and of publishers that append through it."""
+        return self._context.tracing
 
     @property
     def is_live(self) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.reads.position import ReadPosition
     from gazette_aio.client.rpc.read_message import ReadMessage
     from gazette_aio.client.rpc.stream import ResponseStream
+    from gazette_aio.client.tracing import Span, Tracing
 
 
 class Reader(JournalReader):
@@ -63,6 +64,7 @@ class Reader(JournalReader):
         self._referral: pb.ReadResponse | None = None
         self._fragment: FragmentReader | None = None
         self._error: BaseException | None = None
+        self._span: Span | None = None
         self._ended = False
 
     @property
@@ -167,7 +169,13 @@ class Reader(JournalReader):
         if self._ended:
             return None
         if self._stream is None and not state.position.is_at_end:
-            self._stream = await self._context.rpc.read(self.request, claims=self._claims)
+            if self._context.tracing is not None:
+                self._begin_span(self._context.tracing)
+            try:
+                self._stream = await self._context.rpc.read(self.request, claims=self._claims)
+            except BaseException as error:
+                self._end_span(error)
+                raise
             self._stream.is_reported = True  # By this reader.
             self._context.readers.add(self)
         state.take()
@@ -180,6 +188,7 @@ class Reader(JournalReader):
         except pb.TransportError as error:
             # The broker's status counts, however the RPC ended afterwards.
             self._error = state.failure or state.failed(error)
+            self._end_span(self._error)
             raise self._error from None
         if response is None:
             if self._is_over():
@@ -187,8 +196,11 @@ class Reader(JournalReader):
             self._ended = True
             if state.failure is not None:
                 self._error = state.failure
+                self._end_span(self._error)
                 raise self._error
             self._referral = state.referral
+            if self._referral is None:
+                self._end_span(None)
             return None
         self._receive(response)
         return response
@@ -276,10 +288,22 @@ class Reader(JournalReader):
             ):
                 self._context.router.update_route(self._journal, response.header.route)
 
+    def _begin_span(self, tracing: Tracing) -> None:
+        self._span = tracing.start("read", self._journal)
+        self._span.set("gazette.begin", self.offset)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.set("gazette.end", self.offset)
+            # A broker answers a read that doesn't block in this way at the write head.
+            span.end(None if isinstance(error, pb.OffsetNotYetAvailableError) else error)
+
     def abandon(self) -> None:
         """End the RPC without waiting for its end."""
         self._ended = True
         self._referral = None
+        self._end_span(self._error)
         if self._fragment is not None:
             self._fragment.abandon()
         if self._stream is not None:
@@ -296,6 +320,7 @@ class Reader(JournalReader):
         self._error = self._error or error
         self._ended = True
         self._referral = None
+        self._end_span(self._error)
         if self._fragment is not None:
             await self._fragment.aclose()
             self._fragment = None

@@ -1,4 +1,4 @@
-"""Counts and gauges that a member feeds to its metrics."""
+"""Counts, gauges and spans of a member."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gazette_aio.client.tracing import Tracing
     from gazette_aio.consumer.allocator.observed import ObservedGroup
     from gazette_aio.consumer.service.metrics import ConsumerMetrics
     from gazette_aio.consumer.shards.local_shards import LocalShards
@@ -28,6 +29,30 @@ class TransactionCounter:
     def acknowledged(self, report: TransactionReport, /) -> None:
         """Count a transaction."""
         self._metrics.acknowledged(self._key, report)
+
+
+class TransactionSpans:
+    """Observer that records the transactions of one shard as spans.
+
+    Args:
+        tracing: Where to record them.
+        key: Key of the shard.
+    """
+
+    def __init__(self, tracing: Tracing, key: str) -> None:
+        self._tracing = tracing
+        self._key = key
+
+    def acknowledged(self, report: TransactionReport, /) -> None:
+        """Record a transaction, from its first message to its last acknowledgement."""
+        phases = {
+            name: max(getattr(report, name), 0.0)
+            for name in ("consuming", "stalled", "preparing", "committing", "acknowledging")
+        }
+        counts = {"gazette.messages": report.messages, "gazette.bytes": report.size_bytes}
+        times = {f"gazette.{name}_ms": int(1000 * seconds) for name, seconds in phases.items()}
+        shard = {"gazette.shard": self._key}
+        self._tracing.record("consume", sum(phases.values()), {**shard, **counts, **times})
 
 
 class MemberView:

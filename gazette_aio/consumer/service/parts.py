@@ -9,12 +9,13 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.handlers import Peers
-from gazette_aio.consumer.service.metrics_feed import TransactionCounter
+from gazette_aio.consumer.service.metrics_feed import TransactionCounter, TransactionSpans
 from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
 from gazette_aio.consumer.shards.restarts import Restarts
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.observer import Observers
 from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
 from gazette_aio.serving.address import url_host
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.service.options import ConsumerOptions
     from gazette_aio.consumer.service.service import Service
+    from gazette_aio.consumer.transactions.observer import TransactionObserver
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.protocol.consumer import GetHintsResponse
     from gazette_aio.serving.server import GrpcServer
@@ -103,6 +105,15 @@ def _session_of(service: Service) -> MemberSession:
     )
 
 
+def _observer_of(service: Service, shard: str) -> TransactionObserver:
+    observers: list[TransactionObserver] = []
+    if service.metrics is not None:
+        observers.append(TransactionCounter(service.metrics, shard))
+    if (tracing := service.client.context.tracing) is not None:
+        observers.append(TransactionSpans(tracing, shard))
+    return Observers(*observers)
+
+
 def _host_of(service: Service, session: MemberSession) -> ShardHost:
     options, metrics = service.options, service.metrics
 
@@ -125,7 +136,7 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
             hooks,
             store,
             progress=progress,
-            observer=None if metrics is None else TransactionCounter(metrics, shard.fqn),
+            observer=_observer_of(service, shard.fqn),
             publish_clock_delta=lambda: service.publish_clock_delta,
             recovery_log=recovery_log,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
 from gazette_aio.consumer.transactions.explain import step
-from gazette_aio.consumer.transactions.observer import NoObserver
+from gazette_aio.consumer.transactions.observer import Observers
 from gazette_aio.consumer.transactions.run import Assignment, TransactionRun
 from gazette_aio.message.reading.formats import JournalFormats
 
@@ -64,7 +64,7 @@ class PrimaryLoop:
             hooks,
             store,
             progress,
-            observer or NoObserver(),
+            observer or Observers(),
             lambda: clock_ns() + _nanoseconds(publish_clock_delta()),
             recovery_log,
             JournalFormats(hooks.adapter),

@@ -45,11 +45,20 @@ class TransactionObserver(Protocol):
         ...
 
 
-class NoObserver:
-    """An observer that ignores what it learns."""
+class Observers:
+    """An observer that passes on what it learns.
+
+    Args:
+        observers: Observers to tell; none ignores it.
+    """
+
+    def __init__(self, *observers: TransactionObserver) -> None:
+        self._observers = observers
 
     def acknowledged(self, report: TransactionReport, /) -> None:
-        """Ignore it."""
+        """A transaction is fully acknowledged."""
+        for observer in self._observers:
+            observer.acknowledged(report)
 
 
 def report_of(transaction: TransactionState) -> TransactionReport:

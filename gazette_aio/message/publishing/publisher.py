@@ -45,7 +45,7 @@ from gazette_aio.protocol.errors import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
 
-    from gazette_aio.client import AsyncAppend, AsyncJournalClient
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient, Tracing
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.routes import Encoded, Route
@@ -461,7 +461,8 @@ class Publisher(Generic[T]):
                 IntentLog. Without it, a crash
                 while they're appended may commit some journals and not others.
         """
-        return Transaction(self._uncommitted, self._gate, intents)
+        tracing: Tracing | None = getattr(self.appends, "tracing", None)
+        return Transaction(self._uncommitted, self._gate, intents, tracing)
 
     def abandon(self) -> None:
         """Abandon uncommitted messages: no later acknowledgement commits them.

@@ -10,7 +10,7 @@ from gazette_aio.message.publishing.intents import append_intents
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.client import AsyncJournalClient, Span, Tracing
     from gazette_aio.message.publishing.calls import Calls
     from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.intent_record import AckIntent, State
@@ -74,12 +74,18 @@ class Transaction(Scope):
     """
 
     def __init__(
-        self, uncommitted: Uncommitted, gate: Gate, intents: TransactionLog | None
+        self,
+        uncommitted: Uncommitted,
+        gate: Gate,
+        intents: TransactionLog | None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._uncommitted = uncommitted
         self._gate = gate
         self._intents = intents
         self._calls: Calls | None = None
+        self._tracing = tracing
+        self._span: Span | None = None
         self.state: State = None
         """State to store with the intents; at the start of the block that of the record before.
         A checkpoint, bytes, or an object of JSON, which may be modified in place."""
@@ -100,6 +106,8 @@ class Transaction(Scope):
             await log.require_recovered()
         self._calls = self._gate.reserve()
         self._calls.enter()
+        if self._tracing is not None:
+            self._span = self._tracing.start("transaction", current=True)
         if log is not None:
             self.state = log.state
         return self
@@ -114,7 +122,12 @@ class Transaction(Scope):
                 self._uncommitted.abandon()
                 return
             await self._commit()
+        except BaseException as failure:
+            error = failure
+            raise
         finally:
+            if self._span is not None:
+                self._span.end(error)
             # A log that only this transaction refers to is unlocked, for the next one of its path.
             self._intents = None
             self._gate.release()
@@ -130,6 +143,8 @@ class Transaction(Scope):
             await self._gate.close()
             await uncommitted.flush()
             intents = uncommitted.acknowledge()
+            if self._span is not None:
+                self._span.set("gazette.journals", len(intents))
         except BaseException:
             uncommitted.abandon()
             raise
