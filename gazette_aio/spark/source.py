@@ -86,7 +86,9 @@ class GazetteDataSource(DataSource):
         if options.infer_schema:
             found = bridge.run(_infer(options))
         else:
-            found = default_schema(options.partition_columns)
+            found = default_schema(
+                options.partition_columns, has_key=options.key_column is not None
+            )
         return StructType.fromJson(json.loads(schema_json(found)))
 
     def reader(self, schema: StructType) -> DataSourceReader:

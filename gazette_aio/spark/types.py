@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """Default name of the column with the texts of bad records."""
 
+KEY_COLUMN: Final = "_key"
+"""Column of the value of the member which option `keyColumn` names."""
+
 RESERVED: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "_journal": pa.string(),
@@ -53,6 +56,7 @@ RESERVED: Final[Mapping[str, Any]] = MappingProxyType(
         "_clock": pa.string(),
         "_flags": pa.int32(),
         "_value": pa.binary(),
+        KEY_COLUMN: pa.binary(),
     }
 )
 """Arrow types of the columns which describe messages, by name."""
@@ -270,9 +274,12 @@ def _type_value(kind: Any, path: str) -> Any:
     raise ConfigurationError(f"column {path!r}: Spark has no type for {kind}")
 
 
-def default_schema(partition_columns: Sequence[PartitionColumn] = ()) -> Schema:
+def default_schema(
+    partition_columns: Sequence[PartitionColumn] = (), *, has_key: bool = False
+) -> Schema:
     """Return the schema of a source without a user's schema: undecoded messages."""
-    fields = [pa.field(name, RESERVED[name]) for name in _DEFAULT]
+    names = (KEY_COLUMN, *_DEFAULT) if has_key else _DEFAULT
+    fields = [pa.field(name, RESERVED[name]) for name in names]
     fields += [
         pa.field(column.name, _LABELS if column.is_array else pa.string())
         for column in partition_columns

@@ -99,6 +99,26 @@ def test_members_and_keys(spark, journals, sink):
     assert ids(journals) == list(range(100))
 
 
+def test_keys_that_are_members_go_out_and_come_back(spark, journals, sink):
+    frame = spark.range(60).selectExpr("id", "named_struct('code', id % 5) AS item")
+    save(frame, sink(keyColumn="item.code"))
+    options = {"brokers": sink()["brokers"], "prefix": sink()["prefix"], "keyColumn": "item.code"}
+    found = spark.read.format("gazette").options(**options).load()
+    rows = found.selectExpr("_journal", "cast(_key AS STRING) AS key", "_value").collect()
+    assert len(rows) == 60
+    assert all(json.loads(row._value)["item"]["code"] == int(row.key) for row in rows)
+    assert len({(row._journal, row.key) for row in rows}) == 5
+
+
+def test_partitions_go_to_journals(spark, journals, sink):
+    save(spark.range(0, 90, numPartitions=4), sink(mapping="partition"))
+    found = [[message["id"] for message in journals.committed(name)] for name in PARTS]
+    bounds = [0, 22, 45, 67, 90]
+    first, second, third, fourth = (list(range(a, b)) for a, b in itertools.pairwise(bounds))
+    assert sorted(found[0]) == first + fourth
+    assert found[1:] == [second, third]
+
+
 def test_protobuf_messages(spark, journals, sink):
     journals.create("proto", content_type=PROTOBUF)
     frame = spark.sql("SELECT 'a b' AS n_gram, 3L AS count")

@@ -104,7 +104,9 @@ class Sink:
 
     async def plan(self, table):
         """Plan as the driver does, and hand it to tasks."""
-        plan = await on_bridge(plan_sink(self.options, classify_rows(table.schema)))
+        plan = await on_bridge(
+            plan_sink(self.options, classify_rows(table.schema, self.options.key_column))
+        )
         return pickle.loads(pickle.dumps(plan))
 
     async def publish(self, batch, *tables, rows=1000, **given):

@@ -298,7 +298,7 @@ MALFORMED = [
     ("partitionColumns", "a=xx,A=yy", "column 'A' occurs twice"),
     ("partitionColumns", "a=b%c", "label 'b%c'"),
     ("journal", "a//b", "expected the name of a journal"),
-    ("mapping", "hash", "expected modulo or rendezvous or random"),
+    ("mapping", "hash", "expected modulo or rendezvous or partition or random"),
     ("ackTemplate", "[]", "expected a JSON object"),
     ("ackTemplate", "{", "expected a JSON object"),
     ("onMissingJournal", "skip", "expected fail or ignore"),

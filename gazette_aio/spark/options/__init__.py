@@ -147,6 +147,8 @@ class SourceOptions:
     corrupt_column: str = CORRUPT_COLUMN
     message_type: str | None = None
     """`module:Class` of protobuf messages."""
+    key_column: str | None = None
+    """Member of messages which is their key: names separated by dots, or the index of a column."""
     infer_schema: bool = False
     starting: Positions = "earliest"
     """The default of `parse()` for streams is the latest offset, unless they begin at a time."""
@@ -290,8 +292,11 @@ class SinkOptions:
     selection: Selection
     """Journals from which a mapping chooses; none if `journal` or the rows name the journals."""
     journal: str | None = None
-    mapping: Literal["modulo", "rendezvous", "random"] | None = None
+    mapping: Literal["modulo", "rendezvous", "partition", "random"] | None = None
     """None: modulo if rows have keys, else random."""
+    key_column: str | None = None
+    """Column of keys, or member of messages: names separated by dots, or the index of a column.
+    None: the column `key`, which isn't a part of the message."""
     exactly_once: bool | None = None
     """False: at least once. True: exactly once, the default of `parse()` with a commit journal.
     None: the driver commits at the end of a job, without a record of the decision."""
@@ -334,7 +339,10 @@ class SinkOptions:
         if streaming:
             refuse(given, "txnId", "is for batches only: batches of streams have numbers")
         if not selection:
-            refuse(given, "mapping", "needs one of selector, journals and prefix")
+            for name in ("mapping", "keyColumn"):
+                refuse(given, name, "needs one of selector, journals and prefix")
+        if given.get("mapping") in ("partition", "random"):
+            refuse(given, "keyColumn", f"has no effect with mapping={given['mapping']}")
         fields: dict[str, Any] = {"exactly_once": commit_journal is not None or None}
         fields |= fields_of(given, MESSAGES) | fields_of(given, SINK)
         return cls(connection=connection, selection=selection, **fields)

@@ -37,6 +37,7 @@ MESSAGES: Final[Table] = MappingProxyType(
     {
         "uuid": ("uuid", values.uuid),
         "messageType": ("message_type", values.reference),
+        "keyColumn": ("key_column", values.member),
     }
 )
 SOURCE: Final[Table] = MappingProxyType(
@@ -72,7 +73,7 @@ SOURCE: Final[Table] = MappingProxyType(
 SINK: Final[Table] = MappingProxyType(
     {
         "journal": ("journal", values.journal),
-        "mapping": ("mapping", values.choice("modulo", "rendezvous", "random")),
+        "mapping": ("mapping", values.choice("modulo", "rendezvous", "partition", "random")),
         "exactlyOnce": ("exactly_once", values.boolean),
         "commitJournal": ("commit_journal", values.journal),
         "sinkId": ("sink_id", values.text),

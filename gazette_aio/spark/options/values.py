@@ -232,6 +232,14 @@ def uuid(value: str) -> str:
     return value
 
 
+def member(value: str) -> str:
+    """Return the place of a member: names separated by dots, or the index of a column."""
+    value = value.strip()
+    if not all(value.split(".")):
+        raise ValueError("expected the name of a member, such as item or customer.id")
+    return value
+
+
 def offsets(value: str) -> Positions:
     """Return the offsets at which reads begin or end."""
     expected = (

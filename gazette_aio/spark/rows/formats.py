@@ -34,6 +34,8 @@ from gazette_aio.protocol.well_known import (
     CONTENT_TYPE_PROTO_FIXED,
 )
 from gazette_aio.spark.references import import_object
+from gazette_aio.spark.rows.keys import csv_key_reader, json_key_reader, protobuf_key_reader
+from gazette_aio.spark.types import KEY_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.adapters import Adapter
     from gazette_aio.message.framing import Framing
-    from gazette_aio.spark.options import SourceOptions
+    from gazette_aio.spark.options import SinkOptions, SourceOptions
+    from gazette_aio.spark.rows.keys import KeyReader
 
 Kind: TypeAlias = Literal["raw", "ndjson", "csv", "protobuf-fixed"]
 Isolation: TypeAlias = Literal["read-committed", "read-uncommitted"]
@@ -85,6 +88,33 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
     if kind == "raw":
         return Format(kind, framing, _LenientAdapter(adapter))
     return Format(kind, framing, adapter)
+
+
+def key_reader_of(options: SourceOptions | SinkOptions, content_type: str) -> KeyReader:
+    """Return the reader of keys of messages of a content type.
+
+    Raises:
+        ConfigurationError: Option 'keyColumn' is missing or doesn't fit the content type.
+    """
+    member = options.key_column
+    if member is None:
+        raise ConfigurationError(
+            f"column {KEY_COLUMN!r} needs option 'keyColumn', which names a member of messages"
+        )
+    match _KINDS.get(content_type):
+        case "ndjson":
+            return json_key_reader(member)
+        case "csv":
+            return csv_key_reader(member)
+        case "protobuf-fixed":
+            if options.message_type is None:
+                text = "option 'keyColumn' names a field of protobuf messages"
+                raise ConfigurationError(f"{text}, which needs 'messageType'")
+            return protobuf_key_reader(member, message_class(options.message_type))
+        case _:
+            raise ConfigurationError(
+                f"option 'keyColumn': messages of content type {content_type!r} have no members"
+            )
 
 
 def content_type_for(options: SourceOptions, label: str) -> str:

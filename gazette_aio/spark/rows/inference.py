@@ -27,7 +27,7 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, get_flags
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.rows.formats import PlacedCSVAdapter, format_of, message_class, uuid_field
-from gazette_aio.spark.types import RESERVED, default_schema
+from gazette_aio.spark.types import KEY_COLUMN, RESERVED, default_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,10 +78,11 @@ def infer_schema(options: SourceOptions, content_type: str, messages: Iterable[b
         fields = _csv_fields(found.adapter, messages)
     else:
         fields = _json_fields(cast("JSONAdapter[Any]", found.adapter), messages)
+    has_key = options.key_column is not None
     labels = [
         field
-        for field in list[Any](default_schema(options.partition_columns))
-        if field.name not in RESERVED
+        for field in list[Any](default_schema(options.partition_columns, has_key=has_key))
+        if field.name not in RESERVED or field.name == KEY_COLUMN
     ]
     special = {name.lower() for name in (*RESERVED, options.corrupt_column)}
     special |= {field.name.lower() for field in labels}

@@ -5,7 +5,8 @@ UUID, whose clock is zero. `_uuid` has the producer, clock and flags, like all U
 `_clock` has 16 hexadecimal digits, which sort like clocks; `_producer` has 12 digits.
 
 Columns of labels have the label's first value in order, all values if the column is an array, and
-null if the journal has no such label.
+null if the journal has no such label. `_key` is the value of the member which an option names, and
+null for messages without it.
 
 Bad records are bytes which aren't a frame, frames whose UUID can't be read, documents which don't
 fit the columns, and messages without a value of a NOT NULL column. The mode decides:
@@ -31,8 +32,13 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import timestamps
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
-from gazette_aio.spark.rows.formats import Format, format_of
-from gazette_aio.spark.types import RESERVED, classify
+from gazette_aio.spark.rows.formats import (
+    Format,
+    content_type_for,
+    format_of,
+    key_reader_of,
+)
+from gazette_aio.spark.types import KEY_COLUMN, RESERVED, classify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Labels
+    from gazette_aio.spark.rows.keys import KeyReader
 
 _OF_UUIDS: Final = ("_uuid", "_timestamp", "_producer", "_clock", "_flags")
 _OF_BAD_FRAMES: Final = ("_journal", "_begin", "_end")
@@ -78,6 +85,7 @@ class RowLayout:
         self._check_nullability()
         self._formats: dict[str, Format] = {}
         self._decoders: dict[str, DocumentDecoder | None] = {}
+        self._key_readers: dict[str, KeyReader] = {}
         if options.format is not None:
             self.decoder_of("")
 
@@ -88,6 +96,8 @@ class RowLayout:
             if field.nullable or field.name in _OF_BAD_FRAMES:
                 continue
             name = field.name
+            if name == KEY_COLUMN:
+                raise ConfigurationError(f"column {name!r} can't be NOT NULL")
             if options.mode == "PERMISSIVE" and (name in documents or name in RESERVED):
                 self.mode = "FAILFAST"
             if options.include_acks and name in documents:
@@ -125,6 +135,20 @@ class RowLayout:
         if content_type not in self._decoders:
             self._decoders[content_type] = self._new_decoder(content_type)
         return self._decoders[content_type]
+
+    def key_reader_of(self, content_type: str) -> KeyReader | None:
+        """Return the reader of keys of a content type; or None if there is no column of keys.
+
+        Raises:
+            ConfigurationError: Messages of the content type have no such member.
+        """
+        if KEY_COLUMN not in self.columns.reserved:
+            return None
+        label = content_type_for(self.options, content_type)
+        found = self._key_readers.get(label)
+        if found is None:
+            found = self._key_readers[label] = key_reader_of(self.options, label)
+        return found
 
     def _new_decoder(self, content_type: str) -> DocumentDecoder | None:
         documents = self.columns.documents
@@ -177,6 +201,7 @@ class RowDecoder:
         self._start_clock = layout.start_clock(journal)
         self._mode = layout.mode
         self._documents = layout.decoder_of(content_type)
+        self._read_key = layout.key_reader_of(content_type)
         self._batch_rows = min(layout.options.batch_rows, _MAX_ROWS)
         self._batch_bytes = min(layout.options.batch_bytes, MAX_TAKE_BYTES)
         self._constants = self._find_constants(dict(labels))
@@ -314,6 +339,9 @@ class RowDecoder:
             arrays |= self._of_uuids(columns, has_uuid)
         if self._has_values:
             arrays["_value"] = payloads.take(indices)
+        if (read_key := self._read_key) is not None:
+            keys = [read_key(frame) for frame in payloads.take_list(indices)]
+            arrays[KEY_COLUMN] = pa.array(keys, pa.binary())
         if corrupt is not None:
             arrays[corrupt] = pa.nulls(columns.rows, pa.string()) if texts is None else texts
         if batch is not None:

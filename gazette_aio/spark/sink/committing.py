@@ -19,7 +19,7 @@ from gazette_aio.spark.sink.appending import RETRY, acknowledge, roll_back
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import commit_record, roll_backs
 from gazette_aio.spark.sink.publishing import SinkPlan, list_targets
-from gazette_aio.spark.sink.routing import check_routing
+from gazette_aio.spark.sink.routing import check_keys, check_routing
 from gazette_aio.spark.sink.rows import check_target
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ async def plan_sink(options: SinkOptions, columns: SinkColumns) -> SinkPlan:
     targets = await _targets(client, options)
     for content_type in {content_type for _, content_type in targets}:
         check_target(content_type, options)
+    check_keys(options, columns, targets)
     if options.commit_journal in dict(targets):
         raise ConfigurationError(
             f"option 'commitJournal': {options.commit_journal!r} is also selected as a target"

@@ -57,6 +57,7 @@ def publish_rows(
     batch: int,
     rows: Iterable[RecordBatch],
     *,
+    partition: int = 0,
     memory_bytes: int | None = None,
 ) -> TaskMessage:
     """Publish the rows of a task, and return its report after all of them are appended.
@@ -70,6 +71,7 @@ def publish_rows(
         key: The sink.
         batch: Number of the batch.
         rows: The rows.
+        partition: Number of Spark's partition of the rows.
         memory_bytes: Greatest number of bytes kept until they are appended; None for the default.
 
     Raises:
@@ -77,7 +79,7 @@ def publish_rows(
         ValidationError: A row can't be encoded, for example because it isn't a JSON object.
         GazetteError: An append failed.
     """
-    task = _Task(plan, key, batch, memory_bytes)
+    task = _Task(plan, key, batch, partition, memory_bytes)
     try:
         for each in rows:
             if each.num_rows:
@@ -89,13 +91,20 @@ def publish_rows(
 
 
 class _Task:
-    def __init__(self, plan: SinkPlan, key: SinkKey, batch: int, memory_bytes: int | None) -> None:
+    def __init__(
+        self,
+        plan: SinkPlan,
+        key: SinkKey,
+        batch: int,
+        partition: int,
+        memory_bytes: int | None,
+    ) -> None:
         self._plan = plan
         self._key = key
         self._batch = batch
         self._memory_bytes = memory_bytes
         self._flags = OUTSIDE_TXN if plan.options.exactly_once is False else CONTINUE_TXN
-        self._router = Router(plan.options, plan.columns, plan.targets, _choose)
+        self._router = Router(plan.options, plan.columns, plan.targets, _choose, partition)
         self._lease: Lease | None = None
         self._encoder: RowEncoder | None = None
         self._appends: TaskAppends | None = None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.columnar.pyarrow_api import pc
+from gazette_aio.message.columnar.pyarrow_api import pa, pc
 from gazette_aio.message.mapping import modulo_mapping, rendezvous_mapping
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from gazette_aio.spark.rows.formats import key_reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.mapping import Target
     from gazette_aio.spark.options import SinkOptions
+    from gazette_aio.spark.rows.keys import KeyReader
     from gazette_aio.spark.sink.rows import SinkColumns
 
     Rows = range | list[int]
@@ -30,14 +32,16 @@ _MOST_KEYS: Final = 1 << 16
 class Router:
     """Chooses the journals of rows.
 
-    The option `journal` names the journal, or else the column `journal` does, or else a mapping of
-    keys chooses among the targets, exactly as a Publisher's mapping does.
+    The option `journal` names the journal, or else the column `journal` does, or else a mapping
+    chooses among the targets: of keys, exactly as a Publisher's mapping does; or of partitions,
+    each of which goes to one journal.
 
     Args:
         options: Options of the sink.
         columns: Columns of the rows.
         targets: Journals which the options select, in the order of their listing.
         choose: Returns random numbers below a limit (first argument), for rows without keys.
+        partition: Number of Spark's partition of the rows.
 
     Raises:
         ConfigurationError: Neither options nor columns decide the journals.
@@ -49,16 +53,20 @@ class Router:
         columns: SinkColumns,
         targets: Sequence[Target],
         choose: Callable[[int, int], NDArray[np.int64]],
+        partition: int = 0,
     ) -> None:
         check_routing(options, columns)
         self._is_fixed = options.journal is not None
         self._commit_journal = options.commit_journal
         self._is_restricted = bool(options.selection)
         self._targets = list(targets)
+        if options.mapping == "partition":
+            self._targets = [targets[partition % len(targets)]]
         self._content_types = dict(targets)
         self._by_column = None if self._is_fixed else columns.journal
+        self._key_name = f"column {options.key_column or 'key'!r}"
         self._choose = choose
-        self._key: str | None = None
+        self._keys_of: Callable[[RecordBatch], Any] | None = None
         self._map: Callable[[bytes], Target] | None = None
         self._mapped: dict[bytes, Target] = {}
         if (
@@ -66,7 +74,7 @@ class Router:
             and not self._is_fixed
             and (mapping := _mapping(options, columns))
         ):
-            self._key = columns.key
+            self._keys_of = _keys_of(options, columns, self._targets)
             listing = _listing(self._targets)
             make = modulo_mapping if mapping == "modulo" else rendezvous_mapping
             self._map = make(_identity, lambda: listing)
@@ -97,21 +105,20 @@ class Router:
         if not (count := batch.num_rows):
             return {}
         if self._by_column is not None:
-            return self._grouped(batch, self._by_column, self._named)
-        if self._map is not None:
-            assert self._key is not None
-            return self._grouped(batch, self._key, self._chosen)
+            names = cast("Any", batch).column(self._by_column)
+            return self._grouped(names, f"column {self._by_column!r}", self._named)
+        if self._keys_of is not None:
+            return self._grouped(self._keys_of(batch), self._key_name, self._chosen)
         if len(self._targets) == 1:
             return {self._targets[0]: range(count)}
         return _group(self._choose(len(self._targets), count), self._targets)
 
     def _grouped(
-        self, batch: Any, name: str, target_of: Callable[[Any], Target]
+        self, column: Any, name: str, target_of: Callable[[Any], Target]
     ) -> dict[Target, Rows]:
-        column = batch.column(name)
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ValidationError(f"row {row}, column {name!r}: the value is null")
+            raise ValidationError(f"row {row}, {name}: the value is null")
         encoded = pc.dictionary_encode(column)
         distinct: dict[Target, int] = {}
         codes = [
@@ -141,10 +148,11 @@ class Router:
 
 def check_routing(options: SinkOptions, columns: SinkColumns) -> None:
     """Raise ConfigurationError unless options and columns decide the journals of rows."""
-    if columns.journal is not None and options.mapping is not None:
-        raise ConfigurationError(
-            f"mapping={options.mapping} contradicts column 'journal', which names the journals"
-        )
+    for name, value in (("mapping", options.mapping), ("keyColumn", options.key_column)):
+        if columns.journal is not None and value is not None:
+            raise ConfigurationError(
+                f"{name}={value} contradicts column 'journal', which names the journals"
+            )
     if options.journal is None and columns.journal is None:
         if not options.selection:
             raise ConfigurationError(
@@ -156,11 +164,55 @@ def check_routing(options: SinkOptions, columns: SinkColumns) -> None:
 
 def _mapping(options: SinkOptions, columns: SinkColumns) -> str | None:
     """Return the mapping of keys, or None if journals are chosen at random."""
-    if options.mapping == "random" or (options.mapping is None and columns.key is None):
+    has_keys = bool(columns.key) or columns.reads_keys
+    if options.mapping in ("random", "partition") or (options.mapping is None and not has_keys):
         return None
-    if columns.key is None:
-        raise ConfigurationError(f"mapping={options.mapping} needs a column 'key'")
+    if not has_keys:
+        raise ConfigurationError(
+            f"mapping={options.mapping} needs a column 'key', or option 'keyColumn'"
+        )
     return options.mapping or "modulo"
+
+
+def check_keys(options: SinkOptions, columns: SinkColumns, targets: Sequence[Target]) -> None:
+    """Raise ConfigurationError unless keys can be read from whole messages, if they have to be."""
+    if columns.reads_keys and _mapping(options, columns) is not None:
+        _keys_of(options, columns, targets)
+
+
+def _keys_of(
+    options: SinkOptions, columns: SinkColumns, targets: Sequence[Target]
+) -> Callable[[RecordBatch], Any]:
+    """Return a function which returns the keys of rows, as an array of text or bytes."""
+    if columns.reads_keys:
+        content_types = {content_type for _, content_type in targets}
+        if len(content_types) > 1:
+            raise ConfigurationError(
+                "option 'keyColumn': journals of several content types are selected, whose whole"
+                " messages can't have a common key"
+            )
+        read = key_reader_of(options, content_types.pop())
+        return lambda batch: _read_keys(batch, columns.value, read)
+    name, *path = columns.key
+
+    def keys_of(batch: Any) -> Any:
+        column = batch.column(name)
+        if path:
+            column = pc.struct_field(column, path)
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+        return column if is_text or is_bytes else pc.cast(column, pa.string())
+
+    return keys_of
+
+
+def _read_keys(batch: Any, value: str | None, read: KeyReader) -> Any:
+    frames = batch.column(value).to_pylist()
+    keys = [
+        None if frame is None else read(frame.encode() if isinstance(frame, str) else frame)
+        for frame in frames
+    ]
+    return pa.array(keys, pa.binary())
 
 
 def _group(numbers: NDArray[np.int64], targets: list[Target]) -> dict[Target, Rows]:

@@ -3,10 +3,12 @@
 | column | meaning |
 | --- | --- |
 | `_value`, or `value` of STRING or BINARY | the whole message |
-| `key` | key of the mapping |
+| `key`, or the column of the option `keyColumn` | key of the mapping |
 | `journal` | journal of the row |
 | `_journal`, `_begin`, … | columns of a source which describe a message: ignored |
 | others | members of the message, by name; fields of CSV, by position |
+
+`key` isn't a part of the message. The column of `keyColumn` is, as it names a member.
 
 Columns of a source are accepted, so that loading and saving copies a journal. `_journal` thus
 doesn't choose the journal of a row. UUIDs in messages are replaced.
@@ -60,14 +62,21 @@ class SinkColumns(NamedTuple):
     """Column of whole messages, or None."""
     documents: tuple[str, ...]
     """Columns of members, if there's no column of whole messages."""
-    key: str | None
+    key: tuple[str, ...]
+    """Path of the column of keys; empty without one."""
     journal: str | None
     corrupt: str | None
     """Column with the texts of bad records of a source: such rows are refused."""
+    reads_keys: bool = False
+    """Whether keys are members of whole messages, which option `keyColumn` names."""
 
 
-def classify_rows(schema: Schema) -> SinkColumns:
+def classify_rows(schema: Schema, key_column: str | None = None) -> SinkColumns:
     """Return the meaning of columns by their exact names.
+
+    Args:
+        schema: Arrow schema of the rows.
+        key_column: Option `keyColumn`: a column, a field of one, or a member of whole messages.
 
     Raises:
         ConfigurationError: There is no column to publish, columns contradict, or a type is wrong.
@@ -77,12 +86,13 @@ def classify_rows(schema: Schema) -> SinkColumns:
     for name in names:
         if schema.names.count(name) > 1:
             raise ConfigurationError(f"there's more than one column {name!r}")
-    special = {name: name for name in ("key", "journal", CORRUPT_COLUMN) if name in names}
+    usual_key = "key" if key_column is None else None
+    special = {name: name for name in (usual_key, "journal", CORRUPT_COLUMN) if name in names}
     documents = [name for name in names if name not in special]
     value: str | None = None
     if VALUE_NAME in documents or ("value" in documents and _is_text(kinds["value"])):
         value = VALUE_NAME if VALUE_NAME in documents else "value"
-        if others := [name for name in documents if name != value]:
+        if others := [name for name in documents if name not in (value, key_column)]:
             raise ConfigurationError(
                 f"column {value!r} is the whole message, but there is also column {others[0]!r}:"
                 f" drop it, or combine both by to_json(), or rename {value!r}"
@@ -98,13 +108,42 @@ def classify_rows(schema: Schema) -> SinkColumns:
         if not _is_text(kinds[name], binary=name == "key"):
             expected = "STRING or BINARY" if name == "key" else "STRING"
             raise ConfigurationError(f"column {name!r} must be {expected}")
+    key: tuple[str, ...] = ("key",) if "key" in special else ()
+    if key_column is not None:
+        key = _key_path(schema, key_column)
+        if not key and value is None:
+            raise ConfigurationError(f"option 'keyColumn': rows have no column {key_column!r}")
     return SinkColumns(
         value,
         tuple(documents),
-        special.get("key"),
+        key,
         special.get("journal"),
         special.get(CORRUPT_COLUMN),
+        reads_keys=key_column is not None and not key,
     )
+
+
+def _key_path(schema: Schema, key_column: str) -> tuple[str, ...]:
+    """Return the path of the column that option `keyColumn` names, or none if there is none.
+
+    Raises:
+        ConfigurationError: Its type can't be a key.
+    """
+    path = (key_column,) if key_column in schema.names else tuple(key_column.split("."))
+    if path[0] not in schema.names:
+        return ()
+    kind: Any = cast("Any", schema).field(path[0]).type
+    for name in path[1:]:
+        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            raise ConfigurationError(f"option 'keyColumn': rows have no column {key_column!r}")
+        kind = kind.field(index).type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise ConfigurationError(
+            f"option 'keyColumn': column {key_column!r} must be STRING, BINARY, BOOLEAN or of whole"
+            " numbers"
+        )
+    return path
 
 
 def _is_text(kind: Any, *, binary: bool = True) -> bool:

@@ -83,7 +83,7 @@ class GazetteWriter(DataSourceArrowWriter):
 
     def __init__(self, schema: StructType, options: SinkOptions, overwrite: bool) -> None:  # noqa: FBT001 - Spark's.
         _refuse_overwrite("mode('overwrite')", overwrite=overwrite)
-        columns = classify_rows(parse_schema(schema.json()))
+        columns = classify_rows(parse_schema(schema.json()), options.key_column)
         self.options = options
         self.plan: SinkPlan = bridge.run(plan_sink(options, columns))
         self._nonce = secrets.token_hex(8)
@@ -100,7 +100,8 @@ class GazetteWriter(DataSourceArrowWriter):
             key, batch = SinkKey(properties.query, name), properties.batch
         else:
             key, batch = SinkKey.of_run(self._nonce, name), 0
-        return SinkMessage(publish_rows(self.plan, key, batch, iterator), properties.run)
+        task = publish_rows(self.plan, key, batch, iterator, partition=properties.partition)
+        return SinkMessage(task, properties.run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch.
@@ -162,7 +163,7 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
         _refuse_overwrite("outputMode('complete')", overwrite=overwrite)
         self.schema = schema
         self.options = options
-        self._columns = classify_rows(parse_schema(schema.json()))
+        self._columns = classify_rows(parse_schema(schema.json()), options.key_column)
         self._plan: SinkPlan | None = None
 
     @property
@@ -192,7 +193,8 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark doesn't set {_QUERY} and {_BATCH}, which identify batches"
             )
         key = SinkKey(properties.query, sink_name(self.options))
-        task = publish_rows(self.plan, key, properties.batch, iterator)
+        partition = properties.partition
+        task = publish_rows(self.plan, key, properties.batch, iterator, partition=partition)
         return SinkMessage(task, properties.run)
 
     def commit(
@@ -225,17 +227,20 @@ class _Properties:
     query: str | None
     batch: int | None
     run: str
+    partition: int
+    """Number of the task's partition."""
 
     @classmethod
     def current(cls) -> _Properties:
         context = TaskContext.get()
         if context is None:
-            return cls(None, None, "")
+            return cls(None, None, "", 0)
         batch = context.getLocalProperty(_BATCH)
         return cls(
             context.getLocalProperty(_QUERY),
             None if batch is None else int(batch),
             context.getLocalProperty(_RUN) or "",
+            context.partitionId(),
         )
 
 
