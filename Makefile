@@ -126,7 +126,7 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),
 # It isn't of some duration: more than 1,000 recoveries of each store.
 RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_json_recoveries.py tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py
 
-soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers] [CLUSTER=1, of spark].
+soak: $(if $(filter spark,$(SUITE)),setup-spark,setup) ## Hold invariants under faults: SUITE=client|broker|consumer|recoverylog|services|spark DURATION=seconds [SEED=number] [STORE=json|rocksdb|sql|sqlite, of consumers] [CLUSTER=1, of spark].
 ifeq ($(SUITE),recoverylog)
 	$(if $(SEED),GAZETTE_SEED=$(SEED)) $(BIN)/python $(PYTEST) --long $(RECOVERIES)
 else

@@ -13,13 +13,14 @@ import secrets
 import sys
 from typing import Any
 
-from benchmarks.soaks import broker, client, consumer, spark
+from benchmarks.soaks import broker, client, consumer, services, spark
 from benchmarks.soaks.invariant import BrokenInvariantError
 
 SUITES = {
     "broker": broker.soak,
     "client": client.soak,
     "consumer": consumer.soak,
+    "services": services.soak,
     "spark": spark.soak,
 }
 

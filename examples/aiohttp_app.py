@@ -5,27 +5,18 @@ python -m aiohttp.web examples.aiohttp_app:create_app
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from gazette_aio import BrokerStatusError, JournalClient, OperationTimeoutError, connect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from gazette_aio import BrokerStatusError, OperationTimeoutError
+from gazette_aio.contrib.aiohttp_web import CLIENT, client_context
+from gazette_aio.contrib.health import problems
 
 JOURNAL = "examples/events"
 TIMEOUT = 5.0
 """Seconds within which a request is answered, and pending events are written at the end."""
-CLIENT = web.AppKey("client", JournalClient)
-
-
-async def client_context(app: web.Application) -> AsyncIterator[None]:
-    """Keep one client for the life of the service."""
-    async with connect(timeout=TIMEOUT, drain_timeout=TIMEOUT) as client:
-        app[CLIENT] = client
-        yield
 
 
 async def post_event(request: web.Request) -> web.Response:
@@ -44,9 +35,16 @@ async def post_event(request: web.Request) -> web.Response:
     return web.json_response({"journal": JOURNAL, "begin": begin, "end": end}, status=201)
 
 
+async def ready(request: web.Request) -> web.Response:
+    """Tell whether events can be taken: a readiness probe."""
+    found = problems(request.app[CLIENT])
+    return web.json_response({"detail": found}, status=503 if found else 200)
+
+
 def create_app(_argv: list[str] | None = None) -> web.Application:
     """Return the application."""
     app = web.Application()
-    app.cleanup_ctx.append(client_context)
+    app.cleanup_ctx.append(client_context(timeout=TIMEOUT, drain_timeout=TIMEOUT))
     app.router.add_post("/events", post_event)
+    app.router.add_get("/ready", ready)
     return app

@@ -10,38 +10,29 @@ The broker is that of $BROKER_ADDRESS, else http://localhost:8080.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException
 
-from gazette_aio import BrokerStatusError, OperationTimeoutError, connect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+from gazette_aio import BrokerStatusError, JournalClient, OperationTimeoutError
+from gazette_aio.contrib.asgi import client_lifespan, journal_client
+from gazette_aio.contrib.health import problems
 
 JOURNAL = "examples/events"
 TIMEOUT = 5.0
 """Seconds within which a request is answered, and pending events are written at the end."""
 
+Client = Annotated[JournalClient, Depends(journal_client)]
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    """Keep one client for the life of the service."""
-    async with connect(timeout=TIMEOUT, drain_timeout=TIMEOUT) as client:
-        app.state.client = client
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=client_lifespan(timeout=TIMEOUT, drain_timeout=TIMEOUT))
 
 
 @app.post("/events", status_code=201)
-async def post_event(event: dict[str, Any], request: Request) -> dict[str, Any]:
+async def post_event(event: dict[str, Any], client: Client) -> dict[str, Any]:
     """Append an event as one line of JSON, and tell where it is."""
     # Appends of concurrent requests share batches, and so RPCs, of the client's append service.
-    async with request.app.state.client.appends.append(JOURNAL) as pending:
+    async with client.appends.append(JOURNAL) as pending:
         pending.write(msgspec.json.encode(event) + b"\n")
     try:
         await pending
@@ -52,3 +43,11 @@ async def post_event(event: dict[str, Any], request: Request) -> dict[str, Any]:
         raise HTTPException(status_code=504, detail=str(error)) from error
     begin, end = pending.commit_range
     return {"journal": JOURNAL, "begin": begin, "end": end}
+
+
+@app.get("/ready")
+async def ready(client: Client) -> dict[str, bool]:
+    """Tell whether events can be taken: a readiness probe."""
+    if found := problems(client):
+        raise HTTPException(status_code=503, detail=found)
+    return {"ready": True}

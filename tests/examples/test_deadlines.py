@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from gazette_aio.contrib.asgi import client_lifespan
 from gazette_aio.testing.ports import free_port
 
 
@@ -16,11 +17,10 @@ async def test_services_answer_in_time_if_the_broker_is_down(
     from examples import aiohttp_app, fastapi_app
 
     monkeypatch.setenv("BROKER_ADDRESS", f"http://127.0.0.1:{free_port()}")
-    for module in (aiohttp_app, fastapi_app):
-        monkeypatch.setattr(module, "TIMEOUT", 0.2)
+    monkeypatch.setattr(aiohttp_app, "TIMEOUT", 0.2)
     transport = httpx.ASGITransport(fastapi_app.app)
     async with (
-        fastapi_app.lifespan(fastapi_app.app),
+        client_lifespan(timeout=0.2, drain_timeout=0.2)(fastapi_app.app),
         httpx.AsyncClient(transport=transport, base_url="http://app") as client,
     ):
         answer = await client.post("/events", json={})

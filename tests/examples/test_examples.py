@@ -61,10 +61,10 @@ async def content_of(endpoint: str, journal: str, end: int) -> bytes:
 
 
 async def test_fastapi(gazette_broker, events):
-    from examples.fastapi_app import app, lifespan
+    from examples.fastapi_app import app
 
     async with (
-        lifespan(app),
+        app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client,
     ):
         posts = [client.post("/events", json={"number": number}) for number in range(20)]
@@ -77,11 +77,11 @@ async def test_fastapi(gazette_broker, events):
 
 
 async def test_fastapi_without_the_journal(gazette_broker, monkeypatch):
-    from examples.fastapi_app import app, lifespan
+    from examples.fastapi_app import app
 
     monkeypatch.setenv("BROKER_ADDRESS", gazette_broker.endpoint)
     async with (
-        lifespan(app),
+        app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client,
     ):
         answer = await client.post("/events", json={})
