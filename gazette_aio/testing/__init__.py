@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from gazette_aio.testing.error_store import ErrorStore
     from gazette_aio.testing.fault_proxy import FaultProxy
     from gazette_aio.testing.fault_schedule import Direction, Fault, FaultKind, Faults
+    from gazette_aio.testing.gazette import Gazette, Topic
     from gazette_aio.testing.leaks import no_leaks
+    from gazette_aio.testing.message_checks import check_adapter, check_framing, check_stream
     from gazette_aio.testing.process import BrokerProcess
     from gazette_aio.testing.specs import create_journals, journal_spec
     from gazette_aio.testing.store_check import check_store
@@ -27,9 +29,14 @@ __all__ = [
     "FaultKind",
     "FaultProxy",
     "Faults",
+    "Gazette",
     "StubBroker",
     "StubShard",
+    "Topic",
+    "check_adapter",
+    "check_framing",
     "check_store",
+    "check_stream",
     "consumer_harness",
     "create_journals",
     "journal_spec",
@@ -46,9 +53,14 @@ _MODULES = {
     "FaultKind": "gazette_aio.testing.fault_schedule",
     "FaultProxy": "gazette_aio.testing.fault_proxy",
     "Faults": "gazette_aio.testing.fault_schedule",
+    "Gazette": "gazette_aio.testing.gazette",
     "StubBroker": "gazette_aio.testing.stub_broker",
     "StubShard": "gazette_aio.testing.stub_shard",
+    "Topic": "gazette_aio.testing.gazette",
+    "check_adapter": "gazette_aio.testing.message_checks",
+    "check_framing": "gazette_aio.testing.message_checks",
     "check_store": "gazette_aio.testing.store_check",
+    "check_stream": "gazette_aio.testing.message_checks",
     "consumer_harness": "gazette_aio.testing.consumers",
     "create_journals": "gazette_aio.testing.specs",
     "journal_spec": "gazette_aio.testing.specs",

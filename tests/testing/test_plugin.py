@@ -105,3 +105,64 @@ def test_nothing():
 """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+GAZETTE = """
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+@pytest.fixture
+def anyio_backend(request):
+    return getattr(request, "param", "asyncio")
+
+async def test_topics(gazette, gazette_broker):
+    orders = await gazette.topic("orders", partitions=3, key=lambda order: b"%d" % order["id"])
+    await gazette.publish(orders, *({"id": number} for number in range(9)))
+    async with gazette.publisher(orders).transaction():
+        pass
+    committed = await gazette.committed(orders)
+    assert sorted(each.message["id"] for each in committed) == list(range(9))
+    assert len(orders.journals) == len({each.journal for each in committed}) == 3
+    assert gazette.broker is gazette_broker
+    assert (await gazette.client.append(await gazette.journal(), b"x")).commit.end == 1
+"""
+
+
+def test_tests_of_anyio_without_pytest_asyncio(pytester):
+    pytester.makepyfile(
+        GAZETTE
+        + """
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_trio(gazette):
+    raise AssertionError
+
+def test_plain(gazette_broker):
+    raise AssertionError
+"""
+    )
+    options = ("-W", "error", "-p", "no:cacheprovider", "-p", "no:asyncio")
+    result = pytester.runpytest_subprocess(*options)
+
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(["*runs on asyncio, and not on trio*"])
+    result.stdout.fnmatch_lines(["*need pytest-asyncio, pip install*"])
+
+
+@pytest.mark.parametrize(
+    ("ini", "outcomes"), [(STRICT, {"passed": 2}), (AUTO, {"passed": 1, "errors": 1})]
+)
+def test_tests_of_anyio_beside_those_of_pytest_asyncio(pytester, ini, outcomes):
+    others = """
+import pytest
+
+@pytest.mark.asyncio
+async def test_append(gazette):
+    assert (await gazette.client.append(await gazette.journal(), b"x")).commit.end == 1
+"""
+    pytester.makepyfile(test_others=others)
+    result = run(pytester, ini, GAZETTE)
+
+    result.assert_outcomes(**outcomes)
+    if "errors" in outcomes:
+        result.stdout.fnmatch_lines(["*set asyncio_mode = strict"])
