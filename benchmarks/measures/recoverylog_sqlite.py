@@ -9,12 +9,13 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Subject, measure
 from benchmarks.measures.events import served_journals
 from gazette_aio.consumer.recoverylog import FSM, Author, Recorder
-from gazette_aio.consumer.stores.sqlite.capture import DATABASE_NAME, DatabaseCapture
+from gazette_aio.consumer.stores.sqlite.engine import WALEngine
+from gazette_aio.consumer.stores.sqlite.vfs import VFSEngine
 from gazette_aio.protocol.recoverylog import FSMHints
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ ROWS = 100_000
 """Rows of a round."""
 KEYS = 100_000
 VALUE = b"v" * 100
+SCHEMA = "CREATE TABLE state (key INTEGER PRIMARY KEY, value BLOB)"
 PUT = "INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)"
 
 Rows = list[tuple[int, bytes]]
@@ -45,34 +47,34 @@ def updated(size: int) -> Iterator[Rows]:
         yield [(keys.randrange(KEYS), VALUE) for _ in range(size)]
 
 
-def connected(directory: Path, *, is_recorded: bool) -> sqlite3.Connection:
+def plain(directory: Path) -> sqlite3.Connection:
     """Open a database in write-ahead mode, which doesn't wait for the disk."""
-    directory.mkdir()
-    db = sqlite3.connect(directory / DATABASE_NAME, isolation_level=None)
-    pragmas = ["locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF"]
-    for pragma in [*pragmas, "wal_autocheckpoint=0"] if is_recorded else pragmas:
+    db = sqlite3.connect(directory / "plain.db", isolation_level=None)
+    for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF"):
         db.execute(f"PRAGMA {pragma}").fetchall()
-    db.execute("CREATE TABLE state (key INTEGER PRIMARY KEY, value BLOB)")
+    db.execute(SCHEMA)
     return db
 
 
-def commit(db: sqlite3.Connection, rows: Rows) -> None:
+def commit(db: Any, rows: Rows) -> None:
     """Commit rows in a transaction."""
     db.execute("BEGIN")
     db.executemany(PUT, rows)
     db.execute("COMMIT")
 
 
-async def recording(size: int, *, is_random: bool) -> AsyncGenerator[Subject]:
+async def recording(
+    size: int, engine_type: type[WALEngine | VFSEngine], *, is_random: bool
+) -> AsyncGenerator[Subject]:
     async with served_journals(LOG) as client:
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary) / "recorded"
-            db = connected(directory, is_recorded=True)
-            other = connected(Path(temporary) / "plain", is_recorded=False)
+            directory.mkdir()
+            other = plain(Path(temporary))
             fsm = FSM(FSMHints(log=LOG))
             async with await Recorder.open(client, LOG, fsm, Author(1), str(directory)) as recorder:
-                capture = DatabaseCapture(directory, recorder)
-                capture.begin(db)
+                engine = engine_type(directory, recorder, {})
+                engine.open([SCHEMA])
                 # Both take turns within a round, so that what else the machine does is common.
                 seconds = {"figure": 0.0, "yardstick": 0.0}
                 rows = updated(size) if is_random else inserted(size)
@@ -83,8 +85,8 @@ async def recording(size: int, *, is_random: bool) -> AsyncGenerator[Subject]:
                         some = next(rows)
                         begun = time.perf_counter()
                         with recorder.atomic():
-                            commit(db, some)
-                            capture.capture(db)
+                            commit(engine.connection, some)
+                            engine.record()
                         between = time.perf_counter()
                         commit(other, some)
                         seconds["figure"] += between - begun
@@ -97,15 +99,17 @@ async def recording(size: int, *, is_random: bool) -> AsyncGenerator[Subject]:
                     return ROWS / seconds["yardstick"]
 
                 yield Subject(figure, yardstick)
-            db.close()
+                engine.close()
             other.close()
-            capture.close()
 
 
-for suffix, rows, is_random, goal in (
-    ("", 100, False, 0.5),
-    (".5000", 5000, False, 0.7),
-    (".random", 100, True, 0.2),
+for suffix, engine_type, rows, is_random, goal in (
+    ("", WALEngine, 100, False, 0.5),
+    (".5000", WALEngine, 5000, False, 0.7),
+    (".random", WALEngine, 100, True, 0.2),
+    (".vfs", VFSEngine, 100, False, 0.5),
+    (".vfs.5000", VFSEngine, 5000, False, 0.7),
+    (".vfs.random", VFSEngine, 100, True, 0.2),
 ):
     measure(
         f"recoverylog.sqlite{suffix}",
@@ -113,4 +117,4 @@ for suffix, rows, is_random, goal in (
         unit="/s",
         about=f"{'updates of random rows' if is_random else 'inserts'}, {rows} in a transaction, "
         "committed and recorded, whose appends follow, against the same without a recorder",
-    )(partial(recording, rows, is_random=is_random))
+    )(partial(recording, rows, engine_type, is_random=is_random))

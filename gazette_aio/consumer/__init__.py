@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         MemoryStore,
         RocksDBStore,
         SQLiteStore,
+        SQLiteVFSStore,
         SQLStore,
         StoredRecord,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "RocksDBStore",
     "SQLStore",
     "SQLiteStore",
+    "SQLiteVFSStore",
     "Service",
     "Shard",
     "Store",
@@ -95,6 +97,7 @@ _MODULES = {
     "RocksDBStore": _STORES,
     "SQLStore": _STORES,
     "SQLiteStore": _STORES,
+    "SQLiteVFSStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,
     "Store": _APPLICATION,

@@ -1,8 +1,8 @@
 """Stores of shards: state and checkpoint, committed as one.
 
 Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
-`protocol`. SQLAlchemy is imported only for `SQLStore`, and rocksdict for `RocksDBStore`
-and `import_page_database()`.
+`protocol`. SQLAlchemy is imported only for `SQLStore`, apsw for `SQLiteVFSStore`, and
+rocksdict for `RocksDBStore` and `import_page_database()`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.stores.sql_table import checkpoint_table
     from gazette_aio.consumer.stores.sqlite.importing import import_page_database
     from gazette_aio.consumer.stores.sqlite.store import SQLiteStore
+    from gazette_aio.consumer.stores.sqlite.vfs import SQLiteVFSStore
 
 __all__ = [
     "CompareAndSetStore",
@@ -29,6 +30,7 @@ __all__ = [
     "RocksDBStore",
     "SQLStore",
     "SQLiteStore",
+    "SQLiteVFSStore",
     "StoredRecord",
     "checkpoint_table",
     "import_page_database",
@@ -38,6 +40,7 @@ _MODULES = {
     "RocksDBStore": "gazette_aio.consumer.stores.rocksdb.store",
     "SQLStore": "gazette_aio.consumer.stores.sql",
     "SQLiteStore": "gazette_aio.consumer.stores.sqlite.store",
+    "SQLiteVFSStore": "gazette_aio.consumer.stores.sqlite.vfs",
     "checkpoint_table": "gazette_aio.consumer.stores.sql",
     "import_page_database": "gazette_aio.consumer.stores.sqlite.importing",
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from gazette_aio.consumer.stores import SQLiteStore
+from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
 from gazette_aio.testing import StubShard
 from tests.consumer.stores.memory_recorder import MemoryRecorder
 
@@ -15,17 +16,26 @@ PUT = "INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)"
 GET = "SELECT value FROM state WHERE key = ?"
 
 
+AnyStore = SQLiteStore | SQLiteVFSStore
+AnyKind = type[SQLiteStore] | type[SQLiteVFSStore]
+KINDS = (SQLiteStore, SQLiteVFSStore)
+
+
 @asynccontextmanager
 async def opened(
-    recorder: MemoryRecorder | None = None, schema: str = SCHEMA, **options: object
-) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(recorder, schema=schema, **options)
+    recorder: MemoryRecorder | None = None,
+    schema: str = SCHEMA,
+    *,
+    kind: AnyKind = SQLiteStore,
+    **options: Any,
+) -> AsyncIterator[Any]:
+    store = kind(recorder, schema=schema, **options)
     try:
         yield store
     finally:
         await store.destroy()
 
 
-def value_of(store: SQLiteStore, key: int) -> bytes | None:
+def value_of(store: AnyStore, key: int) -> bytes | None:
     row = store.db.execute(GET, (key,)).fetchone()
     return None if row is None else row[0]

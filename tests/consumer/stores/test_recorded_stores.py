@@ -14,7 +14,7 @@ from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer import Application
 from gazette_aio.consumer.api import fetch_hints
 from gazette_aio.consumer.recoverylog import Author, Player, Recorder
-from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore
+from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore, SQLiteVFSStore
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.consumer import Checkpoint
@@ -41,11 +41,11 @@ class Kind(NamedTuple):
     get: Callable[[Any, str], str | None]
 
 
-def put_row(store: SQLiteStore, key: str, value: str) -> None:
+def put_row(store: SQLiteStore | SQLiteVFSStore, key: str, value: str) -> None:
     store.db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
 
 
-def get_row(store: SQLiteStore, key: str) -> str | None:
+def get_row(store: SQLiteStore | SQLiteVFSStore, key: str) -> str | None:
     row = store.db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
     return None if row is None else str(row[0])
 
@@ -57,6 +57,7 @@ KINDS = {
         lambda store, key: store.state.get(key),
     ),
     "sqlite": Kind(lambda recorder: SQLiteStore(recorder, schema=SCHEMA), put_row, get_row),
+    "sqlite-vfs": Kind(lambda recorder: SQLiteVFSStore(recorder, schema=SCHEMA), put_row, get_row),
     "rocksdb": Kind(
         RocksDBStore,
         lambda store, key, value: store.put(key.encode(), value.encode()),

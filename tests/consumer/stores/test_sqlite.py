@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import sqlite3
 import struct
-from bisect import bisect_right
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,15 @@ import pytest
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.stores import SQLiteStore
-from gazette_aio.consumer.stores.sqlite import capture
+from gazette_aio.consumer.stores.sqlite import capture, databases
 from gazette_aio.consumer.stores.sqlite.wal import find_frames, parse_header
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import DependencyError, StoreError
 from tests import extent
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, played_bytes, recover
-from tests.consumer.stores.sqlite_stores import GET, PUT, SHARD, opened, value_of
+from tests.consumer.stores.sqlite_stores import GET, KINDS, PUT, SHARD, AnyKind, opened, value_of
+from tests.consumer.stores.sqlite_workload import Workload
 
 RECOVERIES = extent.of(25, 500)
 COMMITS = extent.of(200, 2400)
@@ -131,82 +130,30 @@ def test_headers_that_are_none(page_bytes: int) -> None:
 
 # Recording
 
-State = dict[int, bytes]
-
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have little written before pages are moved, and the database is recorded anew."""
     monkeypatch.setattr(capture, "WAL_BYTES", 64 << 10)
-    monkeypatch.setattr(capture, "SLACK_BYTES", 64 << 10)
-    monkeypatch.setattr(capture, "COPIED_BYTES", 8 << 10)
+    monkeypatch.setattr(databases, "SLACK_BYTES", 64 << 10)
+    monkeypatch.setattr(databases, "COPIED_BYTES", 8 << 10)
+    monkeypatch.setattr(databases, "PART_BYTES", 24 << 10)
     monkeypatch.setattr(capture, "PART_BYTES", 24 << 10)
-
-
-class Workload:
-    """Random transactions, and the state after each."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.states: list[State] = [{}]
-        self.ends: list[int] = []
-        """Ends of commits in the log."""
-        self.pragmas = {
-            "page_size": self.random.choice([512, 1024, 4096]),
-            "cache_size": 8,  # Pages of open transactions are spilled to the write-ahead log.
-            "auto_vacuum": self.random.choice(["NONE", "FULL"]),
-        }
-
-    async def run(self, store: SQLiteStore, recorder: MemoryRecorder, commits: int) -> None:
-        state = dict(self.states[-1])
-        for _ in range(commits):
-            self._change(store.db, state)
-            if self.random.random() < 0.1:
-                assert await store.restore_checkpoint(SHARD) == self._checkpoint()
-                state = dict(self.states[-1])
-                self._change(store.db, state)
-            self.states.append(dict(state))
-            await store.start_commit(SHARD, self._checkpoint(), ())
-            self.ends.append(len(recorder.content))
-
-    def _checkpoint(self) -> Checkpoint:
-        number = len(self.states) - 1
-        return checkpoint_at(number) if number else Checkpoint()
-
-    def _change(self, db: sqlite3.Connection, state: State) -> None:
-        for _ in range(self.random.randrange(1, 40)):
-            key = self.random.randrange(400)
-            if self.random.random() < 0.3:
-                db.execute("DELETE FROM state WHERE key = ?", (key,))
-                state.pop(key, None)
-            else:
-                state[key] = self.random.randbytes(self.random.randrange(10, 2000))
-                db.execute(PUT, (key, state[key]))
-        if self.random.random() < 0.03:
-            db.execute("DELETE FROM state WHERE key >= 100")
-            for key in [key for key in state if key >= 100]:
-                del state[key]
-
-    async def check(self, store: SQLiteStore, cut: int) -> None:
-        """Check that a store has the state of the latest commit before a cut, or one that had begun."""
-        checkpoint = await store.restore_checkpoint(SHARD)
-        (number,) = [source.read_through for source in checkpoint.sources.values()] or [0]
-        complete = bisect_right(self.ends, cut)
-        assert number in (complete, complete + 1)
-        assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert dict(store.db.execute("SELECT key, value FROM state")) == self.states[number]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", extent.seeds(2, 2))
-async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int, kind: AnyKind) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
     workload = Workload(seed)
-    async with opened(recorder, pragmas=workload.pragmas) as store:
+    async with opened(recorder, kind=kind, pragmas=workload.pragmas) as store:
         await store.restore_checkpoint(SHARD)
         await workload.run(store, recorder, 120)
-        content, calls = recorder.content, recorder.calls
+        content = recorder.content
+        # By a VFS, a commit is one append. Elsewhere, each part of it is a database.
+        calls = recorder.calls if kind is SQLiteStore else recorder.appends
     # The opening of a new database is one append.
     opening = recorder.appends[1]
     cuts = [0, opening, len(content)]
@@ -214,13 +161,14 @@ async def test_each_part_of_a_log_is_a_database(tmp_path: Path, seed: int) -> No
     for cut in cuts:
         fsm, _ = recover(tmp_path / "two", content[:cut])
         again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
-        async with opened(again, pragmas=workload.pragmas) as store:
+        async with opened(again, kind=kind, pragmas=workload.pragmas) as store:
             await workload.check(store, cut)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_database_that_moves_again_and_again(tmp_path: Path, kind: AnyKind) -> None:
     """Each owner continues the log, and what it records is enough for the next."""
     workload = Workload(extent.seed())
     content = b""
@@ -229,7 +177,7 @@ async def test_a_database_that_moves_again_and_again(tmp_path: Path) -> None:
         directory = tmp_path / str(owner)
         fsm, _ = recover(directory, content, hints)
         recorder = MemoryRecorder(directory, fsm, content, author=owner)
-        async with opened(recorder, pragmas=workload.pragmas) as store:
+        async with opened(recorder, kind=kind, pragmas=workload.pragmas) as store:
             await workload.check(store, len(content))
             await workload.run(store, recorder, 25)
             content, hints = recorder.content, recorder.hints()
@@ -264,13 +212,16 @@ async def test_pages_of_a_transaction_that_was_rolled_back_are_passed_over(tmp_p
         assert [value_of(store, key) for key in (2, 29, 39)] == [b"2", b"29", None]
 
 
-async def test_an_owner_that_changes_little_passes_on_all_it_recovered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_owner_that_changes_little_passes_on_all_it_recovered(
+    tmp_path: Path, kind: AnyKind
+) -> None:
     content = b""
     for owner in range(1, 5):
         directory = tmp_path / str(owner)
         fsm, _ = recover(directory, content)
         recorder = MemoryRecorder(directory, fsm, content, author=owner)
-        async with opened(recorder) as store:
+        async with opened(recorder, kind=kind) as store:
             await store.restore_checkpoint(SHARD)
             if owner == 1:
                 store.db.executemany(PUT, [(key, bytes(1000)) for key in range(1000)])
@@ -283,10 +234,11 @@ async def test_an_owner_that_changes_little_passes_on_all_it_recovered(tmp_path:
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path, kind: AnyKind) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
     workload = Workload(3)
-    async with opened(recorder, pragmas=workload.pragmas) as store:
+    async with opened(recorder, kind=kind, pragmas=workload.pragmas) as store:
         await store.restore_checkpoint(SHARD)
         while "/primary.db.tmp" not in recorder.links():
             await workload.run(store, recorder, 1)
@@ -294,15 +246,16 @@ async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path) -> None:
     fsm, _ = recover(tmp_path / "two", content, hints)
     assert (tmp_path / "two/primary.db.tmp").exists()
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
-    async with opened(again, pragmas=workload.pragmas) as store:
+    async with opened(again, kind=kind, pragmas=workload.pragmas) as store:
         await workload.check(store, len(content))
         assert set(again.links()) == {"/primary.db"}
         assert not (tmp_path / "two/primary.db.tmp").exists()
 
 
-async def test_little_is_recorded_of_an_opening(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_little_is_recorded_of_an_opening(tmp_path: Path, kind: AnyKind) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
-    async with opened(recorder) as store:
+    async with opened(recorder, kind=kind) as store:
         await store.restore_checkpoint(SHARD)
         store.db.execute(PUT, (1, bytes(5 << 20)))
         await store.start_commit(SHARD, checkpoint_at(1), ())
@@ -310,18 +263,19 @@ async def test_little_is_recorded_of_an_opening(tmp_path: Path) -> None:
         content = recorder.content
     fsm, _ = recover(tmp_path / "two", content)
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
-    async with opened(again) as store:
+    async with opened(again, kind=kind) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(2)
         assert len(again.content) - len(content) < 64 << 10
         assert value_of(store, 1) == bytes(5 << 20)
 
 
 @pytest.mark.usefixtures("small")
-async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_played_bytes_are_bounded(tmp_path: Path, kind: AnyKind) -> None:
     """However many updates of few rows there were, and at any time."""
     recorder = MemoryRecorder(tmp_path / "one")
     most = 0.0
-    async with opened(recorder) as store:
+    async with opened(recorder, kind=kind) as store:
         await store.restore_checkpoint(SHARD)
         for number in range(1, COMMITS + 1):
             rows = [(key, b"%d " % number * 20) for key in range(number % 7, 3000, 7)]
@@ -335,7 +289,7 @@ async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
     assert most <= 3
     fsm, _ = recover(tmp_path / "two", content, hints)
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
-    async with opened(again) as store:
+    async with opened(again, kind=kind) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(COMMITS)
 
 

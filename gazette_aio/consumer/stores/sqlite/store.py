@@ -1,4 +1,4 @@
-"""Store whose state is an SQLite database."""
+"""Stores whose state is an SQLite database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -19,7 +19,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.consumer.stores.sqlite.capture import DATABASE_NAME, DatabaseCapture
+from gazette_aio.consumer.stores.sqlite.engine import ConnectionT, Engine, WALEngine
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
     from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.stores.sqlite.engine import Connection
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_CACHED_STATEMENTS: Final = 256
 _PAGES: Final = "pageDB"
 """Directory in which Gazette's own SQLite store keeps pages."""
 _OWN_PRAGMAS: Final = frozenset(
@@ -61,25 +61,14 @@ _UPDATE: Final = "UPDATE gazette_checkpoint SET checkpoint = ? WHERE rowid = 0"
 _SELECT: Final = "SELECT checkpoint FROM gazette_checkpoint WHERE rowid = 0"
 
 
-class SQLiteStore:
-    """Store whose state is an SQLite database, for states of up to some gigabytes.
-
-    With a recorder, the database is recorded in the recovery log of the shard; once it's recovered,
-    it's an ordinary SQLite file. Without one, it's a database of this machine: the state is lost to
-    a member elsewhere that the shard moves to. Only one process can have it open.
-
-    What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
-    with its checkpoint. If a hook ends the transaction itself, the commit fails. Databases can't be
-    attached; savepoints can be used.
+class EngineStore(Generic[ConnectionT]):
+    """What stores on SQLite have in common, whichever way they use it.
 
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
-        schema: Statements to run whenever the database is opened, such as
-            `CREATE TABLE IF NOT EXISTS`.
-        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which the
-            database is written is the store's.
-        directory: Directory of the database if there's no recorder. It's made if it's missing, and
-            must be of this shard only.
+        schema: Statements to run whenever the database is opened.
+        pragmas: Settings of the connection.
+        directory: Directory of the database if there's no recorder.
 
     Raises:
         ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
@@ -95,17 +84,18 @@ class SQLiteStore:
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         if (recorder is None) == (directory is None):
-            raise ConfigurationError("SQLiteStore takes either a recorder or a directory")
+            raise ConfigurationError(
+                f"{type(self).__name__} takes either a recorder or a directory"
+            )
         self.directory = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the database."""
         self._recorder = recorder
         self._schema = schema
-        self._pragmas = dict(pragmas or {})
-        for name, value in self._pragmas.items():
+        for name, value in (pragmas or {}).items():
             _check_pragma(name, value)
         self._commits = Commits()
-        self._capture: DatabaseCapture | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._engine = self._make_engine(self.directory, recorder, dict(pragmas or {}))
+        self._failures: tuple[type[Exception], ...] = (*self._engine.errors, OSError)
         self._thread = ThreadPoolExecutor(1, "gazette sqlite")
         self._local: Future[Any] | None = None
         """The latest commit, as far as the next transaction has to wait for it."""
@@ -114,8 +104,16 @@ class SQLiteStore:
         self._is_begun = False
         """Whether the connection is in a transaction of the store."""
 
+    def _make_engine(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> Engine[ConnectionT]:
+        raise NotImplementedError
+
     @property
-    def db(self) -> sqlite3.Connection:
+    def db(self) -> ConnectionT:
         """The connection, in a transaction, for statements that don't take long.
 
         It blocks for a moment if the commit before is being written. Without a recorder, that may
@@ -134,7 +132,7 @@ class SQLiteStore:
                 local.result()  # The error is told below.
         return self._begun()
 
-    async def transaction(self) -> sqlite3.Connection:
+    async def transaction(self) -> ConnectionT:
         """Return `db` once the commit before is written, without blocking the event loop.
 
         Raises:
@@ -147,7 +145,7 @@ class SQLiteStore:
 
     async def run(
         self,
-        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        function: Callable[Concatenate[ConnectionT, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -181,7 +179,7 @@ class SQLiteStore:
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            sqlite3.Error: The statement fails.
+            Exception: The statement fails: `sqlite3.Error`, or `apsw.Error` by a VFS.
 
         Cancellation: safe — raised after the statement has ended.
         """
@@ -194,7 +192,8 @@ class SQLiteStore:
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            sqlite3.Error: The statement fails, maybe after some.
+            Exception: A statement fails, maybe after some: `sqlite3.Error`, or `apsw.Error` by a
+                VFS.
 
         Cancellation: safe — raised after the statements have ended.
         """
@@ -213,7 +212,7 @@ class SQLiteStore:
         """
         if self._error is not None:
             raise self._unusable()
-        if self._connection is None:
+        if self._engine.connection is None:
             await self._in_thread(self._open)
 
     def start_commit(
@@ -224,7 +223,7 @@ class SQLiteStore:
         /,
     ) -> OpFuture[None]:
         """Begin to commit the transaction with the checkpoint. See `Store.start_commit()`."""
-        if self._connection is None or self._error is not None:
+        if self._engine.connection is None or self._error is not None:
             return finished_operation(self._unusable())
         content = checkpoint.SerializeToString()
         if (recorder := self._recorder) is not None:
@@ -285,126 +284,66 @@ class SQLiteStore:
     # What follows runs in the store's thread
 
     def _open(self) -> None:
-        if self._connection is not None:
+        if self._engine.connection is not None:
             return
         if (self.directory / _PAGES).exists():
             raise ConfigurationError(
                 f"{self.directory} has {_PAGES}: it's a database of Gazette's own SQLite store, "
                 "which keeps its pages in RocksDB: use import_page_database()"
             )
-        with _explained("opening"):
+        with self._explained("opening"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            capture = None
-            if self._recorder is not None:
-                capture = DatabaseCapture(self.directory, self._recorder)
-                capture.prepare()
-            connection = sqlite3.connect(
-                self.directory / DATABASE_NAME,
-                timeout=0,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=_CACHED_STATEMENTS,
-            )
             try:
-                self._set_up(connection)
-                if capture is not None and self._recorder is not None:
-                    with self._recorder.atomic():
-                        # Invariant: the write-ahead log that was recovered is recorded in the
-                        # database before the schema may move it there unseen.
-                        capture.begin(connection)
-                        self._run_schema(connection)
-                        capture.record_frames()
-                else:
-                    self._run_schema(connection)
+                self._engine.open([_SCHEMA, self._schema])
             except BaseException as error:
-                # Closing moves the write-ahead log, so the file isn't that of the log any longer.
-                connection.close()
-                if capture is not None:
-                    capture.close()
-                    self._error = error
+                if self._recorder is not None:
+                    self._error = error  # Files may differ from what is recorded of them.
                 raise
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        self._connection, self._capture = connection, capture
-
-    def _set_up(self, connection: sqlite3.Connection) -> None:
-        is_recorded = self._recorder is not None
-        settings: dict[str, str | int] = {
-            **self._pragmas,
-            # Nobody else moves the write-ahead log to the database.
-            "locking_mode": "EXCLUSIVE",
-            "journal_mode": "WAL",
-            # The log of the shard is what lasts.
-            "synchronous": "OFF" if is_recorded else "FULL",
-        }
-        if is_recorded:
-            settings["wal_autocheckpoint"] = 0
-        for name, value in settings.items():
-            connection.execute(f"PRAGMA {name}={value}").fetchall()
-        # The first statement that reads opens the write-ahead log.
-        connection.execute("SELECT name FROM sqlite_schema").fetchall()
-
-    def _run_schema(self, connection: sqlite3.Connection) -> None:
-        connection.executescript(_SCHEMA)
-        if self._schema:
-            connection.executescript(self._schema)
-        if connection.in_transaction:
-            raise StoreError("the schema leaves a transaction open")
-        names = {row[1] for row in connection.execute("PRAGMA database_list")}
-        if not names <= {"main", "temp"}:
-            raise StoreError("the schema attaches another database")
 
     def _commit_recorded(self, recorder: DirectoryRecorder, content: bytes) -> OpFuture[Any]:
-        capture, connection = self._capture, self._connection
-        assert capture is not None
-        assert connection is not None
-        with recorder.atomic(), _explained("recording"):
+        with recorder.atomic(), self._explained("recording"):
             self._commit(content)
-            capture.capture(connection)
+            self._engine.record()
         return recorder.barrier()
 
     def _commit(self, content: bytes) -> None:
         connection = self._begun()
-        with _explained("committing"):
+        with self._explained("committing"):
             connection.execute(_UPDATE, (content,))
             connection.execute(_COMMIT)
         self._is_begun = False
 
     def _restore(self) -> bytes:
-        connection = self._connection
+        connection = self._engine.connection
         assert connection is not None
         if self._is_begun:
             try:
                 connection.execute(_UNDO)
-            except sqlite3.Error as error:
+            except self._engine.errors as error:
                 # What was committed without a checkpoint can't be rolled back.
                 self._error = _ended()
                 raise self._error from error
         self._roll_back()
-        with _explained("reading the checkpoint"):
-            row = connection.execute(_SELECT).fetchone()
+        with self._explained("reading the checkpoint"):
+            rows = connection.execute(_SELECT).fetchall()
         # Its first value is a text, as of the table's default.
-        return b"" if row is None or not row[0] else bytes(row[0])
+        return bytes(rows[0][0]) if rows and rows[0][0] else b""
 
     def _roll_back(self) -> None:
-        connection = self._connection
+        connection = self._engine.connection
         if connection is not None and connection.in_transaction:
-            with _explained("rolling back"):
+            with self._explained("rolling back"):
                 connection.execute("ROLLBACK")
         self._is_begun = False
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        capture, self._capture = self._capture, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-        if capture is not None:
-            capture.close()
+        with contextlib.suppress(*self._engine.errors):
+            self._engine.close()
 
     # What follows runs in any thread
 
-    def _begun(self) -> sqlite3.Connection:
-        connection = self._connection
+    def _begun(self) -> ConnectionT:
+        connection = self._engine.connection
         if connection is None or self._error is not None:
             raise self._unusable()
         # Race: of two threads, one begins the transaction.
@@ -441,7 +380,48 @@ class SQLiteStore:
 
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
-        return f"<SQLiteStore in the {recorded}directory {str(self.directory)!r}>"
+        return f"<{type(self).__name__} in the {recorded}directory {str(self.directory)!r}>"
+
+    @contextlib.contextmanager
+    def _explained(self, step: str) -> Generator[None]:
+        try:
+            yield
+        except self._failures as error:
+            raise StoreError(f"{step} the database: {error}") from error
+
+
+class SQLiteStore(EngineStore[sqlite3.Connection]):
+    """Store whose state is an SQLite database, for states of up to some gigabytes.
+
+    With a recorder, the database is recorded in the recovery log of the shard; once it's recovered,
+    it's an ordinary SQLite file. Without one, it's a database of this machine: the state is lost to
+    a member elsewhere that the shard moves to. Only one process can have it open.
+
+    What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
+    with its checkpoint. If a hook ends the transaction itself, the commit fails. Databases can't be
+    attached, except to a `SQLiteVFSStore`; savepoints can be used.
+
+    Args:
+        recorder: Recorder that `Application.new_store()` was given, or None.
+        schema: Statements to run whenever the database is opened, such as
+            `CREATE TABLE IF NOT EXISTS`.
+        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which the
+            database is written is the store's.
+        directory: Directory of the database if there's no recorder. It's made if it's missing, and
+            must be of this shard only.
+
+    Raises:
+        ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
+            invalid.
+    """
+
+    def _make_engine(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> WALEngine:
+        return WALEngine(directory, recorder, pragmas)
 
 
 def _check_pragma(name: str, value: str | int) -> None:
@@ -452,13 +432,14 @@ def _check_pragma(name: str, value: str | int) -> None:
 
 
 def _rows(
-    connection: sqlite3.Connection, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
+    connection: Connection, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
 ) -> list[Any]:
-    return connection.execute(statement, parameters).fetchall()
+    rows: list[Any] = connection.execute(statement, parameters).fetchall()
+    return rows
 
 
 def _execute_many(
-    connection: sqlite3.Connection,
+    connection: Connection,
     statement: str,
     parameters: Iterable[Sequence[Any] | Mapping[str, Any]],
 ) -> None:
@@ -475,11 +456,3 @@ def _is_in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _explained(step: str) -> Generator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"{step} the database: {error}") from error

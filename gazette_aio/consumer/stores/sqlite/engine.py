@@ -1,0 +1,172 @@
+"""Ways to use SQLite: what a store needs of them, and that by the standard library."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from gazette_aio.consumer.stores.sqlite.capture import DatabaseCapture
+from gazette_aio.consumer.stores.sqlite.databases import DATABASE_NAME, forget_copies
+from gazette_aio.protocol.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+
+_CACHED_STATEMENTS: Final = 256
+
+
+class Connection(Protocol):
+    """What is common to connections of sqlite3 and apsw, as far as stores use it."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    @property
+    def execute(self) -> Any:
+        """Execute a statement, and return a cursor."""
+        ...
+
+    @property
+    def executemany(self) -> Any:
+        """Execute a statement with each of several parameters."""
+        ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+class Engine(Protocol[ConnectionT]):
+    """A connection of SQLite, and the recording of its databases. Calls block, in one thread."""
+
+    errors: tuple[type[Exception], ...]
+    """Classes of errors of SQLite."""
+    connection: ConnectionT | None
+    """The connection, once it's open."""
+
+    def open(self, schema: Iterable[str]) -> None:
+        """Open the database, run scripts, and record it. If it fails, nothing is open.
+
+        Raises:
+            StoreError: It can't be recorded, or a script leaves it in a state that can't be.
+            Exception: One of `errors`, or OSError.
+        """
+        ...
+
+    def record(self) -> None:
+        """Record what was committed since the last call. There's no open transaction.
+
+        It's called within `recorder.atomic()`, and only if there's a recorder.
+
+        Raises:
+            StoreError: It can't be recorded.
+            Exception: One of `errors`, or OSError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        ...
+
+
+class WALEngine:
+    """SQLite of the standard library, in write-ahead mode.
+
+    Args:
+        directory: Directory of the database.
+        recorder: Recorder of the directory, or None.
+        pragmas: Settings of the connection.
+    """
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> None:
+        self.connection: sqlite3.Connection | None = None
+        self._directory = directory
+        self._recorder = recorder
+        self._pragmas = pragmas
+        self._capture: DatabaseCapture | None = None
+
+    def open(self, schema: Iterable[str]) -> None:
+        """Open the database, run scripts, and record it. See `Engine.open()`."""
+        capture = None
+        if self._recorder is not None:
+            capture = DatabaseCapture(self._directory, self._recorder)
+            forget_copies(self._recorder)
+        connection = sqlite3.connect(
+            self._directory / DATABASE_NAME,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+        )
+        try:
+            self._set_up(connection)
+            if capture is not None and self._recorder is not None:
+                with self._recorder.atomic():
+                    # Invariant: the write-ahead log that was recovered is recorded in the
+                    # database before the schema may move it there unseen.
+                    capture.begin(connection)
+                    _run_scripts(connection, schema)
+                    capture.record_frames()
+            else:
+                _run_scripts(connection, schema)
+        except BaseException:
+            # Closing moves the write-ahead log, so the file isn't that of the log any longer.
+            connection.close()
+            if capture is not None:
+                capture.close()
+            raise
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        self.connection, self._capture = connection, capture
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        is_recorded = self._recorder is not None
+        settings: dict[str, str | int] = {
+            **self._pragmas,
+            # Nobody else moves the write-ahead log to the database.
+            "locking_mode": "EXCLUSIVE",
+            "journal_mode": "WAL",
+            # The log of the shard is what lasts.
+            "synchronous": "OFF" if is_recorded else "FULL",
+        }
+        if is_recorded:
+            settings["wal_autocheckpoint"] = 0
+        for name, value in settings.items():
+            connection.execute(f"PRAGMA {name}={value}").fetchall()
+        # The first statement that reads opens the write-ahead log.
+        connection.execute("SELECT name FROM sqlite_schema").fetchall()
+
+    def record(self) -> None:
+        """Record what was committed. See `Engine.record()`."""
+        assert self._capture is not None
+        assert self.connection is not None
+        self._capture.capture(self.connection)
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        connection, self.connection = self.connection, None
+        capture, self._capture = self._capture, None
+        if connection is not None:
+            connection.close()
+        if capture is not None:
+            capture.close()
+
+
+def _run_scripts(connection: sqlite3.Connection, scripts: Iterable[str]) -> None:
+    for script in scripts:
+        connection.executescript(script)
+    if connection.in_transaction:
+        raise StoreError("the schema leaves a transaction open")
+    names = {row[1] for row in connection.execute("PRAGMA database_list")}
+    if not names <= {"main", "temp"}:
+        raise StoreError("the schema attaches another database: SQLiteVFSStore has them recorded")

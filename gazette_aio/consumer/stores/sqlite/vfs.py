@@ -1,0 +1,275 @@
+"""A VFS of SQLite that notes what is written to databases, and the store by it.
+
+A VFS is SQLite's interface to a system's files: https://www.sqlite.org/vfs.html.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gazette_aio.consumer.stores.sqlite.databases import (
+    DATABASE_NAME,
+    RecordedDatabase,
+    forget_copies,
+    reader_of,
+)
+from gazette_aio.consumer.stores.sqlite.store import EngineStore
+from gazette_aio.protocol.errors import StoreError
+
+try:
+    import apsw
+except ImportError as error:
+    raise ImportError("SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+
+_numbers: Final = itertools.count()
+_TEMPORARY: Final = "temp"
+
+
+class _Notes:
+    """What has changed in a database file since it was last recorded."""
+
+    def __init__(self, path: str, recorder: DirectoryRecorder) -> None:
+        self.path = path
+        self.changed: dict[int, int] = {}
+        """Ends of writes by their begins."""
+        self.file: _NotedFile | None = None
+        """The open file, if it's open."""
+        self.database = RecordedDatabase(path, recorder, self.read)
+        self.is_begun = False
+
+    def read(self, length: int, offset: int) -> bytes:
+        if self.file is not None:
+            # Wire: closing another descriptor of the file would end SQLite's lock of it.
+            return self.file.xRead(length, offset)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return reader_of(descriptor)(length, offset)
+        finally:
+            os.close(descriptor)
+
+    def size(self) -> int:
+        return Path(self.path).stat().st_size
+
+    def record(self) -> None:
+        """Record what has changed, and forget it."""
+        if not self.changed and self.is_begun:
+            self.database.renew(0)
+            return
+        changed, self.changed = self.changed, {}
+        if self.is_begun:
+            written = self.database.record(changed.items(), self.size())
+            self.database.renew(written)
+        elif size := self.size():
+            self.database.begin(changed.items(), size)
+            self.is_begun = True
+
+
+class _NotedFile(apsw.VFSFile):
+    """A database file whose writes are noted."""
+
+    def __init__(self, notes: _Notes, name: str | apsw.URIFilename, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        self._notes = notes
+        notes.file = self
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name.
+        super().xWrite(data, offset)  # pyright: ignore[reportUnknownMemberType] - apsw's "Buffer".
+        changed, end = self._notes.changed, offset + len(data)
+        if changed.get(offset, 0) < end:
+            changed[offset] = end
+
+    def xClose(self) -> None:  # noqa: N802 - SQLite's name.
+        self._notes.file = None
+        super().xClose()
+
+
+class _RecordingVFS(apsw.VFS):
+    """Finds databases by names below a directory, and notes what is written to them.
+
+    Args:
+        directory: The directory.
+        recorder: Recorder of the directory; None if nothing is noted.
+    """
+
+    def __init__(self, directory: Path, recorder: DirectoryRecorder | None) -> None:
+        self.name = f"gazette-{next(_numbers)}"
+        self.notes: dict[str, _Notes] = {}
+        self.removed: set[str] = set()
+        """Paths of files that were removed."""
+        self.is_set_up = False
+        """Whether no further database may write ahead, as that wouldn't be recorded."""
+        self._directory = os.fspath(directory)
+        self._recorder = recorder
+        super().__init__(self.name, "")
+
+    def xFullPathname(self, name: str) -> str:  # noqa: N802 - SQLite's name.
+        path = os.path.normpath(os.path.join(self._directory, name))  # noqa: PTH118 - Names may be absolute.
+        if not path.startswith(self._directory + os.sep):
+            raise apsw.CantOpenError(f"{name} isn't below the directory of the store")
+        return path
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name.
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        if self.is_set_up and flags[0] & apsw.SQLITE_OPEN_WAL:
+            raise apsw.CantOpenError(
+                f"{path}: databases that write ahead can only be attached by the schema"
+            )
+        if self._recorder is None or path is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
+            return apsw.VFSFile("", name, flags)
+        notes = self.notes.get(path)
+        if notes is None:
+            notes = self.notes[path] = _Notes(path, self._recorder)
+        assert name is not None
+        return _NotedFile(notes, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - apsw's.
+        super().xDelete(filename, syncdir)
+        self.removed.add(filename)
+
+
+class VFSEngine:
+    """SQLite of apsw, whose writes are noted as they happen, and recorded when they're committed.
+
+    Journals of SQLite aren't recorded: what a transaction of the store has changed, in all its
+    databases, is in one append.
+
+    Args:
+        directory: Directory of the databases.
+        recorder: Recorder of the directory, or None.
+        pragmas: Settings of the connection.
+    """
+
+    errors: tuple[type[Exception], ...] = (apsw.Error,)
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> None:
+        self.connection: apsw.Connection | None = None
+        self._recorder = recorder
+        self._directory = directory
+        self._pragmas = pragmas
+        self._vfs: _RecordingVFS | None = None
+
+    def open(self, schema: Iterable[str]) -> None:
+        """Open the database, run scripts, and record it. See `Engine.open()`."""
+        recorder = self._recorder
+        if recorder is not None:
+            forget_copies(recorder)
+        vfs = _RecordingVFS(self._directory, recorder)
+        connection = apsw.Connection(DATABASE_NAME, vfs=vfs.name)
+        try:
+            self._set_up(connection, schema)
+            if recorder is not None:
+                with recorder.atomic():
+                    _record(vfs, recorder)
+        except BaseException:
+            connection.close()
+            vfs.unregister()
+            raise
+        vfs.is_set_up = recorder is not None
+        self.connection, self._vfs = connection, vfs
+
+    def _set_up(self, connection: apsw.Connection, schema: Iterable[str]) -> None:
+        is_recorded = self._recorder is not None
+        settings: dict[str, str | int] = {
+            **self._pragmas,
+            # Also lets a recovered database leave its write-ahead log without shared memory.
+            "locking_mode": "EXCLUSIVE",
+            # The log of the shard is what lasts.
+            "synchronous": "OFF" if is_recorded else "FULL",
+        }
+        for name, value in settings.items():
+            _rows(connection, f"PRAGMA {name}={value}")
+        self._set_journals(connection)
+        for script in schema:
+            _rows(connection, script)
+        if connection.in_transaction:
+            raise StoreError("the schema leaves a transaction open")
+        self._set_journals(connection)
+
+    def _set_journals(self, connection: apsw.Connection) -> None:
+        """Have no database write ahead: what is committed is in its file."""
+        mode = "delete" if self._recorder is None else "memory"
+        for _, name, _ in _rows(connection, "PRAGMA database_list"):
+            if name == _TEMPORARY:
+                continue
+            quoted = name.replace('"', '""')
+            ((found,),) = _rows(connection, f'PRAGMA "{quoted}".journal_mode={mode}')
+            # Databases in memory have no other mode.
+            if found not in (mode, "memory"):
+                raise StoreError(f"the journal of database {name} can't be of mode {mode}")
+
+    def record(self) -> None:
+        """Record what was committed. See `Engine.record()`."""
+        assert self._vfs is not None
+        assert self._recorder is not None
+        _record(self._vfs, self._recorder)
+
+    def close(self) -> None:
+        """Close the databases. Idempotent."""
+        connection, self.connection = self.connection, None
+        vfs, self._vfs = self._vfs, None
+        if connection is not None:
+            connection.close()
+        if vfs is not None:
+            vfs.unregister()
+
+
+def _record(vfs: _RecordingVFS, recorder: DirectoryRecorder) -> None:
+    removed, vfs.removed = vfs.removed, set()
+    links = recorder.links() if removed else {}
+    for path in sorted(removed):
+        if recorder.path_of(path) in links and not Path(path).exists():
+            recorder.record_remove(path)
+    for notes in vfs.notes.values():
+        notes.record()
+
+
+def _rows(connection: Any, script: str) -> list[Any]:
+    # apsw executes statements as their rows are read.
+    rows: list[Any] = connection.execute(script).fetchall()
+    return rows
+
+
+class SQLiteVFSStore(EngineStore[apsw.Connection]):
+    """Store whose state is one or several SQLite databases, by apsw. Needs `gazette-aio[sqlite]`.
+
+    It's like `SQLiteStore`, and reads databases of that, with these differences:
+
+    - `db` is an `apsw.Connection`, and errors of SQL are of `apsw.Error`.
+    - `schema` may attach databases by names below the directory, such as `ATTACH 'words.db' AS
+      words`. Transactions are atomic across all of them.
+    - Each page is recorded once for a transaction, and not once more when a write-ahead log ends.
+
+    Args:
+        recorder: Recorder that `Application.new_store()` was given, or None.
+        schema: Statements to run whenever the database is opened, such as `ATTACH` and
+            `CREATE TABLE IF NOT EXISTS`.
+        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which
+            databases are written is the store's.
+        directory: Directory of the databases if there's no recorder. It's made if it's missing, and
+            must be of this shard only.
+
+    Raises:
+        ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
+            invalid.
+    """
+
+    def _make_engine(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> VFSEngine:
+        return VFSEngine(directory, recorder, pragmas)

@@ -1,0 +1,222 @@
+"""SQLiteVFSStore: several databases, and what is recorded of them."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
+from gazette_aio.consumer.stores.sqlite.databases import merged
+from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import StoreError
+from tests import extent
+from tests.consumer.stores.databases import checkpoint_at
+from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
+from tests.consumer.stores.sqlite_stores import GET, PUT, SCHEMA, SHARD, AnyKind, opened
+
+THREE = f"""
+{SCHEMA};
+ATTACH 'second.db' AS second;
+ATTACH 'third.db' AS "a third";
+CREATE TABLE IF NOT EXISTS second.second (key INTEGER PRIMARY KEY, value BLOB);
+CREATE TABLE IF NOT EXISTS "a third".third (key INTEGER PRIMARY KEY, value BLOB);
+"""
+TABLES = ("state", "second", "third")
+
+
+def vfs(recorder: MemoryRecorder | None = None, schema: str = SCHEMA, **options: Any) -> Any:
+    return opened(recorder, schema, kind=SQLiteVFSStore, **options)
+
+
+async def test_a_directory_of_this_machine(tmp_path: Path) -> None:
+    async with vfs(directory=tmp_path, schema=THREE) as store:
+        assert await store.restore_checkpoint(SHARD) == Checkpoint()
+        for table in TABLES:
+            await store.execute(f"INSERT INTO {table} VALUES (1, ?)", (table,))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        await store.execute_many(PUT, [(1, b"none"), (2, b"two")])
+    async with vfs(directory=tmp_path, schema=THREE) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
+        for table in TABLES:
+            assert await store.execute(f"SELECT * FROM {table}") == [(1, table)]
+        async with vfs(directory=tmp_path) as other:
+            with pytest.raises(StoreError, match="opening the database: database is locked"):
+                await other.restore_checkpoint(SHARD)
+
+
+async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
+    """Pages of open transactions are written before the commit, as the cache is small."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    chance = random.Random(extent.seed())
+    async with vfs(recorder, THREE, pragmas={"cache_size": 4}) as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, 13):
+            for table in TABLES:
+                keys = [chance.randrange(60) for _ in range(30)]
+                rows = [(key, b"%d" % number + bytes(chance.randrange(2000))) for key in [0, *keys]]
+                store.db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+            if not number % 4:
+                await store.restore_checkpoint(SHARD)
+                store.db.execute("DELETE FROM second WHERE key > 20")
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+        content, appends = recorder.content, recorder.appends
+    for cut in appends[1:]:
+        fsm, _ = recover(tmp_path / "two", content[:cut])
+        again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
+        async with vfs(again, THREE) as store:
+            checkpoint = await store.restore_checkpoint(SHARD)
+            (number,) = [each.read_through for each in checkpoint.sources.values()] or [0]
+            firsts = set[tuple[bytes, ...]]()
+            for table in TABLES:
+                rows = store.db.execute(f"SELECT value FROM {table} WHERE key = 0").fetchall()
+                firsts.add(tuple(value.rstrip(b"\0") for (value,) in rows))
+            assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            latest = number - (number > 0 and not number % 4)
+            assert firsts == {(b"%d" % latest,) if latest else ()}
+
+
+@pytest.mark.parametrize("kinds", [(SQLiteStore, SQLiteVFSStore), (SQLiteVFSStore, SQLiteStore)])
+async def test_either_store_continues_what_the_other_has_recorded(
+    tmp_path: Path, kinds: tuple[AnyKind, AnyKind]
+) -> None:
+    content = b""
+    for owner in range(1, 6):
+        directory = tmp_path / str(owner)
+        fsm, _ = recover(directory, content)
+        recorder = MemoryRecorder(directory, fsm, content, author=owner)
+        async with opened(recorder, kind=kinds[owner % 2]) as store:
+            expected = checkpoint_at(owner - 1) if owner > 1 else Checkpoint()
+            assert await store.restore_checkpoint(SHARD) == expected
+            count = store.db.execute("SELECT count(*), sum(length(value)) FROM state").fetchone()
+            assert count == ((owner - 1) * 50, (owner - 1) * 50_000 or None)
+            rows = [(owner * 100 + key, bytes(1000)) for key in range(50)]
+            store.db.executemany(PUT, rows)
+            await store.start_commit(SHARD, checkpoint_at(owner), ())
+            content = recorder.content
+            has_wal = "/primary.db-wal" in recorder.links()
+            assert has_wal == (kinds[owner % 2] is SQLiteStore)
+
+
+async def test_a_copy_of_the_database_that_the_schema_makes_is_recorded(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    schema = f"{SCHEMA}; INSERT OR IGNORE INTO state VALUES (1, 'one'); VACUUM INTO 'copy.db';"
+    async with vfs(recorder, schema) as store:
+        await store.restore_checkpoint(SHARD)
+        assert set(recorder.links()) == {"/primary.db", "/copy.db"}
+    recover(tmp_path / "two", recorder.content)
+    with sqlite3.connect(tmp_path / "two/copy.db") as plain:
+        assert plain.execute(GET, (1,)).fetchall() == [("one",)]
+    plain.close()
+
+
+async def test_databases_of_other_kinds(tmp_path: Path) -> None:
+    """One in memory, one of this connection, and one that wrote ahead before."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    (tmp_path / "one").mkdir()
+    with sqlite3.connect(tmp_path / "one/ahead.db") as plain:
+        plain.execute("PRAGMA journal_mode=WAL")
+        plain.execute("CREATE TABLE ahead (key)")
+    plain.close()
+    schema = (
+        f"{SCHEMA}; ATTACH ':memory:' AS memory; ATTACH '' AS own; ATTACH 'ahead.db' AS ahead;"
+        "CREATE TABLE memory.m (key); CREATE TABLE own.o (key); CREATE TEMP TABLE t (key)"
+    )
+    async with vfs(recorder, schema) as store:
+        await store.restore_checkpoint(SHARD)
+        for table in ("m", "o", "t", "ahead"):
+            store.db.execute(f"INSERT INTO {table} VALUES (1)")
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert set(recorder.links()) == {"/primary.db", "/ahead.db"}
+    recover(tmp_path / "two", recorder.content)
+    with sqlite3.connect(tmp_path / "two/ahead.db") as plain:
+        assert plain.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+        assert plain.execute("SELECT key FROM ahead").fetchall() == [(1,)]
+    plain.close()
+
+
+async def test_a_hook_attaches_no_database_that_writes_ahead(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "one")
+    async with vfs(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        with sqlite3.connect(tmp_path / "one/ahead.db") as plain:
+            plain.execute("PRAGMA journal_mode=WAL")
+        plain.close()
+        with pytest.raises(apsw.CantOpenError, match="only be attached by the schema"):
+            store.db.execute("ATTACH 'ahead.db' AS ahead")
+        store.db.execute(PUT, (1, b"one"))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+
+
+@pytest.mark.parametrize("name", ["../out.db", "{}/out.db", "a/../../out.db", "./../out.db"])
+async def test_databases_outside_of_the_directory_are_refused(tmp_path: Path, name: str) -> None:
+    schema = f"{SCHEMA}; ATTACH '{name.format(tmp_path)}' AS out; CREATE TABLE out.t (key)"
+    async with vfs(MemoryRecorder(tmp_path / "one"), schema) as store:
+        with pytest.raises(StoreError, match="isn't below the directory of the store"):
+            await store.open()
+    assert not (tmp_path / "out.db").exists()
+
+
+async def test_schemas_that_fail(tmp_path: Path) -> None:
+    for number, (schema, text) in enumerate([
+        ("BEGIN; CREATE TABLE t (key)", "leaves a transaction open"),
+        ("CREATE nothing", "opening the database: .*syntax error"),
+    ]):  # fmt: skip
+        async with vfs(MemoryRecorder(tmp_path / str(number)), schema) as store:
+            with pytest.raises(StoreError, match=text):
+                await store.open()
+            with pytest.raises(StoreError, match="can't be used any longer"):
+                await store.open()
+
+
+async def test_a_commit_that_fails_records_nothing(tmp_path: Path) -> None:
+    schema = """
+    CREATE TABLE one (key INTEGER PRIMARY KEY);
+    CREATE TABLE two (one INTEGER REFERENCES one (key) DEFERRABLE INITIALLY DEFERRED);
+    """
+    recorder = MemoryRecorder(tmp_path / "db")
+    async with vfs(recorder, schema, pragmas={"foreign_keys": "ON"}) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute("INSERT INTO two (one) VALUES (7)")
+        before = recorder.content
+        with pytest.raises(StoreError, match="committing the database: FOREIGN KEY"):
+            await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert recorder.content == before
+
+
+async def test_nothing_is_recorded_of_a_transaction_without_changes(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(tmp_path / "db")
+    async with vfs(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (1, bytes(1 << 20)))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        before = len(recorder.content)
+        await store.start_commit(SHARD, checkpoint_at(2), ())
+        assert len(recorder.content) - before < 16 << 10
+
+
+def test_ranges_that_touch_are_one() -> None:
+    assert list(merged([], 10)) == []
+    assert list(merged([(4, 6), (0, 2), (2, 3), (5, 8)], 10)) == [(0, 3), (4, 8)]
+    assert list(merged([(0, 4), (4, 9)], 6)) == [(0, 6)]
+    assert list(merged([(0, 4), (6, 9), (12, 13)], 6)) == [(0, 4)]
+    assert list(merged([(2, 3), (2, 9), (9, 9)], 100)) == [(2, 9)]
+
+
+def test_without_apsw_an_error_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["apsw"] = None
+try:
+    from gazette_aio.consumer import SQLiteVFSStore
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'\n"
