@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 600
+_SECONDS = 900
 """A test may be the one which starts the JVM and the first workers, on a machine that's busy."""
 _SHOWN_CHARACTERS = 8000
 _LEFT_OPEN = r"ignore:unclosed <socket\.socket .*raddr=\('127\.0\.0\.1':ResourceWarning"

@@ -9,7 +9,7 @@ import time
 from gazette_aio.spark import start_query
 from tests.waiting import wait_until
 
-DEADLINE_SECONDS = 240.0
+DEADLINE_SECONDS = 480.0
 
 
 _NOT_CONNECTED = "Timed out while waiting for the Python worker to connect back"
