@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     help="Directory to recover files in, which must be empty or missing.",
 )
 @click.option("--wipe", is_flag=True, help="Remove what the directory has.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Recover files as of a hole of the log if what it held can't be known.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
 def recover(
@@ -40,6 +45,7 @@ def recover(
     directory: Path,
     *,
     wipe: bool,
+    accept_loss: bool,
     as_json: bool,
 ) -> None:
     """Recover the files of a shard, as of the end of its recovery log.
@@ -47,7 +53,9 @@ def recover(
     The log is played from the hints of the shard, and isn't taken over: the shard goes on. Its head
     is found out by appends without content, which resume a suspended log.
     """
-    resolved = asyncio.run(_recover(consumer, connection, shard, directory, wipe=wipe))
+    resolved = asyncio.run(
+        _recover(consumer, connection, shard, directory, wipe=wipe, accept_loss=accept_loss)
+    )
     files = sorted({*resolved.fsm.links, *resolved.fsm.properties})
     if as_json:
         result: dict[str, Any] = {
@@ -72,6 +80,7 @@ async def _recover(
     directory: Path,
     *,
     wipe: bool,
+    accept_loss: bool,
 ) -> Resolved:
     from gazette_aio.consumer.recoverylog import Player  # noqa: PLC0415 - Of an extra.
 
@@ -92,7 +101,7 @@ async def _recover(
             bar.length = progress.bytes_total
             bar.update(progress.bytes_played - bar.pos)
 
-        player = Player(wipe=wipe, on_progress=show)
+        player = Player(wipe=wipe, accept_loss=accept_loss, on_progress=show)
         player.finish_at_write_head()
         async with connection.open() as brokers:
             return await player.play(hints, directory, brokers)

@@ -81,6 +81,8 @@ class Playback:
         files: Files to change.
         allow_branch: Whether a log that has content but no history from the first operation may be
             played, as if it were empty.
+        accept_loss: Whether what a hole held may be lost: the history then ends at the hole, unless
+            later operations continue it.
 
     Raises:
         ValidationError: A segment of the hints is invalid.
@@ -88,7 +90,12 @@ class Playback:
     """
 
     def __init__(
-        self, hints: FSMHints, files: PlaybackFiles, *, allow_branch: bool = False
+        self,
+        hints: FSMHints,
+        files: PlaybackFiles,
+        *,
+        allow_branch: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         self.fsm = FSM(hints)
         """History as far as it was played."""
@@ -98,6 +105,9 @@ class Playback:
             check_path(path)
         self._files = files
         self._allow_branch = allow_branch
+        self._accept_loss = accept_loss
+        self.accepted_loss = ""
+        """Text that says what may be lost and is accepted, or empty."""
         segment = self.fsm.hinted_segment
         self._decoder = LogDecoder(segment.log, segment.first_offset) if segment else LogDecoder("")
         self._boundaries: list[int] = []
@@ -230,7 +240,8 @@ class Playback:
             # Invariant: no hints explain a gap in the history from here on. An operation of the
             # author who was followed, beyond the next one, tells that the hole held others.
             next_seq_no = self.fsm.next_seq_no
-            self._seen[self._last_author] = next_seq_no - 1
+            if not self._accept_loss:
+                self._seen[self._last_author] = next_seq_no - 1
             # Another author tells nothing, unless its operations continue the history.
             self._hole = _Hole(self.log, begin, offset, next_seq_no)
         self._pass_boundaries()
@@ -241,7 +252,8 @@ class Playback:
         Raises:
             PlaybackError: Hints name what was removed, or it may have continued the history.
         """
-        if self.fsm.hinted_segment is None and not self.fsm.is_fresh:
+        is_hinted = self.fsm.hinted_segment is not None
+        if not is_hinted and not self.fsm.is_fresh and not self._accept_loss:
             raise PlaybackError(
                 f"content of {self.log} from {self.offset} to its end at {self.head} was removed; "
                 "possible data loss",
@@ -288,12 +300,13 @@ class Playback:
         # The handoff to this player tells nothing either.
         applied = self.fsm.next_seq_no - hole.next_seq_no
         if applied <= (1 if self._last_author == self._handoff_author else 0):
-            raise PlaybackError(
+            text = (
                 f"no operation of {self.log} after a hole at {hole.begin}-{hole.end} of {hole.log} "
-                f"continues its history at operation {hole.next_seq_no}; possible data loss",
-                log=hole.log,
-                offset=hole.begin,
+                f"continues its history at operation {hole.next_seq_no}; possible data loss"
             )
+            if not self._accept_loss:
+                raise PlaybackError(text, log=hole.log, offset=hole.begin)
+            self.accepted_loss = text
         self._hole = None
 
     def handoff(self, author: Author) -> bytes:

@@ -50,6 +50,9 @@ class Player:
         allow_branch: Whether a log that has content, but not the beginning of its history, may be
             played as if it were empty. What is recorded after that is ignored by players of the
             earlier history.
+        accept_loss: Whether operations that a hole of the log held may be lost. If none after the
+            hole continues the history, files are recovered as of the hole, and a warning is logged.
+            Otherwise the player refuses such a log.
         max_open_files: Files that are open at a time.
         on_progress: Called with the progress after each batch, in the event loop. An exception of
             it fails the playback.
@@ -67,6 +70,7 @@ class Player:
         *,
         wipe: bool = False,
         allow_branch: bool = False,
+        accept_loss: bool = False,
         max_open_files: int = MAX_OPEN_FILES,
         on_progress: Callable[[PlaybackProgress], object] | None = None,
     ) -> None:
@@ -74,6 +78,7 @@ class Player:
         self._done = _Done()
         self._wipe = wipe
         self._allow_branch = allow_branch
+        self._accept_loss = accept_loss
         self._max_open_files = max_open_files
         self._log = ""
         self._has_begun = False
@@ -168,7 +173,9 @@ class Player:
 
     async def _play(self, hints: FSMHints, directory: Path, client: JournalClient) -> Resolved:
         files = StagedFiles(directory, max_open=self._max_open_files)
-        playback = Playback(hints, files, allow_branch=self._allow_branch)
+        playback = Playback(
+            hints, files, allow_branch=self._allow_branch, accept_loss=self._accept_loss
+        )
         run = PlayerRun(self._state, playback, client)
         try:
             await in_thread(files.prepare, wipe=self._wipe)

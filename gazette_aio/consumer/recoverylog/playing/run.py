@@ -87,13 +87,13 @@ class PlayerRun:
             if state.is_told and goal is None:
                 goal = await self._goal()
             if not state.tailing.is_set() and playback.has_reached(playback.last_head):
-                playback.check_history()
+                self._check_history()
                 self._report(0)
                 state.tailing.set()
             if goal is None or not playback.has_reached(goal):
                 await self._advance(goal)
                 continue
-            playback.check_history()
+            self._check_history()
             author = state.author
             # Race: an injected operation may be appended twice, and others' between the two. The
             # log is taken over if nothing was applied since, up to the end of the latest attempt.
@@ -101,6 +101,13 @@ class PlayerRun:
                 return
             goal = await self._inject(author)
             has_injected = True
+
+    def _check_history(self) -> None:
+        playback = self._playback
+        playback.check_history()
+        if loss := playback.accepted_loss:
+            playback.accepted_loss = ""
+            _logger.warning("%s, which is accepted", loss, extra={"journal": playback.hints_log})
 
     async def _goal(self) -> int:
         """Return the offset to reach before playback ends, or before the log is taken over."""

@@ -33,8 +33,8 @@ def files(directory: Path) -> Iterator[StagedFiles]:
     files.discard()
 
 
-def begun(files: Any, head: int, hints: FSMHints = HINTS) -> Pure:
-    playback = Pure(hints, files)
+def begun(files: Any, head: int, hints: FSMHints = HINTS, **options: bool) -> Pure:
+    playback = Pure(hints, files, **options)
     assert playback.logs == [LOG]
     playback.begin({LOG: head})
     return playback
@@ -235,6 +235,40 @@ def test_a_hole_within_which_another_author_took_over(files: StagedFiles, is_in_
     else:
         playback.check_history()
         assert playback.fsm.next_seq_no == new.fsm.next_seq_no
+
+
+@pytest.mark.parametrize("is_same_author", [True, False])
+def test_a_hole_whose_loss_is_accepted(
+    files: StagedFiles, directory: Path, is_same_author: bool
+) -> None:
+    """The history ends there, if what follows doesn't continue it."""
+    writer = LogWriter()
+    before = writer.create("/file") + writer.write("/file", b"one")
+    begin = len(before) + len(writer.write("/file", b"two"))
+    author = writer if is_same_author else LogWriter(fsm=writer.fsm, author=777)
+    after = author.write("/file", b"three") + author.write("/file", b"four")
+    playback = begun(files, begin + len(after), accept_loss=True)
+    playback.play(0, [before])
+    playback.jump(begin)
+    playback.play(begin, [after])
+    playback.check_history()
+    assert "continues its history at operation 3" in playback.accepted_loss
+    assert playback.fsm.next_seq_no == 3
+    files.make_live(playback.fsm)
+    assert files_of(directory) == {"/file": b"one"}
+
+
+def test_a_hole_that_held_nothing_is_no_loss(files: StagedFiles) -> None:
+    writer = LogWriter()
+    before = writer.create("/file")
+    after = writer.write("/file", b"one")
+    playback = begun(files, len(before) + 50 + len(after), accept_loss=True)
+    playback.play(0, [before])
+    playback.jump(len(before) + 50)
+    playback.play(len(before) + 50, [after])
+    playback.check_history()
+    assert playback.accepted_loss == ""
+    assert playback.fsm.next_seq_no == writer.fsm.next_seq_no
 
 
 def test_a_hole_within_which_a_repeated_handoff_succeeded(files: StagedFiles) -> None:

@@ -453,11 +453,13 @@ async def test_a_removed_part_before_another_author(
     directory: Path,
     tmp_path: Path,
     author: int | None,
+    caplog: pytest.LogCaptureFixture,
 ):
     """An author who took the log over after the part doesn't tell what it held."""
     (tmp_path / "fragments").mkdir()
     await create_log(client, stores=["file:///fragments/"])
     writer = two_files()
+    before = writer.expected()
     await client.append(LOG, writer.content)
     await broker.flush(LOG)
     begin, hints = writer.offset, writer.hints
@@ -481,6 +483,12 @@ async def test_a_removed_part_before_another_author(
             await player.play(each, directory, client)
         assert (caught.value.log, caught.value.offset) == (LOG, begin)
         assert not is_there(directory)
+    if author is None:
+        player = Player(accept_loss=True)
+        player.finish_at_write_head()
+        await player.play(hints, directory, client)
+        assert files_of(directory) == before
+        assert "which is accepted" in caplog.text
     response = await client.append(LOG)
     assert response.commit.end == other.offset
     assert not response.registers.labels
