@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-interop soak attack bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
 
 # Programs which tests start, and pytest itself, would compile all modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -104,6 +104,40 @@ $(SPARK_VERSIONS:%=.spark-%): .spark-%: $(SPARK_VENV)-%/.installed
 	@echo "PySpark $*"
 	$(SPARK_PYTEST) $(SPARK_VENV)-$*/bin/python $(SPARK_XDIST) tests/pyspark
 
+# Tools of releases: they build packages in environments of their own, and find interpreters.
+RELEASE_VENV := .venv-release
+PYTHONS := 3.11 3.12 3.13 3.14
+
+$(RELEASE_VENV)/.installed: constraints.txt
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check build uv
+	@touch $@
+
+.PHONY: .dist
+.dist: $(RELEASE_VENV)/.installed
+	rm -rf dist
+	$(RELEASE_VENV)/bin/python -m build --outdir dist .
+
+packages: .dist setup ## Build the wheel by way of the sdist; check its size, types, and each extra alone.
+	$(PYTHON) release/packages.py dist
+	$(BIN)/basedpyright --verifytypes gazette_aio --ignoreexternal | tail -n 22
+
+test-pythons: .dist ## Run the tests on each Python that can be installed (PYTHONS="3.12 3.13").
+	@for version in $(PYTHONS); do \
+	  if found=$$(UV=$(RELEASE_VENV)/bin/uv release/python.sh $$version); \
+	  then $(MAKE) --no-print-directory .python-tests VERSION=$$version FOUND=$$found || exit 1; \
+	  else echo "Python $$version can't be installed: left out"; fi; \
+	done
+
+.PHONY: .python-tests
+.python-tests: TESTED := .venv-python$(VERSION)
+.python-tests:
+	@echo "Python $(VERSION): $(FOUND)"
+	$(FOUND) -m venv $(TESTED)
+	$(TESTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
+	$(TESTED)/bin/python -m pip install --quiet -c constraints.txt --group demo --group test dist/*.whl
+	$(TESTED)/bin/python $(PYTEST) --ignore tests/pyspark tests
+
 test-interop: setup ## Run the conformance tests against the broker at BROKER_ADDRESS.
 	@test -n "$(BROKER_ADDRESS)" || { echo "set BROKER_ADDRESS to the address of a running broker" >&2; exit 2; }
 	$(BIN)/python -m pytest -q -m interop tests
@@ -173,4 +207,4 @@ docs: setup ## Build the documentation into site/.
 all: test demo bench docs ## Everything.
 
 clean: ## Remove what the other targets have made.
-	rm -rf $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) $(RELEASE_VENV) $(PYTHONS:%=.venv-python%) dist site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log

@@ -45,6 +45,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+try:
+    from gazette_aio.message.sequencing.columnar import ColumnarSequencer
+except ImportError as error:
+    raise ImportError(
+        'gazette_aio.message.ranges.committed needs numpy: pip install "gazette-aio[arrow]"'
+    ) from error
+
 from gazette_aio.message.ranges.splits import (
     CommittedSplit,
     RangePlan,
@@ -53,7 +60,6 @@ from gazette_aio.message.ranges.splits import (
 )
 from gazette_aio.message.ranges.states import RangeState, advance, prune
 from gazette_aio.message.ranges.summary import RangeSummary, summarize
-from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
 from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.message.sequencing.segments import first_commit

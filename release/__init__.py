@@ -1,0 +1,1 @@
+"""Programs that check packages before they are released."""

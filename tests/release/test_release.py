@@ -1,0 +1,81 @@
+"""What a release promises: its public names, its extras, and the Pythons it's for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from release.extras import USES
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PINNED = Path(__file__).parent / "public_names.txt"
+
+
+def names_of(path: Path) -> list[str]:
+    """Return `__all__` of a module, else its classes and functions; nothing is imported."""
+    body = ast.parse(path.read_text("utf-8")).body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def public_names() -> list[str]:
+    """Return the names of the modules that the API reference documents."""
+    documented = {
+        name
+        for page in sorted((ROOT / "docs" / "api").glob("*.md"))
+        for name in re.findall(r"^::: (gazette_aio[\w.]*)", page.read_text("utf-8"), re.MULTILINE)
+    }
+    found: set[str] = set()
+    for name in {"gazette_aio", *documented}:
+        place = ROOT.joinpath(*name.split("."))
+        for path in (place.with_suffix(".py"), place / "__init__.py"):
+            if path.exists():
+                found |= {f"{name}.{each}" for each in names_of(path)}
+    return sorted(found)
+
+
+def test_public_names_are_pinned():
+    """`GAZETTE_PIN=1` writes the file anew, whose difference belongs to the changelog."""
+    found = public_names()
+    if os.environ.get("GAZETTE_PIN"):
+        PINNED.write_text("\n".join(found) + "\n", "utf-8")
+
+    pinned = PINNED.read_text("utf-8").split()
+
+    assert sorted(set(pinned) - set(found)) == [], "names are gone"
+    assert sorted(set(found) - set(pinned)) == [], "names are new"
+
+
+def test_each_extra_is_checked():
+    assert USES.keys() == PROJECT["optional-dependencies"].keys()
+
+
+def test_without_extras_each_use_names_its_extra():
+    done = subprocess.run(
+        [sys.executable, ROOT / "release" / "extras.py"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+def test_pythons_are_those_that_are_tested():
+    (tested,) = re.findall(r"^PYTHONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    prefix = "Programming Language :: Python :: 3."
+    named = [each for each in PROJECT["classifiers"] if each.startswith(prefix)]
+
+    assert [each.rpartition(" ")[2] for each in named] == tested.split()
+    assert PROJECT["requires-python"] == f">={tested.split()[0]}"
