@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -16,9 +17,9 @@ from benchmarks.measures.events import served_journals
 from gazette_aio.protocol.service import APPEND
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.client import AppendService, JournalClient
 
 JOURNALS = [f"bench/appends/part-{number}" for number in range(4)]
 CONTENT = b"x" * 99 + b"\n"
@@ -147,6 +148,58 @@ async def releasing() -> AsyncGenerator[Subject]:
 
         await figure()
         yield Subject(figure, constant(BULK_PER_SECOND))
+
+
+async def start_many(service: AppendService, journal: str) -> None:
+    for _ in range(BULK_APPENDS):
+        append = await service.start_append(journal)
+        append.write(CONTENT)
+        append.release()
+
+
+async def enter_many(service: AppendService, journal: str) -> None:
+    for _ in range(BULK_APPENDS):
+        async with service.append(journal) as append:
+            append.write(CONTENT)
+
+
+async def try_many(service: AppendService, journal: str) -> None:
+    for _ in range(BULK_APPENDS):
+        if service.try_append(journal, CONTENT) is None:
+            append = await service.start_append(journal)
+            append.write(CONTENT)
+            append.release()
+
+
+async def against_trying(
+    append_many: Callable[[AppendService, str], Awaitable[None]],
+) -> AsyncGenerator[Subject]:
+    journal = JOURNALS[0]
+    async with served_journals(journal) as client:
+        service = client.appends
+
+        async def rate_of(append: Callable[[AppendService, str], Awaitable[None]]) -> float:
+            begun = time.perf_counter()
+            await append(service, journal)
+            await service.flush()
+            return BULK_APPENDS / (time.perf_counter() - begun)
+
+        await rate_of(try_many)
+        yield Subject(partial(rate_of, append_many), partial(rate_of, try_many))
+
+
+for form, many, what, least in [
+    ("start", start_many, "started, written and released", 0.85),
+    ("context", enter_many, "written within a context", 0.7),
+]:
+    measure(
+        f"append_service.{form}",
+        goal=least,
+        unit="/s",
+        rounds=9,
+        about=f"appends of 100 bytes to one journal which are {what} one after the other, up to "
+        "the commit of all of them, against try_append",
+    )(partial(against_trying, many))
 
 
 @measure(

@@ -16,25 +16,26 @@ class FIFOBudget:
         limit: Largest amount held in total. A sole holder may exceed it.
     """
 
-    __slots__ = ("_limit", "_waiting", "held")
+    __slots__ = ("_limit", "held", "waiting")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self.waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Tasks in line, by their futures, and the amount that each asks for."""
         self.held = 0
         """Amount held at present."""
 
     @property
     def is_contended(self) -> bool:
         """Whether any task waits."""
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def try_acquire(self, amount: int = 1) -> bool:
         """Hold `amount` if that's possible without waiting, and return whether it was."""
         if not self.held:  # Hot: nobody waits then.
             self.held = amount
             return True
-        if self._waiting or not self._fits(amount):
+        if self.waiting or not self._fits(amount):
             return False
         self.held += amount
         return True
@@ -48,15 +49,15 @@ class FIFOBudget:
             return
         turn = asyncio.get_running_loop().create_future()
         entry = turn, amount
-        self._waiting.append(entry)
+        self.waiting.append(entry)
         try:
             await turn
         except asyncio.CancelledError:
             # Race: the turn may have been granted just before, or passed over by `_grant()`.
             if not turn.cancelled():
                 self.release(amount)
-            elif entry in self._waiting:
-                self._waiting.remove(entry)
+            elif entry in self.waiting:
+                self.waiting.remove(entry)
                 self._grant()  # The next waiter's amount may fit.
             raise
 
@@ -68,15 +69,15 @@ class FIFOBudget:
         """Release `amount`, to the next in line if there are any."""
         assert self.held >= amount, "released more than is held"
         self.held -= amount
-        if self._waiting:
+        if self.waiting:
             self._grant()
 
     def _fits(self, amount: int) -> bool:
         return self.held == 0 or self.held + amount <= self._limit
 
     def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            turn, amount = self._waiting.popleft()
+        while self.waiting and self._fits(self.waiting[0][1]):
+            turn, amount = self.waiting.popleft()
             # Race: a cancelled waiter holds nothing.
             if not turn.done():
                 self.held += amount

@@ -92,8 +92,11 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         if self._holding is None:
             self._held("write()")  # Hot: called only to raise.
         content = data if type(data) is bytes else checked_bytes(data)
-        self.batch.buffer.append(content)
-        return len(content)
+        # Hot: this is `buffer.append()`.
+        buffer, size = self.batch.buffer, len(content)
+        buffer.tail.append(content)
+        buffer.length += size
+        return size
 
     async def drain(self) -> None:
         """Move written content to the spool file, if there's a lot, before writing more.
@@ -126,7 +129,21 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         appends = self._holding or self._held("release()")
         self._holding = None
         error = self._error
-        self._end = appends.leave(self.batch, self._begin, keep=error is None)
+        batch, lock = self.batch, appends.lock
+        buffer = batch.buffer
+        if (
+            error is None
+            and batch is appends.chain.open
+            and buffer.length <= buffer.quick_length
+            and not lock.waiting
+        ):
+            # Hot: this is `leave()`, where nothing has failed, nothing spills, and nobody waits.
+            # Invariant: an open batch is pending, so that its journal isn't idle.
+            batch.kept += 1
+            lock.held = 0
+            self._end = buffer.length
+            return
+        self._end = appends.leave(batch, self._begin, keep=error is None)
         if error is not None:
             raise error
 

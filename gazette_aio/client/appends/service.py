@@ -203,9 +203,10 @@ class AppendService(Owner):
             and (buffer := batch.buffer).length <= buffer.quick_length
             and batch.is_plain
             and self._takes_appends
-            and appends.lock.try_acquire()
+            and not (lock := appends.lock).held
         ):
-            # Hot: no precondition, no dependency, the lock is free.
+            # Hot: no precondition, no dependency, the lock is free. This is `try_acquire()`.
+            lock.held = 1
             return AsyncAppend(batch, buffer.length, -1, appends)
 
         self._check()
