@@ -741,6 +741,34 @@ def test_json_objects_are_maps():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("outer", ["m", 'm"', "\n\\"])
+def test_names_which_json_escapes(outer):
+    inner = pa.struct([('q"\\', pa.int8()), ("\t", pa.decimal128(4, 1)), ("é", pa.float64())])
+    decoder = json_decoder(
+        (outer, pa.struct([("x", pa.map_(pa.string(), pa.list_(inner)))])),
+        ('n"', inner),
+    )
+    good = {'q"\\': 7, "\t": 0.5, "é": 1.25}
+    for bad, text in (
+        ({'q"\\': "no"}, "Expected `int | null`, got `str`"),
+        ({"\t": True}, "got `bool`"),
+        (3, "Expected `object`, got 'int'"),
+    ):
+        lines = [
+            {outer: {"x": {"a": [good, None, {}]}}, 'n"': good},
+            {outer: {"x": {"a": [bad]}}},
+            {'n"': bad},
+            {outer: {"x": None}, 'n"': {"\t": 12, "other": 1}},
+        ]
+        decoded = decode(decoder, [json.dumps(line).encode() for line in lines])
+        first, *others = verdicts(decoded, len(lines))
+        want = {'q"\\': 7, "\t": Decimal("0.5"), "é": 1.25}
+        none = dict.fromkeys(want)
+        assert first == {outer: {"x": [("a", [want, None, none])]}, 'n"': want}
+        assert others == [None, None, {outer: {"x": None}, 'n"': none | {"\t": Decimal(12)}}]
+        assert all(text in error for error in errors(decoded).values()), errors(decoded)
+
+
 def test_bad_documents_of_maps_are_told_apart():
     messages = [
         b'{"id":1,"m":{"a":1}}',

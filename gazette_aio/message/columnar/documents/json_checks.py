@@ -6,9 +6,10 @@ They're much faster than narrowing down the bad documents of a block by pyarrow.
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -18,6 +19,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_text,
 )
 from gazette_aio.message.columnar.pyarrow_api import pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+"""What JSON must escape: msgspec takes no names with it as those of a struct."""
+_FIRST_OF_PATH: Final = re.compile(r"(?<=`\$\.)f(\d+)")
 
 
 class LineChecker:
@@ -32,8 +40,12 @@ class LineChecker:
         self._names = {field.name: msgspec.json.encode(field.name) for field in fields}
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[Any]:
-        return msgspec.json.Decoder(_struct("Document", self._fields))
+    def _decode(self) -> Callable[[bytes], Any]:
+        kind = _object("Document", self._fields)
+        if not issubclass(kind, _Members):
+            return msgspec.json.Decoder(kind, dec_hook=_convert, float_hook=Decimal).decode
+        decode = msgspec.json.Decoder(float_hook=Decimal).decode
+        return lambda line: kind.take(decode(line))
 
     def decode(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
         """Return a document of each line, and the errors of lines by their index.
@@ -43,7 +55,7 @@ class LineChecker:
         """
         errors: dict[int, Exception] = {}
         documents: list[Any] = []
-        decode, add = self._decoder.decode, documents.append
+        decode, add = self._decode, documents.append
         for index, line in enumerate(lines):
             try:
                 document = decode(line)
@@ -83,12 +95,47 @@ class LineChecker:
         return next((name for name in names if names.count(name) > 1), None)
 
 
-def _struct(name: str, fields: list[Any]) -> Any:
-    members = [
-        (f"f{index}", _hint(field.type), msgspec.field(default=None, name=field.name))
-        for index, field in enumerate(fields)
-    ]
-    return msgspec.defstruct(name, members)
+class _Members(dict[str, Any]):
+    """Members of an object by their names, of which msgspec can't take one as a struct's.
+
+    These objects are read as values of any type first, and converted then.
+    """
+
+    names: ClassVar[list[str]]
+    struct: ClassVar[Any]
+    """Struct whose names are `f0`, `f1`, …"""
+
+    @classmethod
+    def take(cls, value: Any) -> Any:
+        """Return the struct of an object.
+
+        Raises:
+            ValidationError: It's no object, or a member has another type.
+        """
+        if not isinstance(value, dict):
+            raise msgspec.ValidationError(f"Expected `object`, got {type(value).__name__!r}")
+        members = cast("dict[str, Any]", value)
+        renamed = {f"f{at}": members[name] for at, name in enumerate(cls.names) if name in members}
+        try:
+            return msgspec.convert(renamed, cls.struct, dec_hook=_convert)
+        except msgspec.ValidationError as error:
+            text = _FIRST_OF_PATH.sub(lambda found: cls.names[int(found[1])], str(error), count=1)
+            raise msgspec.ValidationError(text) from None
+
+
+def _convert(kind: type[_Members], value: Any) -> _Members:
+    found = kind.take(value)
+    return kind((name, getattr(found, f"f{at}")) for at, name in enumerate(kind.names))
+
+
+def _object(name: str, fields: list[Any]) -> Any:
+    """Return a struct of fields named `f0`, `f1`, …; or members, if names have escapes."""
+    hints = [(f"f{at}", _hint(field.type), field.name) for at, field in enumerate(fields)]
+    if not any(_ESCAPED.search(field.name) for field in fields):
+        members = [(at, hint, msgspec.field(default=None, name=name)) for at, hint, name in hints]
+        return msgspec.defstruct(name, members)
+    struct = msgspec.defstruct(name, [(at, hint, None) for at, hint, _ in hints])
+    return type(name, (_Members,), {"names": [field.name for field in fields], "struct": struct})
 
 
 def _hint(kind: Any) -> Any:
@@ -106,7 +153,7 @@ def _hint(kind: Any) -> Any:
     elif is_text(kind):
         hint = str
     elif types.is_struct(kind):
-        hint = _struct("Object", [kind.field(index) for index in range(kind.num_fields)])
+        hint = _object("Object", [kind.field(index) for index in range(kind.num_fields)])
     elif types.is_list(kind):
         hint = list[_hint(kind.value_type)]  # type: ignore[misc]
     elif types.is_map(kind):
