@@ -130,6 +130,8 @@ async def survive(path: Path, fence: Any, monkeypatch: pytest.MonkeyPatch, *fail
             await commit(publisher, log, 2)
         except StoreError as error:
             failures.append(error)
+        if "unlink" not in disk.failed:
+            assert not [file.name for file in path.parent.iterdir() if file.suffix == ".tmp"]
         await log.aclose()
         # The next process may meet the rest of the failures.
         log = IntentLog(path, fence=fence)
