@@ -14,6 +14,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import AppendService, connect
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.message import Fence, IntentLog, Publisher, ReadCommittedIter, json_adapter
 from gazette_aio.protocol.errors import FencedError, LockedError, StoreError, ValidationError
 from gazette_aio.testing import create_journals, journal_spec
@@ -311,6 +312,17 @@ async def test_answers_that_were_lost(broker: Any, client: Any, tmp_path: Path):
     assert lost.hits == 2
     assert await log.recover(client.appends) == {"row": 2}
     assert await committed(client) == rows(1, 2)
+
+
+@pytest.mark.parametrize("fence", [None, FENCE])
+async def test_a_later_recovery_appends_nothing(client: Any, tmp_path: Path, fence: Fence | None):
+    log = IntentLog(tmp_path / "log", fence=fence)
+    await log.recover(client.appends)
+    await commit(Publisher(client.appends, json_adapter()), log, 1)
+    heads = [await head_of(client, name) for name in (*JOURNALS, FENCE.journal)]
+    assert await log.recover(client.appends) == {"row": 1}
+    assert [await head_of(client, name) for name in (*JOURNALS, FENCE.journal)] == heads
+    await log.aclose()
 
 
 async def test_repeated_acknowledgements_are_no_error(
