@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -187,6 +189,28 @@ async def test_a_commit_that_fails_records_nothing(tmp_path: Path) -> None:
         before = recorder.content
         with pytest.raises(StoreError, match="committing the database: FOREIGN KEY"):
             await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert recorder.content == before
+
+
+async def test_a_write_that_failed_fails_the_commit(tmp_path: Path) -> None:
+    """Even if the hook went on: SQLite says that later statements were done."""
+    recorder = MemoryRecorder(tmp_path / "db")
+    async with vfs(recorder, pragmas={"cache_size": 2}) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.execute(PUT, (1, b"one"))
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        before = recorder.content
+        _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+        try:
+            with pytest.raises(apsw.Error):
+                store.db.executemany(PUT, [(key, bytes(4000)) for key in range(100)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with contextlib.suppress(apsw.Error, StoreError):
+            store.db.execute(PUT, (2, b"two"))
+        with pytest.raises(StoreError):
+            await store.start_commit(SHARD, checkpoint_at(2), ())
         assert recorder.content == before
 
 

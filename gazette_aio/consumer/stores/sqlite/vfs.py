@@ -44,6 +44,8 @@ class _Notes:
         """The open file, if it's open."""
         self.database = RecordedDatabase(path, recorder, self.read)
         self.is_begun = False
+        self.has_failed = False
+        """Whether a write failed. SQLite may take the next ones for done without trying."""
 
     def read(self, length: int, offset: int) -> bytes:
         if self.file is not None:
@@ -60,6 +62,8 @@ class _Notes:
 
     def record(self) -> None:
         """Record what has changed, and forget it."""
+        if self.has_failed:
+            raise StoreError(f"a write to {self.path} has failed")
         if not self.changed and self.is_begun:
             self.database.renew(0)
             return
@@ -81,7 +85,11 @@ class _NotedFile(apsw.VFSFile):
         notes.file = self
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name.
-        super().xWrite(data, offset)  # pyright: ignore[reportUnknownMemberType] - apsw's "Buffer".
+        try:
+            super().xWrite(data, offset)  # pyright: ignore[reportUnknownMemberType] - apsw's type.
+        except BaseException:
+            self._notes.has_failed = True
+            raise
         changed, end = self._notes.changed, offset + len(data)
         if changed.get(offset, 0) < end:
             changed[offset] = end
