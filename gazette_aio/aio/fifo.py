@@ -22,7 +22,7 @@ class FIFOBudget:
         self._limit = limit
         self.waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         """Tasks in line, by their futures, and the amount that each asks for."""
-        self.held = 0
+        self.held: int = 0
         """Amount held at present."""
 
     @property

@@ -80,14 +80,14 @@ class BrokerCore:
     ) -> None:
         self.runtime = runtime
         self.control = control
-        self.metrics = runtime.metrics
+        self.metrics: BrokerMetrics = runtime.metrics
         self.identity = identity
         options = runtime.options
         suffix = options.suffix or identity.suffix
-        self.process_id = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
+        self.process_id: pb.ProcessSpec.ID = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
         self.space = space
-        self.space_store = KeySpaceStore(space, log, runtime.io, self._adopt)
-        self.replicas = Replicas(runtime, space, data)
+        self.space_store: KeySpaceStore = KeySpaceStore(space, log, runtime.io, self._adopt)
+        self.replicas: Replicas = Replicas(runtime, space, data)
         self._data = data
         self._verifier = verifier
         self._closed = False

@@ -72,17 +72,17 @@ class EmbeddedBroker(Owner):
         if fields.get("clock", ...) is None:
             del fields["clock"]
         try:
-            self.options = BrokerOptions(**fields)
+            self.options: BrokerOptions = BrokerOptions(**fields)
         except TypeError as error:
             raise pb.ConfigurationError(f"unknown option: {error}") from None
         clock = self.options.clock
-        self.control = BrokerControl(
+        self.control: BrokerControl = BrokerControl(
             clock if isinstance(clock, ManualClock) else ManualClock(follow=clock)
         )
         """Control by tests: interferes with requests, fails stores, moves time."""
-        self.endpoint = ""
+        self.endpoint: str = ""
         """Endpoint URL of the gRPC service, empty while the broker isn't running."""
-        self.http_endpoint = ""
+        self.http_endpoint: str = ""
         """Endpoint URL of the HTTP gateway, empty while there's none."""
         self._files = files or FileOps()
         self._object_stores = object_stores

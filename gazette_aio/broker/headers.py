@@ -23,8 +23,8 @@ class Headers:
     ) -> None:
         self.process_id = process_id
         self.identity = identity
-        self.route = pb.Route(members=[process_id], endpoints=[endpoint])
-        self.no_route = pb.Route(primary=-1)
+        self.route: pb.Route = pb.Route(members=[process_id], endpoints=[endpoint])
+        self.no_route: pb.Route = pb.Route(primary=-1)
         self._space = space
         self._routed = pb.Header()
         self._unrouted = pb.Header()

@@ -44,7 +44,7 @@ class Attempts:
         self._failed_since: float | None = None
         self._hops = 0
         self.request = request
-        self.count = 0
+        self.count: int = 0
         """Failed attempts since the last success."""
         self.established = False
         """See `Failure`."""

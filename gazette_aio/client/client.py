@@ -49,10 +49,10 @@ class JournalClient(Owner):
     """
 
     def __init__(self, address: str, **options: Unpack[ClientOptions]) -> None:
-        self.context = ClientContext(address, options)
+        self.context: ClientContext = ClientContext(address, options)
         """State that all parts of the client share."""
         drain_timeout = options.get("drain_timeout", DRAIN_SECONDS)
-        self.appends = AppendService(self, drain_timeout=drain_timeout)
+        self.appends: AppendService = AppendService(self, drain_timeout=drain_timeout)
         """Appends in the background."""
 
     @property

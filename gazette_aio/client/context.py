@@ -83,21 +83,21 @@ class ClientContext:
             raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
         self.metrics: Metrics = options.get("metrics") or NoMetrics()
         """Receives counts."""
-        self.tracing = options.get("tracing")
+        self.tracing: Tracing | None = options.get("tracing")
         """Makes spans; None for none."""
-        self.strict = options.get("strict", False)
+        self.strict: bool = options.get("strict", False)
         """Whether responses are checked for all rules of the protocol."""
-        self.zone = options.get("zone") or variable("ZONE", DEFAULT_ZONE)
+        self.zone: str = options.get("zone") or variable("ZONE", DEFAULT_ZONE)
         """Zone of this process, whose brokers are preferred."""
-        self.retry_policy = options.get("retry") or RetryPolicy()
+        self.retry_policy: RetryPolicy = options.get("retry") or RetryPolicy()
         """Failures to retry, unless a call has a policy of its own."""
-        self.timeout = checked_timeout(options.get("timeout"))
+        self.timeout: float | None = checked_timeout(options.get("timeout"))
         """Seconds within which calls must complete, unless they have a bound of their own."""
-        self.router = chosen_router(
+        self.router: DispatchRouter = chosen_router(
             options.get("router"), options.get("cache_size"), options.get("cache_ttl")
         )
         """Routes of journals."""
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher[JournalMethods] = Dispatcher(
             address,
             JournalMethods,
             options.get("tls") or TLSOptions.from_environment(),
@@ -106,13 +106,13 @@ class ClientContext:
             zone=self.zone,
         )
         """Connections to brokers."""
-        self.rpc = JournalStub(
+        self.rpc: JournalStub = JournalStub(
             self.dispatcher,
             authorizer(options.get("auth")),
             allow_parent=options.get("allow_parent", False),
         )
         """RPCs, without retries."""
-        self.fragments = FragmentSource(
+        self.fragments: FragmentSource = FragmentSource(
             file_root=options.get("file_root"),
             fallback_root=variable("BROKER_FILE_ROOT") or None,
             fetcher=options.get("fragment_fetcher"),

@@ -18,10 +18,10 @@ from gazette_aio.client import connect
 
 try:
     from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI evaluates annotations.
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'gazette_aio.contrib.asgi needs starlette: pip install "gazette-aio[asgi]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -13,10 +13,10 @@ from gazette_aio import __version__
 
 try:
     from opentelemetry import context, trace
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'gazette_aio.contrib.otel needs opentelemetry-api: pip install "gazette-aio[otel]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,10 +17,10 @@ from gazette_aio.protocol.errors import ConfigurationError, FencedError, StoreEr
 
 try:
     import psycopg
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'gazette_aio.contrib.postgres needs psycopg: pip install "gazette-aio[postgres]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

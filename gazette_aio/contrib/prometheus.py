@@ -18,10 +18,10 @@ try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'gazette_aio.contrib.prometheus needs prometheus-client: pip install "gazette-aio[metrics]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -127,8 +127,8 @@ class Clock:
     __slots__ = ("step", "value")
 
     def __init__(self, value: int = 0, *, tick: int = TICK) -> None:
-        self.value = value & MASK_64
-        self.step = tick
+        self.value: int = value & MASK_64
+        self.step: int = tick
 
     @classmethod
     def from_time(cls, when: int | datetime, *, tick: int = TICK) -> Clock:

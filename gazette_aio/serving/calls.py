@@ -55,7 +55,7 @@ class CountedCall:
     def __init__(
         self, counts: CallCounts, operation: str, client: Callable[[], str | None]
     ) -> None:
-        self.outcome = "ok"
+        self.outcome: str = "ok"
         """Outcome to count, unless the call fails."""
         self._counts = counts
         self._operation = operation

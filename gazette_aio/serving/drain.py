@@ -25,7 +25,7 @@ class Drain:
     """
 
     def __init__(self) -> None:
-        self.begun = False
+        self.begun: bool = False
         """Whether calls are to be refused."""
         self._is_cut = False
         self._is_over = False

@@ -31,7 +31,7 @@ class ErrorStore:
         """Error of commits. Tests may set it at any time."""
         self.restore_error = restore_error
         """Error of restoring. Tests may set it at any time."""
-        self.is_destroyed = False
+        self.is_destroyed: bool = False
         """Whether `destroy()` was called."""
 
     def start_commit(

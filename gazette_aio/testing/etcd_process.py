@@ -55,9 +55,9 @@ class EtcdProcess:
         self.directory = directory
         self.options = options
         self.scheme = "https" if tls else "http"
-        self.port = free_port()
-        self.peer = f"http://127.0.0.1:{free_port()}"
-        self.name = directory.name
+        self.port: int = free_port()
+        self.peer: str = f"http://127.0.0.1:{free_port()}"
+        self.name: str = directory.name
         self.members: Sequence[EtcdProcess] = [self]
         """Members of the cluster."""
         self._process: subprocess.Popen[bytes] | None = None

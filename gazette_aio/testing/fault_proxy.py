@@ -116,9 +116,9 @@ class FaultProxy(Owner):
             parse_endpoint(upstream)
         self.upstream = upstream
         """Endpoint of new connections; None refuses them."""
-        self.is_refusing = False
+        self.is_refusing: bool = False
         """Whether new connections are reset at once."""
-        self.accepted = 0
+        self.accepted: int = 0
         """Number of accepted connections so far."""
         self._host = host
         self._port = port

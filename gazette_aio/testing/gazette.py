@@ -42,9 +42,9 @@ class Topic(Generic[T]):
         """Name of the topic, and value of the label `topic` of its journals."""
         self.adapter = adapter
         """Adapter of the messages."""
-        self.journals = tuple(each.spec.name for each in listing.journals)
+        self.journals: tuple[str, ...] = tuple(each.spec.name for each in listing.journals)
         """Names of the journals."""
-        self.selector = pb.parse_label_selector(f"topic={name}")
+        self.selector: pb.LabelSelector = pb.parse_label_selector(f"topic={name}")
         """Selector of the journals."""
         self.mapping: Mapping[T] = (
             random_mapping(lambda: listing) if key is None else modulo_mapping(key, lambda: listing)

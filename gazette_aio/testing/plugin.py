@@ -148,6 +148,6 @@ if importlib.util.find_spec("pytest_asyncio") is not None:
     _fixture = pytest_asyncio.fixture
 
 _FUNCTIONS = (_broker, _client, _gazette)
-gazette_broker = _fixture(name="gazette_broker")(_broker)
-gazette_client = _fixture(name="gazette_client")(_client)
-gazette = _fixture(name="gazette")(_gazette)
+gazette_broker: Any = _fixture(name="gazette_broker")(_broker)
+gazette_client: Any = _fixture(name="gazette_client")(_client)
+gazette: Any = _fixture(name="gazette")(_gazette)

@@ -50,9 +50,9 @@ class BrokerProcess(Owner):
     """
 
     def __init__(self, data_dir: str | Path, *, port: int = 0, options: Sequence[str] = ()) -> None:
-        self.data_dir = Path(data_dir)
+        self.data_dir: Path = Path(data_dir)
         self.port = port
-        self.options = tuple(options)
+        self.options: tuple[str, ...] = tuple(options)
         self._running: _Running | None = None
         self._asked_to_end = False
 

@@ -115,12 +115,12 @@ class StubBroker(Owner):
         suffix: str = "stub",
     ) -> None:
         self.age: Age = age
-        self.process_id = pb.ProcessSpec.ID(zone=zone, suffix=suffix)
+        self.process_id: pb.ProcessSpec.ID = pb.ProcessSpec.ID(zone=zone, suffix=suffix)
         """ID of the broker in `header()`."""
         self.advertised: str | None = None
         """Endpoint of the broker in `header()`; None for the address on which it listens."""
-        self.list_chunk = list_chunk or _LIST_CHUNK[age]
-        self.endpoint = ""
+        self.list_chunk: int = list_chunk or _LIST_CHUNK[age]
+        self.endpoint: str = ""
         """Address of the started broker."""
         self.read_requests: asyncio.Queue[pb.ReadRequest] = asyncio.Queue()
         self.read_responses: asyncio.Queue[pb.ReadResponse | End] = asyncio.Queue()

@@ -27,19 +27,19 @@ class StubShard:
     """
 
     def __init__(self, spec: ShardSpec | str, *, root: str = _ROOT) -> None:
-        self.spec = ShardSpec(id=spec) if isinstance(spec, str) else spec
+        self.spec: ShardSpec = ShardSpec(id=spec) if isinstance(spec, str) else spec
         """Current spec."""
-        self.id = self.spec.id
+        self.id: str = self.spec.id
         """ID of the shard."""
-        self.fqn = f"{root}/items/{self.id}"
+        self.fqn: str = f"{root}/items/{self.id}"
         """Key of the shard's spec, by which stores fence."""
         self.recovered_hints: GetHintsResponse | None = None
         """Hints of a recovery: none."""
-        self.progress = Progress({}, {})
+        self.progress: Progress = Progress({}, {})
         """Progress of fully acknowledged transactions, for tests to set."""
         self.primary_loop: OpFuture[None] = AsyncOperation()
         """Pending: the shard is a primary."""
-        self.cancelled = asyncio.Event()
+        self.cancelled: asyncio.Event = asyncio.Event()
         """Whether the assignment is lost, for tests to set."""
 
     @property

@@ -30,7 +30,7 @@ class Waits:
     """Waits of requests. All waits end when the broker stops."""
 
     def __init__(self) -> None:
-        self.stopping = False
+        self.stopping: bool = False
         """Whether the broker is stopping, or has stopped: nothing may wait."""
         self._futures: set[asyncio.Future[None]] = set()
 
@@ -247,9 +247,9 @@ class StoreFailure(_Removable):
         self, url: str, error: str | OSError, restore: Callable[[StoreFailure], None]
     ) -> None:
         self.url = url
-        self.hits = 0
+        self.hits: int = 0
         """How many operations have failed."""
-        self.store = FailingFragmentStore(url, self._next)
+        self.store: FailingFragmentStore = FailingFragmentStore(url, self._next)
         self._error = error
         self._restore = restore
 

@@ -27,11 +27,11 @@ class IndexEntry:
     __slots__ = ("begin", "content", "end", "fragment", "mod_time")
 
     def __init__(self, fragment: pb.Fragment, content: ContentFile | None = None) -> None:
-        self.fragment = fragment
-        self.content = content
-        self.begin = fragment.begin
-        self.end = fragment.end
-        self.mod_time = fragment.mod_time
+        self.fragment: pb.Fragment = fragment
+        self.content: ContentFile | None = content
+        self.begin: int = fragment.begin
+        self.end: int = fragment.end
+        self.mod_time: int = fragment.mod_time
 
     def __repr__(self) -> str:
         place = "local" if self.content else self.fragment.backing_store

@@ -30,7 +30,7 @@ class ContentFile:
     __slots__ = ("_descriptor", "_files", "_users", "path")
 
     def __init__(self, files: FileOps, path: Path) -> None:
-        self.path = path
+        self.path: Path = path
         self._files = files
         self._descriptor = -1
         self._users = 0

@@ -78,16 +78,17 @@ class Spool:
     ) -> None:
         self.journal = journal
         self.begin = begin
-        self.end = begin
-        self.delta = 0
-        self.codec = codec
-        self.registers = registers
-        self.first_append_seconds = 0.0
+        self.end: int = begin
+        self.delta: int = 0
+        self.codec: int = codec
+        self.registers: pb.LabelSet = registers
+        self.first_append_seconds: float = 0.0
         self.previous_end = previous_end
         self._files = files
         self._directory = directory
+        self.log_path: Path
         content_path, self.log_path = spool_paths(directory, begin)
-        self.content = ContentFile(files, content_path)
+        self.content: ContentFile = ContentFile(files, content_path)
         self._descriptor = -1
         self._log = -1
         self._log_length = 0

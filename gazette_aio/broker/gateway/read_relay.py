@@ -32,10 +32,10 @@ class ReadRelay:
     __slots__ = ("offset", "reason", "state")
 
     def __init__(self) -> None:
-        self.state = RelayState.OPENING
-        self.offset = 0
+        self.state: RelayState = RelayState.OPENING
+        self.offset: int = 0
         """Offset of the next byte."""
-        self.reason = BROKER_TERMINATED
+        self.reason: str = BROKER_TERMINATED
         """Why the body ends, if it ended now."""
 
     def metadata(self, response: pb.ReadResponse) -> bool:

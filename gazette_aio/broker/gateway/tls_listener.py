@@ -37,7 +37,7 @@ class TlsListener:
         factory: Callable[[], asyncio.Protocol],
         context: ssl.SSLContext,
     ) -> None:
-        self.sockets = tuple(sockets)
+        self.sockets: tuple[socket.socket, ...] = tuple(sockets)
         self._factory = factory
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()

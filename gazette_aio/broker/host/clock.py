@@ -134,7 +134,7 @@ class Timer:
     __slots__ = ("_callback", "_clock", "_handle", "_loop", "when")
 
     def __init__(self, clock: ManualClock, when: float, callback: Callable[[], object]) -> None:
-        self.when = when
+        self.when: float = when
         self._clock = clock
         self._callback = callback
         self._loop = asyncio.get_running_loop()

@@ -34,7 +34,7 @@ class Workers:
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
-        self.stopping = threading.Event()
+        self.stopping: threading.Event = threading.Event()
         """Set when long work should give up between two slices."""
 
     def submit(

@@ -47,13 +47,13 @@ class FlowControl:
     def __init__(
         self, journal: FlowBalance, *, max_rate: int, min_rate: int, now_millis: int
     ) -> None:
-        self.journal = journal
-        self.max_rate = max_rate
-        self.min_rate = min_rate
-        self.charge = 0
-        self.total_chunks = 0
-        self.delayed_chunks = 0
-        self.spent = 0
+        self.journal: FlowBalance = journal
+        self.max_rate: int = max_rate
+        self.min_rate: int = min_rate
+        self.charge: int = 0
+        self.total_chunks: int = 0
+        self.delayed_chunks: int = 0
+        self.spent: int = 0
         if journal.last_millis == 0:
             journal.balance = max_rate
             journal.last_millis = now_millis

@@ -20,7 +20,7 @@ class Patience:
     __slots__ = ("_allowance", "_since", "waited")
 
     def __init__(self) -> None:
-        self.waited = 0.0
+        self.waited: float = 0.0
         """Time of the present or last wait which counts."""
         self._allowance = math.inf
         self._since = 0.0

@@ -40,11 +40,13 @@ class Replica:
         *,
         is_listed: bool,
     ) -> None:
-        self.life = JournalLife(item, directory)
-        self.index = FragmentIndex()
-        self.persister = Persister(runtime, space, self.life, self.index)
-        self.head = WriteHead(runtime, self.life, self.index, self.persister)
-        self.listing = StoreListing(runtime, space, self.life, self.index, is_listed=is_listed)
+        self.life: JournalLife = JournalLife(item, directory)
+        self.index: FragmentIndex = FragmentIndex()
+        self.persister: Persister = Persister(runtime, space, self.life, self.index)
+        self.head: WriteHead = WriteHead(runtime, self.life, self.index, self.persister)
+        self.listing: StoreListing = StoreListing(
+            runtime, space, self.life, self.index, is_listed=is_listed
+        )
         self._runtime = runtime
         self._pulse_armed = False
 

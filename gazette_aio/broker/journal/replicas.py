@@ -35,7 +35,7 @@ class Replicas:
     """Replicas by journal. A journal costs nothing here until it's first read or appended to."""
 
     def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
-        self.max_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.max_open: int = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         """Replicas which may keep files open for their next append."""
         self._runtime = runtime
         self._space = space
@@ -50,7 +50,7 @@ class Replicas:
         self._interval_armed = False
         self._interval_lock = asyncio.Lock()
         self._ending = False
-        self.stopped = False
+        self.stopped: bool = False
         """Whether journals aren't served any more."""
 
     def __repr__(self) -> str:

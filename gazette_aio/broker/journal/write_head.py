@@ -42,7 +42,7 @@ class WriteHead:
     def __init__(
         self, runtime: Runtime, life: JournalLife, index: FragmentIndex, persister: Persister
     ) -> None:
-        self.flow = FlowBalance()
+        self.flow: FlowBalance = FlowBalance()
         """Allowance of the journal's appends."""
         self._runtime = runtime
         self._life = life

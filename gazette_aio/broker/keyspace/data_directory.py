@@ -45,8 +45,8 @@ class DataDirectory:
 
     def __init__(self, files: FileOps, path: Path, *, sync: bool) -> None:
         self.path = path
-        self.meta = path / "meta"
-        self.journals = path / "journals"
+        self.meta: Path = path / "meta"
+        self.journals: Path = path / "journals"
         self._files = files
         self._sync = sync
         self._lock = -1

@@ -58,7 +58,7 @@ class KeySpace:
     """Journals by name, at a revision."""
 
     def __init__(self, revision: int = 1) -> None:
-        self.revision = revision
+        self.revision: int = revision
         self._items: dict[str, JournalItem] = {}
         # Invariant: names in order, and their items in parallel.
         self._names: list[str] = []

@@ -144,7 +144,7 @@ class MetaLog:
         self._length = 0
         self._snapshot_at = 0
         self._is_torn = False
-        self.has_failed = False
+        self.has_failed: bool = False
         """Whether it's unknown what is on disk: a restart has to read it before more is written."""
         self._mark = MarkFile(files, directory / _MARK_NAME)
 

@@ -42,7 +42,7 @@ class KeySpaceStore:
         self._changed = Signal()
         self._stopped = asyncio.Event()
         self._failure = ""
-        self.stopping = False
+        self.stopping: bool = False
 
     def __repr__(self) -> str:
         return f"<KeySpaceStore {self.space!r} {self._log!r}>"

@@ -38,9 +38,9 @@ class AppendMachine:
     __slots__ = ("content_bytes", "request", "state")
 
     def __init__(self) -> None:
-        self.state = AppendState.OPENING
-        self.request = pb.AppendRequest()
-        self.content_bytes = 0
+        self.state: AppendState = AppendState.OPENING
+        self.request: pb.AppendRequest = pb.AppendRequest()
+        self.content_bytes: int = 0
         """Content received so far."""
 
     def open(self, request: pb.AppendRequest | None) -> pb.AppendRequest:

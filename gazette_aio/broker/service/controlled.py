@@ -160,10 +160,25 @@ def _completed(core: BrokerCore, kind: RequestKind, responses: Any) -> Any:
     return completed(kind, responses, core.headers.routed(), core.headers.unrouted())
 
 
-serve_list = _controlled("list", list.serve_list, _list)
-serve_apply = _unary("apply", apply.serve_apply)
-serve_read = _controlled("read", read.serve_read, _read)
-serve_append = _controlled("append", append.serve_append, _append)
-serve_fragments = _unary("list_fragments", fragments.serve_fragments)
-serve_health = _unary("fragment_store_health", health.serve_health)
-serve_replicate = _unary("replicate", replicate.serve_replicate)
+serve_list: Callable[[BrokerCore, pb.Claims, pb.ListRequest, list.Send], Awaitable[None]] = (
+    _controlled("list", list.serve_list, _list)
+)
+serve_apply: Callable[[BrokerCore, pb.Claims, pb.ApplyRequest], Awaitable[pb.ApplyResponse]] = (
+    _unary("apply", apply.serve_apply)
+)
+serve_read: Callable[[BrokerCore, pb.Claims, pb.ReadRequest, read.Send], Awaitable[None]] = (
+    _controlled("read", read.serve_read, _read)
+)
+serve_append: Callable[
+    [BrokerCore, pb.Claims, AsyncIterator[AppendMessage]], Awaitable[pb.AppendResponse]
+] = _controlled("append", append.serve_append, _append)
+serve_fragments: Callable[
+    [BrokerCore, pb.Claims, pb.FragmentsRequest], Awaitable[pb.FragmentsResponse]
+] = _unary("list_fragments", fragments.serve_fragments)
+serve_health: Callable[
+    [BrokerCore, pb.Claims, pb.FragmentStoreHealthRequest],
+    Awaitable[pb.FragmentStoreHealthResponse],
+] = _unary("fragment_store_health", health.serve_health)
+serve_replicate: Callable[
+    [BrokerCore, pb.Claims, pb.ReplicateRequest | None], Awaitable[pb.ReplicateResponse]
+] = _unary("replicate", replicate.serve_replicate)

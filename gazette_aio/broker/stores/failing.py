@@ -28,7 +28,12 @@ class FailingFragmentStore:
     def _fail(self, *_args: object, **_options: object) -> Any:
         raise self._error()
 
-    put = make_durable = stat = open = list = remove = _fail
+    put: Callable[..., Any] = _fail
+    make_durable: Callable[..., Any] = _fail
+    stat: Callable[..., Any] = _fail
+    open: Callable[..., Any] = _fail
+    list: Callable[..., Any] = _fail
+    remove: Callable[..., Any] = _fail
 
     def sign_get(self, path: str, seconds: float = 0.0) -> str:  # noqa: ARG002
         """Return no URL: with a URL, clients would bypass the failing store."""

@@ -103,7 +103,7 @@ class StoreHandle:
         self.store = store
         self.workers = workers
         self.is_remote = is_remote
-        self.verified = VerifiedFiles()
+        self.verified: VerifiedFiles = VerifiedFiles()
         """Files of the store whose content is known to be right."""
         self._own = (store, problem)
         self._problem = problem

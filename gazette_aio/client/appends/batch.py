@@ -67,14 +67,14 @@ class Batch:
             copy = pb.AppendRequest()
             copy.CopyFrom(request)
             request = copy
-        self.request = request
-        self.dependencies = dependencies
-        self.is_plain = is_plain
-        self.deadline = deadline
-        self.buffer = ContentBuffer(cutoff_bytes)
-        self.kept = 0
+        self.request: pb.AppendRequest = request
+        self.dependencies: Dependencies = dependencies
+        self.is_plain: bool = is_plain
+        self.deadline: Deadline | None = deadline
+        self.buffer: ContentBuffer = ContentBuffer(cutoff_bytes)
+        self.kept: int = 0
         """Number of holders whose content is kept."""
-        self.operation = AsyncOperation()
+        self.operation: AsyncOperation = AsyncOperation()
         """Resolved when the batch was appended, or has failed."""
         self.response: pb.AppendResponse | None = None
         self.doom: Exception | None = None

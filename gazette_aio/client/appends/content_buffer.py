@@ -53,15 +53,15 @@ class ContentBuffer:
 
     def __init__(self, cutoff_bytes: int = 1 << 62) -> None:
         self._cutoff_bytes = cutoff_bytes
-        self.length = 0
+        self.length: int = 0
         """Length of all content, in bytes."""
-        self.filed = 0
+        self.filed: int = 0
         """Length of the leading content that is in the file."""
-        self.moving = b""
+        self.moving: bytes = b""
         """Content after it, which is being written."""
         self.tail: list[bytes] = []
         """Remaining content."""
-        self.quick_length = 0
+        self.quick_length: int = 0
         """Length up to which appending only means adding to the tail."""
         self._set_quick_length()
 

@@ -164,11 +164,11 @@ class _Observer:
         callback: Callable[[Any], object],
         context: contextvars.Context | None,
     ) -> None:
-        self.future = future
-        self.callback = callback
-        self.context = context or contextvars.copy_context()
-        self.loop = asyncio.get_running_loop()
-        self.task = asyncio.current_task()
+        self.future: OpFuture[Any] = future
+        self.callback: Callable[[Any], object] = callback
+        self.context: contextvars.Context = context or contextvars.copy_context()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
 
     def is_of(self, gathered: object) -> bool:
         """Whether the callback is the one by which `gathered` waits for its parts."""
@@ -187,7 +187,7 @@ class AsyncOperation(OpFuture[None]):
     def __init__(self) -> None:
         self._outcome: object = _PENDING
         self._watchers: list[Callable[[], None] | asyncio.Future[None] | _Observer] | None = None
-        self.has_released = False
+        self.has_released: bool = False
         """Whether somebody who waited was released before completion."""
 
     @property

@@ -32,7 +32,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
     def __init__(
         self, batch: Batch, begin: int, end: int, holding: JournalAppends | None = None
     ) -> None:
-        self.batch = batch
+        self.batch: Batch = batch
         """The batch, which one RPC appends. Several appends may share it."""
         self._begin = begin
         self._end = end

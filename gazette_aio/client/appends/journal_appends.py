@@ -81,12 +81,12 @@ class JournalAppends:
         self._forget_if_idle = forget_if_idle
         self._tracing = settings.client.context.tracing
         self.journal = journal
-        self.request = pb.AppendRequest(journal=journal)
+        self.request: pb.AppendRequest = pb.AppendRequest(journal=journal)
         """The request without preconditions."""
-        self.deadline = settings.deadline(journal)
+        self.deadline: Deadline | None = settings.deadline(journal)
         """Bound of each wait for an append, or None."""
-        self.chain = Chain(settings.cutoff_bytes, self.deadline)
-        self.lock = FIFOBudget(1)
+        self.chain: Chain = Chain(settings.cutoff_bytes, self.deadline)
+        self.lock: FIFOBudget = FIFOBudget(1)
         """Held to write to the open batch, and to seal it."""
         self.spools: dict[Batch, Spool] = {}
         self.worker: asyncio.Task[None] | None = None

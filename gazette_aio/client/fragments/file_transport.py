@@ -38,7 +38,7 @@ class FileTransport:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = os.path.abspath(root)  # noqa: PTH100 - Links aren't resolved yet.
+        self.root: str = os.path.abspath(root)  # noqa: PTH100 - Links aren't resolved yet.
         """The directory."""
 
     async def open(self, url: str, headers: Mapping[str, str]) -> FileBody:
@@ -104,8 +104,8 @@ class FileBody:
         file: io.FileIO | None = None,
     ) -> None:
         self.status: int = status.value
-        self.reason = status.phrase
-        self.headers = headers or {}
+        self.reason: str = status.phrase
+        self.headers: Mapping[str, str] = headers or {}
         self._file = file
 
     def read_blocking(self, limit: int = _READ_BYTES) -> bytes:

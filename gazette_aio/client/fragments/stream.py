@@ -57,7 +57,7 @@ class FragmentStream(ReadAhead):
         super().__init__()
         self.journal = journal
         self.url = url
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
         """Bytes of content that wait to be received."""
         self._content = content
         self._body = body

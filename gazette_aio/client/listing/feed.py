@@ -26,9 +26,9 @@ class ListFeed:
 
     def __init__(self, changed: asyncio.Event | None) -> None:
         self.listing: pb.ListResponse | None = None
-        self.version = 0
+        self.version: int = 0
         """Number of listings published so far."""
-        self.state = _NOT_BEGUN
+        self.state: str = _NOT_BEGUN
         self.last_error: Exception | None = None
         self._changed = changed
         self._failure: Exception | None = None

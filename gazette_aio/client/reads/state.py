@@ -35,7 +35,7 @@ class ReadState:
     """
 
     def __init__(self, request: pb.ReadRequest, *, strict: bool = False) -> None:
-        self.position = ReadPosition(request.offset, request.end_offset)
+        self.position: ReadPosition = ReadPosition(request.offset, request.end_offset)
         """Offset of the next byte to be returned."""
         self._journal = request.journal
         self._takes_referrals = request.do_not_proxy and not request.metadata_only

@@ -54,11 +54,11 @@ class JournalMethods:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.list: Any = channel.unary_stream(service.LIST, _encode, _undecoded)
-        self.apply = unary_method(channel, service.APPLY)
+        self.apply: Any = unary_method(channel, service.APPLY)
         self.read: Any = channel.unary_stream(service.READ, _encode, _undecoded)
         self.append: Any = channel.stream_unary(service.APPEND, _encode_append, _undecoded)
-        self.list_fragments = unary_method(channel, service.LIST_FRAGMENTS)
-        self.fragment_store_health = unary_method(channel, service.FRAGMENT_STORE_HEALTH)
+        self.list_fragments: Any = unary_method(channel, service.LIST_FRAGMENTS)
+        self.fragment_store_health: Any = unary_method(channel, service.FRAGMENT_STORE_HEALTH)
 
 
 def unary_method(channel: grpc.aio.Channel, path: str) -> Any:
@@ -102,7 +102,7 @@ class MemberConnection(Generic[MethodsT]):
         """RPCs in progress; not counted for the default connection."""
         self.is_used = True
         """Whether it was used after the last sweep."""
-        self.is_overdue = False
+        self.is_overdue: bool = False
         """Whether an RPC waited for it until its time-out."""
         self.is_dubious = False
         """Whether, after the last sweep, something else than a member answered an RPC."""

@@ -110,7 +110,7 @@ class Dispatcher(Generic[MethodsT]):
         self._zone = zone
         self._default: MemberConnection[MethodsT] | None = None
         self._methods = methods
-        self.pool = ChannelPool(self._dial, methods)
+        self.pool: ChannelPool[MethodsT] = ChannelPool(self._dial, methods)
         """Connections to members of routes."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0

@@ -19,8 +19,8 @@ class ReadContent:
     __slots__ = ("content", "offset")
 
     def __init__(self, offset: int, content: bytes) -> None:
-        self.offset = offset
-        self.content = content
+        self.offset: int = offset
+        self.content: bytes = content
 
     def message(self) -> pb.ReadResponse:
         """Return the message that this was decoded from."""

@@ -50,7 +50,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         self.is_connected = is_connected
         self.journal = journal
         self.endpoint = endpoint
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
         """Bytes of the responses that wait to be received."""
         self.is_reported = False
         """Whether a Reader reports the status of this stream, and more than the stream knows."""

@@ -30,7 +30,7 @@ class Announcement:
         self._store = store
         self._lease = lease
         self.key = key
-        self.revision = revision
+        self.revision: int = revision
 
     def __repr__(self) -> str:
         return f"<Announcement {self.key} revision={self.revision}>"

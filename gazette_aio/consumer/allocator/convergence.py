@@ -60,6 +60,9 @@ class Convergence:
         self._desired: dict[str, list[MemberID]] = defaultdict(list)
         for replica in desired:
             self._desired[replica.item].append(replica.member)
+        self.added: int
+        self.packed: int
+        self.removed: int
         self.added = self.removed = self.packed = 0
 
     def checkpoints(self) -> Iterator[Checkpoint]:

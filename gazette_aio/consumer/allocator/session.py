@@ -117,7 +117,7 @@ class MemberSession(Owner):
             apply_delay_seconds=apply_delay_seconds,
             max_hot_standbys=max_hot_standbys,
         )
-        self.group = ObservedGroup(MemberID(named.zone, named.suffix), is_consistent)
+        self.group: ObservedGroup = ObservedGroup(MemberID(named.zone, named.suffix), is_consistent)
         self.key_space.observers.append(self.group.observe)
         self._allocator = Allocator(
             store, self.key_space, self.group, keys, on_round=on_round, on_solution=on_solution

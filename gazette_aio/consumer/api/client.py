@@ -55,17 +55,17 @@ class ShardClient(Owner):
     def __init__(self, address: str, **options: Unpack[ShardClientOptions]) -> None:
         if unknown := options.keys() - ShardClientOptions.__optional_keys__:
             raise TypeError(f"connect_shards() has no option {', '.join(sorted(unknown))}")
-        self.strict = options.get("strict", False)
+        self.strict: bool = options.get("strict", False)
         """Whether responses are checked for all rules of the protocol."""
-        self.retry_policy = options.get("retry") or RetryPolicy()
+        self.retry_policy: RetryPolicy = options.get("retry") or RetryPolicy()
         """Failures to retry."""
-        self.timeout = checked_timeout(options.get("timeout"))
+        self.timeout: float | None = checked_timeout(options.get("timeout"))
         """Seconds within which calls must complete, unless they have a bound of their own."""
-        self.router = chosen_router(
+        self.router: DispatchRouter = chosen_router(
             options.get("router"), options.get("cache_size"), options.get("cache_ttl"), _PREFIX
         )
         """Routes of shards."""
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher[ShardMethods] = Dispatcher(
             address,
             ShardMethods,
             options.get("tls") or TLSOptions.from_environment(_PREFIX),
@@ -75,7 +75,7 @@ class ShardClient(Owner):
             peer="consumer",
         )
         """Connections to members."""
-        self.rpc = ShardStub(self.dispatcher, authorizer(options.get("auth"), _PREFIX))
+        self.rpc: ShardStub = ShardStub(self.dispatcher, authorizer(options.get("auth"), _PREFIX))
         """RPCs, without retries."""
 
     @property

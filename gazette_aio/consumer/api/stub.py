@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.rpc.channel_pool import unary_method
@@ -23,11 +23,11 @@ class ShardMethods:
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.stat = unary_method(channel, service.SHARD_STAT)
-        self.list = unary_method(channel, service.SHARD_LIST)
-        self.apply = unary_method(channel, service.SHARD_APPLY)
-        self.get_hints = unary_method(channel, service.SHARD_GET_HINTS)
-        self.unassign = unary_method(channel, service.SHARD_UNASSIGN)
+        self.stat: Any = unary_method(channel, service.SHARD_STAT)
+        self.list: Any = unary_method(channel, service.SHARD_LIST)
+        self.apply: Any = unary_method(channel, service.SHARD_APPLY)
+        self.get_hints: Any = unary_method(channel, service.SHARD_GET_HINTS)
+        self.unassign: Any = unary_method(channel, service.SHARD_UNASSIGN)
 
 
 class ShardStub(UnaryStub[ShardMethods]):

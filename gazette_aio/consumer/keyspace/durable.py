@@ -54,6 +54,8 @@ class DurableKeys:
             if self._db.execute("SELECT count(*) FROM store").fetchone() == (0,):
                 self._db.execute("INSERT INTO store VALUES (1, ?)", (cluster_id,))
             self._db.execute("COMMIT")
+            self.revision: int
+            self.cluster_id: int
             self.revision, self.cluster_id = self._db.execute(
                 "SELECT revision, cluster_id FROM store"
             ).fetchone()

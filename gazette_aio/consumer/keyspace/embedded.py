@@ -50,7 +50,7 @@ class EmbeddedLease:
 
     def __init__(self, lease_id: int) -> None:
         self.id = lease_id
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
 
 
 class _Write(NamedTuple):

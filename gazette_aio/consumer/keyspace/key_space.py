@@ -67,7 +67,7 @@ class KeySpace(Generic[D]):
         self._prefix = prefix
         self._apply_delay_seconds = apply_delay_seconds
         self._changed = Signal()
-        self.header = StoreHeader(0, 0, 0, 0)
+        self.header: StoreHeader = StoreHeader(0, 0, 0, 0)
         self.entries: Entries[D] = Entries(decode)
         self.observers: list[Callable[[Sequence[Change[D]]], None]] = []
 

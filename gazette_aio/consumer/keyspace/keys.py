@@ -56,7 +56,7 @@ class GroupKeys:
         if root[:1] != "/" or root[:2] in {"/", "//"} or posixpath.normpath(root) != root:
             raise ValidationError(f"prefix of keys isn't an absolute, clean path ({root})")
         self.root = root
-        self.prefix = f"{root}/"
+        self.prefix: str = f"{root}/"
         """Keys of the group begin so. `root` alone is also the begin of its siblings' keys."""
         self._members = f"{root}/members/"
         self._items = f"{root}/items/"

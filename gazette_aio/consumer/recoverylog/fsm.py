@@ -72,7 +72,7 @@ class LiveNode:
     __slots__ = ("_earlier", "_last_offset", "_last_seq_no", "_newest", "links")
 
     def __init__(self, path: str) -> None:
-        self.links = {path}
+        self.links: set[str] = {path}
         """Its paths."""
         self._earlier: list[Segment] = []
         self._newest: Segment | None = None
@@ -132,13 +132,13 @@ class FSM:
         if not hints.log:
             raise RecoveryError("hinted log not provided")
         fnodes, segments = live_log_segments(hints)
-        self.next_seq_no = 1
+        self.next_seq_no: int = 1
         """Sequence number of the next operation."""
-        self.next_checksum = 0
+        self.next_checksum: int = 0
         """Checksum of all operations so far."""
-        self.last_log = hints.log
+        self.last_log: str = hints.log
         """Log of the last operation."""
-        self.properties = {item.path: item.content for item in hints.properties}
+        self.properties: dict[str, str] = {item.path: item.content for item in hints.properties}
         """Contents of small files that are kept in hints, by path."""
         self.live_nodes: dict[int, LiveNode] = {}
         """Files that have a path, by fnode."""

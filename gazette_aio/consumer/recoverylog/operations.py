@@ -8,10 +8,10 @@ from google.protobuf.message import DecodeError
 
 try:
     import google_crc32c
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "recovery logs need google-crc32c: pip install 'gazette-aio[consumer]'"
-    ) from error
+    ) from _error
 
 from gazette_aio.message.framing import FixedFraming
 from gazette_aio.protocol.errors import RecoveryError

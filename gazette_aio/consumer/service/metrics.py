@@ -19,10 +19,10 @@ try:
     )
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.registry import Collector
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'metrics of consumers need prometheus-client: pip install "gazette-aio[metrics]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -86,7 +86,7 @@ class ConsumerMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or REGISTRY
+        self.registry: CollectorRegistry = registry or REGISTRY
         """Registry of the metrics."""
         self._views: list[GroupView] = []
         self._shards: dict[str, set[str]] = {}

@@ -82,21 +82,24 @@ class Service(Owner):
         """Store of the group."""
         self.client = client
         """Client of brokers."""
+        self.options: ConsumerOptions
         self.options = options = options or ConsumerOptions()
         """Options of the member."""
-        self.shard_api = ShardAPI()
+        self.shard_api: ShardAPI = ShardAPI()
         """Functions that answer the RPCs of the Shard service. Each may be replaced."""
-        self.publish_clock_delta = timedelta()
+        self.publish_clock_delta: timedelta = timedelta()
         """Added to the time of published messages, for tests. It must not decrease."""
-        self.stopping = asyncio.Event()
+        self.stopping: asyncio.Event = asyncio.Event()
         """Set when the member stops: long-lived RPCs of the application should end then."""
-        self.endpoint = ""
+        self.endpoint: str = ""
         """Endpoint of this member, once it has bound its address."""
         self.http_endpoint = ""
         """Endpoint of its diagnostics by HTTP, once `run_consumer()` serves them."""
-        self.process_id = options.process_id()
+        self.process_id: pb.ProcessSpec.ID = options.process_id()
         """Identity of this member."""
-        self.keys = GroupKeys(options.prefix or f"{DEFAULT_PREFIX}/{type(application).__name__}")
+        self.keys: GroupKeys = GroupKeys(
+            options.prefix or f"{DEFAULT_PREFIX}/{type(application).__name__}"
+        )
         """Keys of the group."""
         self.metrics = metrics
         """Metrics that the member feeds, if any."""

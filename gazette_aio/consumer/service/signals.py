@@ -30,7 +30,7 @@ class StopSignals(Scope):
     """
 
     def __init__(self) -> None:
-        self.starting = CancelScope()
+        self.starting: CancelScope = CancelScope()
         """Scope of the member's start."""
         self._service: Service | None = None
         self._received = 0

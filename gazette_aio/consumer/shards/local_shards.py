@@ -51,12 +51,12 @@ class LocalShards(Scope):
         self._is_open = asyncio.Event()
         self._running: set[Replica] = set()  # Cancelled replicas, too.
         self._changed = Signal()
-        self.end_seconds = 60.0
+        self.end_seconds: float = 60.0
         """Seconds within which hooks must end, beside those that `host.release_seconds` gives."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if replicas can't be run any longer, which stops all of them. It never succeeds."""
         self.failure.add_done_callback(lambda failure: failure.exception())  # Maybe nobody looks.
-        self.has_stopped = False
+        self.has_stopped: bool = False
         """Whether `stop()` was called."""
 
     def __repr__(self) -> str:

@@ -70,23 +70,27 @@ class Replica:
     def __init__(self, item: LocalItem, host: ShardHost) -> None:
         self._item = item
         self._host = host
-        self.cancelled = asyncio.Event()
+        self.cancelled: asyncio.Event = asyncio.Event()
         """Set when the assignment is lost; not when the shard fails."""
-        self.primary_loop = AsyncOperation()
+        self.primary_loop: AsyncOperation = AsyncOperation()
         """Ends when this replica ceases to be the primary, or by the error it failed with."""
-        self.appends = AppendService(host.client)
+        self.appends: AppendService = AppendService(host.client)
         """Appends of this shard: a transaction commits only after those begun within it."""
-        self.status = StatusWriter(host.store, host.key_space, lambda: self.assignment)
+        self.status: StatusWriter = StatusWriter(
+            host.store, host.key_space, lambda: self.assignment
+        )
         """Writes the status of the replica."""
-        self.hooks = Hooks(host.application, self.id)
+        self.hooks: Hooks = Hooks(host.application, self.id)
         """Hooks of the application."""
-        self.progress_cell = ProgressCell(source.journal for source in self.spec.sources)
+        self.progress_cell: ProgressCell = ProgressCell(
+            source.journal for source in self.spec.sources
+        )
         """Progress, and a signal that is also set whenever waiting for progress may end."""
         self.store: Store | None = None
         """Store of the primary, from when on it's made."""
-        self.is_ready = False
+        self.is_ready: bool = False
         """Whether the store has its state, so that requests can be served."""
-        self.is_torn_down = False
+        self.is_torn_down: bool = False
         """Whether the store is being destroyed, or would be, if there were one."""
         self._recovery = host.recovery(self, host)
         self._recorder: Recorder | None = None

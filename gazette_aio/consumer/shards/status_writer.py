@@ -62,7 +62,7 @@ class StatusWriter:
         self._store = store
         self._key_space = key_space
         self._assignment = assignment
-        self.wanted = ReplicaStatus()
+        self.wanted: ReplicaStatus = ReplicaStatus()
         """Latest wanted status. It's replaced, never modified."""
         self._wake = asyncio.Event()
         self._is_written = Signal()

@@ -77,9 +77,9 @@ class JSONFileStore(Generic[S]):
     ) -> None:
         if (recorder is None) == (directory is None):
             raise ConfigurationError("JSONFileStore takes either a recorder or a directory")
-        self.state = state
+        self.state: S = state
         """State, which the application changes within transactions. Restoring replaces it."""
-        self.directory = Path(recorder.directory if recorder is not None else directory or "")
+        self.directory: Path = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the file."""
         self._recorder = recorder
         self._dumps: Callable[[S], bytes | str] = dumps or msgspec.json.encode

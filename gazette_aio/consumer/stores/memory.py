@@ -65,9 +65,9 @@ class MemoryStore(Generic[S]):
     """
 
     def __init__(self, state: S, database: MemoryDatabase | None = None) -> None:
-        self.state = state
+        self.state: Any = state
         """State, which the application changes within transactions. Restoring replaces it."""
-        self.database = MemoryDatabase() if database is None else database
+        self.database: MemoryDatabase = MemoryDatabase() if database is None else database
         """The database."""
         self._fence = 0
         self._commits = Commits()

@@ -9,11 +9,11 @@ try:
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.pool import StaticPool
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'SQLStore needs SQLAlchemy: pip install "gazette-aio[postgres]" for PostgreSQL, or '
         '"gazette-aio[sql]" for SQLite and others'
-    ) from error
+    ) from _error
 
 from google.protobuf.message import DecodeError
 

@@ -159,14 +159,14 @@ class TransactionMachine:
     def __init__(self, sequencer: Sequencer, durations: Durations, now: float) -> None:
         self.deadline: float | None = None
         """When the minimum or maximum duration elapses, if a timer is needed."""
-        self.prior = TransactionState(
+        self.prior: TransactionState = TransactionState(
             durations, now, is_restored=True, phase=Phase.ACKNOWLEDGING, offsets=sequencer.offsets
         )
         """The transaction before, at first that of the restored checkpoint."""
         self.prior.prepare_done = now
-        self.current = TransactionState(durations, now)
+        self.current: TransactionState = TransactionState(durations, now)
         """The transaction that consumes."""
-        self.is_reading = True
+        self.is_reading: bool = True
         """Whether the current transaction reads further messages."""
         self._sequencer = sequencer
         self._has_ended = False
@@ -174,7 +174,7 @@ class TransactionMachine:
         self._queued = 0
         self._rows: Sequence[Envelope[Any]] | None = None  # Taken, and consumed up to an index.
         self._consumed = 0
-        self.has_replayed = False
+        self.has_replayed: bool = False
         """Whether the replay has delivered a message of its commit."""
         self._is_replaying = False
         self._idle_progress: dict[str, int] = {}

@@ -22,7 +22,7 @@ class ProgressCell:
     """
 
     def __init__(self, sources: Iterable[str] = ()) -> None:
-        self.changed = Signal()
+        self.changed: Signal = Signal()
         """Set after each change of `progress`."""
         self._read_through: dict[str, int] = dict.fromkeys(sources, 0)
         self._publish_at: dict[str, int] = {}

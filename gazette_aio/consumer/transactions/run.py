@@ -112,7 +112,7 @@ class TransactionRun:
     def __init__(self, assignment: Assignment, checkpoint: Checkpoint) -> None:
         self.sources: frozenset[str] = frozenset()
         """Journals that the framework reads."""
-        self.has_read = False
+        self.has_read: bool = False
         """Whether any message was read."""
         self._assignment = assignment
         self._shard = shard = assignment.shard

@@ -79,7 +79,7 @@ class JournalRecords:
         maker: OutputMaker | None = None,
     ) -> None:
         self.journal = journal
-        self.is_read = False
+        self.is_read: bool = False
         """Whether any message was processed."""
         self._framing = framing
         self._options = options

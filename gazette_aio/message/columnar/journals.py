@@ -67,7 +67,7 @@ class RecordsByJournal:
         self._records: dict[str, JournalRecords] = {}
         self._max_pending_bytes = max_pending_bytes
         self._pending: dict[JournalRecords, int] = {}
-        self.pending_bytes = 0
+        self.pending_bytes: int = 0
         """Bytes of pending messages that are retained."""
         self._skipped_before = 0
         self._broken: Exception | None = None

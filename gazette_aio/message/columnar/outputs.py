@@ -142,7 +142,7 @@ class RecordMaker:
     ) -> None:
         self.journal = journal
         self.options = options
-        self.skipped = 0
+        self.skipped: int = 0
         """Number of messages and frames which were skipped as they can't be decoded."""
         self._explain = explain
         documents = options.documents

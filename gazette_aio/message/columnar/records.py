@@ -54,7 +54,7 @@ class RecordBuilder:
     """
 
     def __init__(self, journal: str, documents: Schema | None) -> None:
-        self.schema = record_schema(documents)
+        self.schema: Schema = record_schema(documents)
         self._journals = pa.array([journal], pa.string())
 
     def build(self, columns: UuidColumns, content: Any) -> RecordBatch:

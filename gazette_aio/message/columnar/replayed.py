@@ -52,7 +52,7 @@ class ReplayRecords:
         self._splitter: RegionSplitter | None = None
         self._unread: Region | None = None
         self._ended = False
-        self.finished = False
+        self.finished: bool = False
         """Whether all outputs of the commit were made."""
 
     @property

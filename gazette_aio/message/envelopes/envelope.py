@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID  # noqa: TC003 - of a Struct's field.
 
 import msgspec
@@ -80,7 +80,7 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
             and bool(self.message == theirs.message)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (

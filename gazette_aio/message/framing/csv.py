@@ -222,10 +222,10 @@ class RecordParser:
     __slots__ = ("_column", "_field", "_last_line", "error", "fields", "line", "source")
 
     def __init__(self, line: int) -> None:
-        self.line = line
+        self.line: int = line
         self.fields: list[bytes] = []
         self.error: str | None = None
-        self.source = bytearray()  # Lines of the record, as they were.
+        self.source: bytearray = bytearray()  # Lines of the record, as they were.
         self._field: bytearray | None = None  # Content of an open quoted field.
         self._last_line = line
         self._column = 1

@@ -19,7 +19,7 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self.turn_bytes = _TURN_BYTES
+        self.turn_bytes: int = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none while the gate is closed."""
         self.calls: Calls | None = None
         """Calls of the transaction which has reserved the gate."""

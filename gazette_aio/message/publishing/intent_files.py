@@ -50,7 +50,7 @@ class LogLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.with_name(f"{path.name}.lock")
+        self.path: Path = path.with_name(f"{path.name}.lock")
         self._descriptor = -1
 
     @property

@@ -65,7 +65,7 @@ class IntentLog(Owner):
         fence: Fence | None = None,
         lock_timeout: float = 0.0,
     ) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.fence = fence
         self._lock_timeout = lock_timeout
         self._lock = LogLock(self.path)

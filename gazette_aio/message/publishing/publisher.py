@@ -93,7 +93,7 @@ class Publisher(Generic[T]):
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")
         self.appends = appends
-        self.clock = Clock() if clock is None else clock
+        self.clock: Clock = Clock() if clock is None else clock
         self._update_clock = clock is None
         self._try_append = appends.try_append
         own = new_producer_id() if producer is None else ProducerID(producer)

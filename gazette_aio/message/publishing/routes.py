@@ -67,18 +67,18 @@ class JournalState:
         producer: ProducerID,
         acked_clock: int | None = None,
     ) -> None:
-        self.journal = journal
-        self.framing = framing
-        self.producer = producer
-        self.pending = False
+        self.journal: str = journal
+        self.framing: Framing = framing
+        self.producer: ProducerID = producer
+        self.pending: bool = False
         """Whether there are uncommitted messages without an acknowledgement."""
-        self.first_clock = 0
+        self.first_clock: int = 0
         """Clock of the first uncommitted message."""
         self.cleared_error: ClearedError | None = None
         """Latest error of the journal which was cleared before the first uncommitted message."""
         self.last: AsyncAppend | None = None
         """Append of the last uncommitted message."""
-        self.acked_clock = acked_clock
+        self.acked_clock: int | None = acked_clock
         """Clock of the last acknowledgement or committed message of the producer."""
         self.adapter: Adapter[Any] | None = None
         """Adapter of the first uncommitted message, which makes the acknowledgement."""
@@ -111,19 +111,21 @@ class Route(Generic[T]):
         state: JournalState | None = None,
     ) -> None:
         self.target = target
+        self.journal: str
         self.journal, content_type = target
+        self.framing: Framing
         self.framing = framing = framing_by_content_type(content_type, journal=self.journal)
         self.producer = producer
-        self.frame = framing.encode
+        self.frame: Callable[[bytes], bytes] = framing.encode
         self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
         # Adapters which stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
         has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
         self.suffix: bytes = framing.suffix if has_suffix else b""
         """Bytes which framing appends to a message; empty if `frame` has to be called."""
         self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
-        self.encode_continue = self._encoder(adapter, CONTINUE_TXN)
-        self.encode_outside = self._encoder(adapter, OUTSIDE_TXN)
-        self.state = state or JournalState(self.journal, framing, producer)
+        self.encode_continue: Callable[[T, int], bytes] = self._encoder(adapter, CONTINUE_TXN)
+        self.encode_outside: Callable[[T, int], bytes] = self._encoder(adapter, OUTSIDE_TXN)
+        self.state: JournalState = state or JournalState(self.journal, framing, producer)
         """State of the journal's published messages."""
 
     def encode(self, message: T, clock: int, flags: Flags) -> bytes:
@@ -190,7 +192,7 @@ class Journals:
     """
 
     def __init__(self, producer: ProducerID, *, allow_mixed: bool) -> None:
-        self.producer = producer
+        self.producer: ProducerID = producer
         self.allow_mixed = allow_mixed
         self.pending: list[JournalState] = []
         """Journals with uncommitted messages, in the order of their first ones."""

@@ -47,10 +47,10 @@ from typing import TYPE_CHECKING
 
 try:
     from gazette_aio.message.sequencing.columnar import ColumnarSequencer
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'gazette_aio.message.ranges.committed needs numpy: pip install "gazette-aio[arrow]"'
-    ) from error
+    ) from _error
 
 from gazette_aio.message.ranges.splits import (
     CommittedSplit,

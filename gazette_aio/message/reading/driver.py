@@ -65,10 +65,10 @@ class FlowDriver(Owner, Generic[C, Out]):
         read_ahead: bool,
         allow_replay_gaps: bool,
     ) -> None:
-        self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
-        self.is_used = False
+        self.flow: MessageFlow[C, Out] = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
+        self.is_used: bool = False
         """Whether outputs were requested."""
-        self.unpaused = 0
+        self.unpaused: int = 0
         """Messages delivered since the event loop had a turn."""
         self._name = name
         self._source = source

@@ -42,7 +42,7 @@ class EnvelopeReplay:
         self._splitter_at = splitter_at
         self._splitter: JournalSplitter | None = None
         self._ended = False
-        self.finished = False
+        self.finished: bool = False
         """Whether the ring's retained messages are next."""
 
     def open(self) -> ReplayRange | None:
@@ -118,7 +118,7 @@ class EnvelopeEngine(Generic[T]):
         """Decoded envelopes that aren't delivered yet."""
         self.explain = explain
         """Returns the error to raise for an error."""
-        self.skipped = 0
+        self.skipped: int = 0
         """Number of frames that were skipped because they can't be decoded."""
         self._sequencer = sequencer
         self._transactions = transactions

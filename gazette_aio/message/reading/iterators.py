@@ -328,7 +328,7 @@ class ReadCommittedIter(MessageIterator[T]):
             # Only the iterator that began the commit knows which of its messages it delivered.
             raise ConfigurationError("the sequencer is within a commit: resume from its checkpoint")
         self._is_own = sequencer is None
-        self.sequencer = sequencer or Sequencer.from_checkpoint(
+        self.sequencer: Sequencer = sequencer or Sequencer.from_checkpoint(
             checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
         )
         """Decides which messages commit."""

@@ -93,9 +93,9 @@ class JournalInput(Generic[C]):
         self._request = request
         self.format = journal_format
         """Format of the journal's messages."""
-        self.journal = journal_format.journal
+        self.journal: str = journal_format.journal
         self.reader = reader
-        self.owned = reader is None
+        self.owned: bool = reader is None
         """Whether the reader was made here."""
         self.is_void = False
         """Whether the journal was deleted and created anew, so that replays are impossible."""

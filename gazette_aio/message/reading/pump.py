@@ -95,11 +95,11 @@ class JournalPump(Generic[C]):
         self.source = source
         self.arrivals: deque[Arrival[C]] = deque()
         """Arrivals that weren't taken yet."""
-        self.leaving = False
+        self.leaving: bool = False
         """Whether to end reading when no more content is at hand."""
         self.is_queued = False
         """Whether the pump is in line to have an arrival taken."""
-        self.has_left = False
+        self.has_left: bool = False
         """Whether the final arrival is known."""
         self.rewound_to: int | None = None
         """Offset from which `resume()` reads, if reading has stopped."""

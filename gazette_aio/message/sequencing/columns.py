@@ -73,7 +73,7 @@ class GrowingColumns:
     """Columns to which rows are appended, mostly in place."""
 
     def __init__(self) -> None:
-        self.columns = UuidColumns.empty()
+        self.columns: UuidColumns = UuidColumns.empty()
         """The rows. Appending doesn't change columns that were returned earlier."""
         self._room: UuidColumns | None = None
 

@@ -30,8 +30,8 @@ class Emission:
         self, producer: Producer, rows: list[Envelope[Any]], *, replay_required: bool
     ) -> None:
         self.producer = producer
-        self.replay_required = replay_required
-        self.settled = 0
+        self.replay_required: bool = replay_required
+        self.settled: int = 0
         """Number of messages processed, of those returned last."""
         self._rows = rows
         self._taken: list[Envelope[Any]] | None = None

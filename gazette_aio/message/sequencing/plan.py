@@ -71,9 +71,9 @@ class ReplayFilter:
 
     def __init__(self, span: ReplaySpan, journal: str) -> None:
         self.journal = journal
-        self.begin = span.begin
+        self.begin: int = span.begin
         """Offset to read from. Each kept row raises it."""
-        self.end = span.end
+        self.end: int = span.end
         """Offset to read up to."""
         self._producer = np.uint64(span.producer)
         self._min = np.uint64(span.min)

@@ -25,8 +25,8 @@ class Producer(LiveBounds):
 
     def __init__(self, journal: str, producer: ProducerID, bounds: Bounds) -> None:
         super().__init__(bounds)
-        self.journal = journal
-        self.producer = producer
+        self.journal: str = journal
+        self.producer: ProducerID = producer
         self.span: list[Envelope[Any]] = []
         """The pending messages, without the first ones that were evicted."""
 

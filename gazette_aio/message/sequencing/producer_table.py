@@ -44,7 +44,7 @@ class ProducerTable:
     def __init__(
         self, offsets: Mapping[str, int], states: Iterable[ProducerState], ring: Ring
     ) -> None:
-        self.offsets = dict(offsets)
+        self.offsets: dict[str, int] = dict(offsets)
         self.journals: dict[str, dict[ProducerID, Producer]] = {}
         self.pending: set[Producer] = set()
         """Producers whose pending messages began since the last checkpoint."""

@@ -21,9 +21,9 @@ class Ring:
     """
 
     def __init__(self, capacity: int, max_bytes: int | None) -> None:
-        self.capacity = max(capacity, 1)
-        self.high = 0
-        self.low = 0
+        self.capacity: int = max(capacity, 1)
+        self.high: int = 0
+        self.low: int = 0
         self._sweep_at = self.capacity
         self._max_bytes = max_bytes
         self._bytes = 0

@@ -52,6 +52,9 @@ class LiveBounds:
     __slots__ = ("begin", "max", "min")
 
     def __init__(self, bounds: Bounds) -> None:
+        self.begin: int
+        self.max: int
+        self.min: int
         self.min, self.max, self.begin = bounds
 
     def close(self, clock: int) -> None:

@@ -47,9 +47,9 @@ class FragmentContent:
 
     def __init__(self, fragment: Fragment, begin: int, codec: int, *, verify: bool) -> None:
         assert not verify or begin == fragment.begin, "a part has no sum"
-        self.position = begin
+        self.position: int = begin
         """Offset of the next byte to be returned."""
-        self.has_ended = False
+        self.has_ended: bool = False
         """Whether all content was returned."""
         self._fragment = fragment
         self._withheld = b""
@@ -65,7 +65,7 @@ class FragmentContent:
             CompressionCodec.NONE,
             CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
         )
-        self.is_plain = not is_compressed and not verify
+        self.is_plain: bool = not is_compressed and not verify
         """Whether steps return their input, and thus cost nothing."""
         self.input_bytes = INPUT_BYTES if is_compressed else SLICE_BYTES
         """Most raw bytes to feed to one step."""

@@ -53,7 +53,7 @@ class MappingWriter:
     """Builds a mapping. Zero values, which are unset fields, are left out."""
 
     def __init__(self) -> None:
-        self.mapping = Mapping(0)
+        self.mapping: Mapping = Mapping(0)
         """The mapping as built so far."""
 
     def add(self, name: str, value: Tree) -> None:

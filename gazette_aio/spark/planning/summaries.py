@@ -171,7 +171,7 @@ class SummaryCache:
         self._limit = limit
         self._lock = threading.Lock()
         self._found: OrderedDict[_Key, RangeSummary] = OrderedDict()
-        self.producers = 0
+        self.producers: int = 0
         """Number of producers in all summaries."""
 
     def get(self, key: _Key) -> RangeSummary | None:

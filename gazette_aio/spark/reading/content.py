@@ -60,7 +60,7 @@ class RangeContent(Owner):
         end = min(bounds.end + _SLACK_BYTES, bounds.limit)
         self._reader = self._reader_of(bounds.begin, end)
         self._ahead: asyncio.Task[Pieces] | None = None
-        self.is_closed = False
+        self.is_closed: bool = False
         """Whether the content is closed."""
 
     @property

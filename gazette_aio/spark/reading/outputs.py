@@ -65,8 +65,8 @@ class RowOutputs:
         *,
         torn_at: int = -1,
     ) -> None:
-        self.journal = decoder.journal
-        self.options = RecordOptions(
+        self.journal: str = decoder.journal
+        self.options: RecordOptions = RecordOptions(
             adapter=adapter,
             documents=None,
             acks=False,
@@ -76,9 +76,9 @@ class RowOutputs:
             batch_bytes=step_bytes,
         )
         """Options of the columnar engine."""
-        self.told_from = 0
+        self.told_from: int = 0
         """Offset before which garbage is ignored."""
-        self.told_through = 0
+        self.told_through: int = 0
         """Offset after the last garbage."""
         self._decoder = decoder
         self._batch_rows = options.batch_rows

@@ -23,15 +23,15 @@ class RecordBounds:
     def __init__(self, begin: int, end: int, head: int, *, lines: bool, is_aligned: bool) -> None:
         self._skips = lines and not is_aligned and begin > 0
         self._lines = lines
-        self.begin = begin - 1 if self._skips else begin
+        self.begin: int = begin - 1 if self._skips else begin
         """Offset to read from."""
         self.start = begin
         """Begin of the range."""
         self.end = end
         """End of the range."""
-        self.limit = max(head, end) if lines else end
+        self.limit: int = max(head, end) if lines else end
         """Offset up to which the last record may extend."""
-        self.is_done = begin >= end
+        self.is_done: bool = begin >= end
         """Whether no further content belongs to the range."""
         self._expected = self.begin
 

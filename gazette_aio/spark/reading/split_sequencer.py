@@ -41,9 +41,9 @@ class SplitSequencer:
         self._waiting = UuidColumns.empty()
         self._counts: list[int] = []  # Rows of each pending chunk.
         self._masks: list[NDArray[np.bool_]] = []
-        self.pending_bytes = 0
+        self.pending_bytes: int = 0
         """Number of bytes of pending messages."""
-        self.resume = -1
+        self.resume: int = -1
         """Offset of the first message to read again, or -1."""
 
     def process(self, batch: UuidColumns) -> CommitPlan:

@@ -220,7 +220,9 @@ class PlacedCSVAdapter(CSVAdapter):
 
     def __init__(self, uuid_column: int) -> None:
         super().__init__(None, uuid_column)
-        self.uuid_place = UUIDPlace(b"", b",", text=True) if uuid_column == 0 else None
+        self.uuid_place: UUIDPlace | None = (
+            UUIDPlace(b"", b",", text=True) if uuid_column == 0 else None
+        )
 
     def frame_uuid(self, frame: bytes) -> UUID:
         """Return the UUID of a record."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Labels
     from gazette_aio.spark.rows.keys import KeyReader
+    from gazette_aio.spark.types import Columns
 
 _OF_UUIDS: Final = ("_uuid", "_timestamp", "_producer", "_clock", "_flags")
 _OF_BAD_FRAMES: Final = ("_journal", "_begin", "_end")
@@ -73,14 +74,16 @@ class RowLayout:
     def __init__(self, options: SourceOptions, schema: Schema) -> None:
         self.options = options
         labels, corrupt = options.partition_columns, options.corrupt_column
-        self.columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
+        self.columns: Columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
         self.schema = schema
         fields = list[Any](schema)
         self.mode = options.mode
         """Treatment of bad records, which can't be rows of nulls if columns are NOT NULL."""
-        self.required = [f.name for f in fields if f.name in _OF_UUIDS and not f.nullable]
+        self.required: list[str] = [
+            f.name for f in fields if f.name in _OF_UUIDS and not f.nullable
+        ]
         """NOT NULL columns which describe UUIDs."""
-        self.stop_clock = _clock_of(options.ending_timestamp_ms)
+        self.stop_clock: np.uint64 | None = _clock_of(options.ending_timestamp_ms)
         """Clock after the last clock of rows, or None."""
         self._check_nullability()
         self._formats: dict[str, Format] = {}
@@ -193,7 +196,7 @@ class RowDecoder:
 
     def __init__(self, layout: RowLayout, journal: str, labels: Labels, content_type: str) -> None:
         self.journal = journal
-        self.skipped = 0
+        self.skipped: int = 0
         """Number of bad records which were dropped."""
         self.end: int | None = None
         """Offset before which rows begin, if any."""

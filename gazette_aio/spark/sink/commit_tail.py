@@ -51,7 +51,7 @@ class CommitTail:
         fold: Callable[[CommitRecord | Refused], None],
     ) -> None:
         self.journal = journal
-        self.offset = 0
+        self.offset: int = 0
         """Offset up to which the journal was read."""
         self._client = client
         self._policy = policy

@@ -31,14 +31,14 @@ class Lease:
         self, pool: ProducerPool, key: SinkKey, batch: int, producer: ProducerID, last_ack: int
     ) -> None:
         self._pool = pool
-        self.process = os.getpid()
+        self.process: int = os.getpid()
         """ID of the process."""
         self.key = key
         self.batch = batch
         self.producer = producer
         self.last_ack = last_ack
         """Clock of the last acknowledgement, or 0 for a new producer."""
-        self.clock = Clock(last_ack)
+        self.clock: Clock = Clock(last_ack)
         """Clock of the messages, to be updated from wall time."""
 
     def finish(self, ack: int) -> None:

@@ -107,7 +107,7 @@ class QueryTail:
         self._scan = scan
         self._is_complete = is_complete
         self._ahead: dict[str, _Ahead] = {}
-        self.room = AHEAD_ROWS
+        self.room: int = AHEAD_ROWS
         """Number of further rows which may be kept."""
 
     async def advance(

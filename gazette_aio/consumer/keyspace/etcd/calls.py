@@ -50,7 +50,7 @@ class Calls:
         self._is_auth_disabled = False
         self._authenticating = asyncio.Lock()
         self._checked: set[str] = set()
-        self.cluster_id = 0
+        self.cluster_id: int = 0
         """Identity of the cluster, 0 before the first call."""
 
     @property

@@ -49,8 +49,8 @@ class WatchCursor:
     """
 
     def __init__(self, revision: int) -> None:
-        self.revision = revision
-        self.attempt = 0
+        self.revision: int = revision
+        self.attempt: int = 0
         self._fragments: list[Event] = []
 
     def begin(self) -> None:

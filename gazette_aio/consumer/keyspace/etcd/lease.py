@@ -52,7 +52,7 @@ class EtcdLease:
         self.id = lease_id
         self.ttl_seconds = ttl_seconds
         self.cluster_id = cluster_id
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
 
     def __repr__(self) -> str:
         state = "lost" if self.lost.is_set() else "alive"

@@ -38,11 +38,11 @@ class LogFeed(Owner):
     """
 
     def __init__(self, client: JournalClient, part: LogRange, wake: asyncio.Event) -> None:
-        self.log = part.log
+        self.log: str = part.log
         """The log."""
-        self.offset = part.begin
+        self.offset: int = part.begin
         """Offset of the next byte to be taken."""
-        self.write_head = 0
+        self.write_head: int = 0
         """End of the log, as far as brokers told."""
         self._client = client
         self._end = part.end

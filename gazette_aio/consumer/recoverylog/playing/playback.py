@@ -97,16 +97,16 @@ class Playback:
         allow_branch: bool = False,
         accept_loss: bool = False,
     ) -> None:
-        self.fsm = FSM(hints)
+        self.fsm: FSM = FSM(hints)
         """History as far as it was played."""
-        self.hints_log = hints.log
+        self.hints_log: str = hints.log
         """Log in which playback ends."""
         for path in self.fsm.properties:
             check_path(path)
         self._files = files
         self._allow_branch = allow_branch
         self._accept_loss = accept_loss
-        self.accepted_loss = ""
+        self.accepted_loss: str = ""
         """Text that says what may be lost and is accepted, or empty."""
         segment = self.fsm.hinted_segment
         self._decoder = LogDecoder(segment.log, segment.first_offset) if segment else LogDecoder("")
@@ -124,11 +124,11 @@ class Playback:
         self._expected_checksum = 0
         self._checksum = 0
         self._rest: Callable[[], object] = int
-        self.log = ""
+        self.log: str = ""
         """Log being read."""
-        self.content_bytes = 0
+        self.content_bytes: int = 0
         """Bytes of content that were written to files."""
-        self.junk_bytes = 0
+        self.junk_bytes: Any = 0
         """Bytes that began no operation, and were passed over."""
 
     @property

@@ -60,7 +60,7 @@ class PlayerRun:
     """
 
     def __init__(self, state: PlayerState, playback: Playback, client: JournalClient) -> None:
-        self.feeds = LogFeeds(client, state.wake)
+        self.feeds: LogFeeds = LogFeeds(client, state.wake)
         """Feeds of the logs, which the caller closes."""
         self._state = state
         self._playback = playback

@@ -52,7 +52,7 @@ class LogEncoder:
     ) -> None:
         self.fsm = fsm
         """History of the log, including all operations so far."""
-        self.offset = offset
+        self.offset: int = offset
         """Offset of the next operation."""
         self._author = int(author)
         self._log = log

@@ -49,7 +49,7 @@ class RecordedDir:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         """Recorder of the directory."""
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         """Held during a change, until it's recorded."""
         self._inodes: weakref.WeakValueDictionary[int, Inode] = weakref.WeakValueDictionary()
         for path in recorder.links():

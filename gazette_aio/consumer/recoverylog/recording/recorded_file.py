@@ -17,7 +17,7 @@ class Inode:
     __slots__ = ("__weakref__", "fnode")
 
     def __init__(self, fnode: int) -> None:
-        self.fnode = fnode
+        self.fnode: int = fnode
         """Its fnode, which changes when it's truncated."""
 
 

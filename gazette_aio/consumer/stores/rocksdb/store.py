@@ -20,8 +20,10 @@ from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
 try:
     from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
-except ImportError as error:
-    raise ImportError("RocksDBStore needs rocksdict: pip install 'gazette-aio[rocksdb]'") from error
+except ImportError as _error:
+    raise ImportError(
+        "RocksDBStore needs rocksdict: pip install 'gazette-aio[rocksdb]'"
+    ) from _error
 
 if TYPE_CHECKING:
     import os
@@ -87,9 +89,9 @@ class RocksDBStore:
     ) -> None:
         if (recorder is None) == (directory is None):
             raise ConfigurationError("RocksDBStore takes either a recorder or a directory")
-        self.directory = Path(recorder.directory if recorder is not None else directory or "")
+        self.directory: Path = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the database."""
-        self.batch = WriteBatch(raw_mode=True)
+        self.batch: WriteBatch = WriteBatch(raw_mode=True)
         """Further changes of this transaction, such as of ranges, which `get()` doesn't see."""
         self._recorder = recorder
         self._options = default_options() if options is None else options

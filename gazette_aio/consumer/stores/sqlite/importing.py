@@ -13,10 +13,10 @@ from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
 try:
     from rocksdict import AccessType, Options, Rdict
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "importing pages needs rocksdict: pip install 'gazette-aio[rocksdb]'"
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

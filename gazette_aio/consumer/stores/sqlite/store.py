@@ -87,7 +87,7 @@ class EngineStore(Generic[ConnectionT]):
             raise ConfigurationError(
                 f"{type(self).__name__} takes either a recorder or a directory"
             )
-        self.directory = Path(recorder.directory if recorder is not None else directory or "")
+        self.directory: Path = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the database."""
         self._recorder = recorder
         self._schema = schema

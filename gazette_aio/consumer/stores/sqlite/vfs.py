@@ -21,8 +21,8 @@ from gazette_aio.protocol.errors import StoreError
 
 try:
     import apsw
-except ImportError as error:
-    raise ImportError("SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'") from error
+except ImportError as _error:
+    raise ImportError("SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'") from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
