@@ -80,8 +80,9 @@ def _connection(given: Mapping[str, Any]) -> BrokerAccess:
     if "brokers" not in given:
         raise ConfigurationError(
             "option 'brokers' is missing: expected URLs of brokers, separated by commas, such as"
-            " http://localhost:8080; in SQL: USING gazette OPTIONS (brokers 'http://localhost:8080',"
-            " prefix 'app/logs/')"
+            " http://localhost:8080; in SQL: CREATE TEMPORARY VIEW v USING gazette OPTIONS (brokers"
+            " 'http://localhost:8080', prefix 'app/logs/'); as Spark forgets those of a table, give"
+            " them by FROM t WITH (…) or INSERT INTO t WITH (…)"
         )
     refuse_together(given, "token", "tokenProvider")
     if ("tls.certFile" in given) != ("tls.keyFile" in given):
