@@ -142,9 +142,9 @@ test-interop: setup ## Run the conformance tests against the broker at BROKER_AD
 	@test -n "$(BROKER_ADDRESS)" || { echo "set BROKER_ADDRESS to the address of a running broker" >&2; exit 2; }
 	$(BIN)/python -m pytest -q -m interop tests
 
-BENCH := -m benchmarks $(if $(NAME),--name $(NAME)) $(if $(STRICT),--strict)
+BENCH := -m benchmarks $(if $(SUITE),--suite $(SUITE)) $(if $(NAME),--name $(NAME)) $(if $(STRICT),--strict)
 
-bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(filter-out spark%,$(NAME)),,.bench-spark) ## Print each measure beside its yardstick (NAME=one of them or spark, STRICT=1 to fail on short ones).
+bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(SUITE)$(filter-out spark%,$(NAME)),,.bench-spark) ## Print each measure beside its yardstick (NAME=one of them or spark, STRICT=1 to fail on short ones, SUITE=peers beside clients of Kafka).
 
 .PHONY: .bench .bench-spark .spark-bench
 .bench: setup

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--suite spark] [--name NAME] [--rounds N] [--strict]`.
+"""`python -m benchmarks [--suite peers|spark] [--name NAME] [--rounds N] [--strict]`.
 
 Prints one line for each measure: name, figure, yardstick, ratio, goal, and `ok` or `short`.
 Exits 0; with `--strict` 1 when a measure is short of its goal.
@@ -10,9 +10,9 @@ import argparse
 import asyncio
 import sys
 
-from benchmarks import harness, measures, spark
+from benchmarks import harness, measures, peers, spark
 
-SUITES = {"main": measures.load, "spark": spark.load}
+SUITES = {"main": measures.load, "peers": peers.load, "spark": spark.load}
 
 
 def main() -> int:
@@ -33,6 +33,8 @@ def main() -> int:
         for name, measure in known.items()
         if not options.name or any(name.startswith(wanted) for wanted in options.name)
     ]
+    if not known:
+        return 0
     if not chosen:
         parser.error(f"no such measure; there are: {', '.join(known)}")
     if options.list:

@@ -42,7 +42,7 @@ class Measure:
 
     Args:
         name: Name by which it's chosen.
-        goal: The ratio of figure to yardstick to reach, or not to exceed.
+        goal: The ratio of figure to yardstick to reach, or not to exceed. None: it's only reported.
         unit: Unit of both sides, such as `msg/s`.
         setup: Prepares both sides, and cleans up after them.
         better: Whether more or less of the unit is better.
@@ -51,7 +51,7 @@ class Measure:
     """
 
     name: str
-    goal: float
+    goal: float | None
     unit: str
     setup: Callable[[], AbstractAsyncContextManager[Subject]]
     better: Better = "more"
@@ -74,18 +74,23 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the goal is met."""
+        """Whether the goal is met, if there is any."""
+        if self.measure.goal is None:
+            return True
         if self.measure.better == "more":
             return self.ratio >= self.measure.goal
         return self.ratio <= self.measure.goal
 
     def line(self) -> str:
-        """Return `name figure yardstick ratio goal ok|short`."""
+        """Return `name figure yardstick ratio goal ok|short`, or `- reported` without a goal."""
         sign = ">=" if self.measure.better == "more" else "<="
         unit = self.measure.unit
+        verdict = "- reported"
+        if self.measure.goal is not None:
+            verdict = f"{sign}{self.measure.goal:g} {'ok' if self.ok else 'short'}"
         return (
             f"{self.measure.name} {_number(self.figure)}{unit} {_number(self.yardstick)}{unit}"
-            f" {self.ratio:.3f} {sign}{self.measure.goal:g} {'ok' if self.ok else 'short'}"
+            f" {self.ratio:.3f} {verdict}"
         )
 
 
@@ -102,7 +107,13 @@ _measures: dict[str, Measure] = {}
 
 
 def measure(
-    name: str, *, goal: float, unit: str, about: str, better: Better = "more", rounds: int = 5
+    name: str,
+    *,
+    goal: float | None,
+    unit: str,
+    about: str,
+    better: Better = "more",
+    rounds: int = 5,
 ) -> Callable[[Setup], Setup]:
     """Return a decorator which adds a measure to those that `python -m benchmarks` runs.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import harness, measures, spark
+from benchmarks import harness, measures, peers, spark
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(240)  # Each is another process, which imports everything.
@@ -50,6 +50,25 @@ async def test_rounds_are_interleaved_and_medians_compared(better, goal, line):
 
     assert calls == ["figure", "yardstick"] * 3 + ["closed"]
     assert result.line() == line
+
+
+async def test_a_measure_without_a_goal_is_reported():
+    subject, _ = measure("more", [2.0] * 3, [10.0] * 3, None)
+
+    result = await harness.run(subject)
+
+    assert (result.ok, result.line()) == (True, "some.name 2/s 10/s 0.200 - reported")
+
+
+def test_peers_are_left_out_without_their_programs(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("GAZETTE_GO_BENCH", raising=False)
+
+    peers.load()
+
+    told = capsys.readouterr().out
+    assert "no java: measures beside Kafka are left out" in told
+    assert "GAZETTE_GO_BENCH isn't set" in told
 
 
 def test_all_measures_say_what_they_are():
