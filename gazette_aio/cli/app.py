@@ -25,6 +25,7 @@ _COMMANDS = {
     "bench": "gazette_aio.cli.tools.bench",
     "broker": "gazette_aio.cli.broker",
     "completion": "gazette_aio.cli.tools.completion",
+    "console": "gazette_aio.cli.tools.console",
     "doctor": "gazette_aio.cli.tools.doctor",
     "journals": "gazette_aio.cli.journals.commands",
     "print-config": "gazette_aio.cli.tools.print_config",

@@ -1,0 +1,59 @@
+"""`gazette-aio console`: a page about the journals of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.client import RetryPolicy, connect
+from gazette_aio.console import Console
+from gazette_aio.serving.process import run_until_signal
+
+if TYPE_CHECKING:
+    import gazette_aio.protocol as pb
+    from gazette_aio.client import JournalClient
+
+DEFAULT_CONSOLE_PORT = 8082
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_CONSOLE_PORT,
+    show_default=True,
+    help="Port to listen on; 0 chooses a free port.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Further host name by which browsers call the console, as behind a proxy; repeatable.",
+)
+@connection_options
+def console(connection: ClientSettings, host: str, port: int, allow_host: tuple[str, ...]) -> None:
+    """Serve a page about the journals of a cluster, until SIGTERM or Ctrl-C.
+
+    The brokers see the token that is entered in the page. Credentials of the command aren't lent to
+    browsers, so none may be given.
+    """
+    if connection.auth_keys or connection.auth_token:
+        raise InputError("the console takes no keys and no token: enter a token in its page")
+
+    def open_client(auth: pb.Authorizer) -> JournalClient:
+        return connect(
+            connection.address,
+            auth=auth,
+            retry=RetryPolicy(max_elapsed=connection.timeout),
+            connect_timeout=connection.timeout,
+            zone=connection.zone,
+            tls=connection.tls,
+        )
+
+    page = Console(open_client, host=host, port=port, allow_hosts=allow_host)
+    asyncio.run(run_until_signal(page, drain_seconds=0.0))

@@ -1,0 +1,27 @@
+// Write heads of the journals in sight, and their rates between two looks.
+
+import { ask } from "./api.js";
+
+const KEPT = 1000;
+const known = new Map();
+
+export const headOf = (name) => known.get(name);
+
+export async function refresh(names, signal) {
+  if (names.length === 0) return;
+  const heads = await ask("/api/heads", { body: { names }, signal });
+  const now = performance.now();
+  for (const { name, head, problem } of heads) {
+    const before = known.get(name);
+    let perSecond = 0;
+    if (head && before?.head) {
+      perSecond = (Number(BigInt(head) - BigInt(before.head)) * 1000) / (now - before.at);
+    }
+    known.delete(name);
+    known.set(name, { head, problem, at: now, perSecond });
+  }
+  for (const name of known.keys()) {
+    if (known.size <= KEPT) break;
+    known.delete(name);
+  }
+}

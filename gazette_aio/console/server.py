@@ -1,0 +1,96 @@
+"""Server of the console: its address, its start and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.console.assets import read_assets
+from gazette_aio.console.doors import Doors
+from gazette_aio.console.guards import LOOPBACK_HOSTS
+from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.listening import listen_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gazette_aio.console.doors import OpenClient
+
+
+class Console:
+    """Serves a page about the journals of a cluster.
+
+    Args:
+        open_client: Opens a client of the brokers with an authorizer.
+        host: Address to listen on.
+        port: Port; zero takes any free one.
+        allow_hosts: Further host names by which browsers call the console.
+    """
+
+    def __init__(
+        self,
+        open_client: OpenClient,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allow_hosts: Iterable[str] = (),
+    ) -> None:
+        self._open_client = open_client
+        self._host = host
+        self._port = port
+        named = (name.lower() for name in (host, *allow_hosts) if name)
+        self._hosts = LOOPBACK_HOSTS | frozenset(named)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of the page, once the console has started."""
+        return f"http://{listen_address(self._host, self._port)}/"
+
+    def ready(self) -> dict[str, object]:
+        """Return the members of the ready line."""
+        return {"console": self.url}
+
+    async def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            ConfigurationError: The address can't be listened on.
+
+        Cancellation: safe, if `stop()` is called.
+        """
+        doors = Doors(self._open_client, await in_thread(read_assets), self._hosts)
+        runner = self._runner = web.AppRunner(
+            doors.application(), access_log=None, handler_cancellation=True
+        )
+        await runner.setup()
+        site = web.TCPSite(runner, self._host, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise pb.ConfigurationError(
+                f"unable to listen on {listen_address(self._host, self._port)}: "
+                f"{listen_failure(error)}"
+            ) from error
+        self._port = runner.addresses[0][1]
+
+    async def flush(self) -> None:
+        """Do nothing: the console keeps nothing. Cancellation: safe."""
+
+    async def stop(self, grace: float) -> None:
+        """Stop listening, and end requests after `grace` seconds. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        if (runner := self._runner) is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        if runner.server is not None:
+            runner.server.pre_shutdown()
+            await runner.server.shutdown(grace)
+        await runner.cleanup()
+        self._runner = None

@@ -1,0 +1,143 @@
+"""The console over HTTP, on a broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import JournalClient, connect
+from gazette_aio.console import Console
+from gazette_aio.console.guards import HEADERS
+from gazette_aio.testing import create_journals, journal_spec
+
+_KEYS = "c2VjcmV0"
+
+
+@asynccontextmanager
+async def serving(broker: EmbeddedBroker) -> AsyncIterator[aiohttp.ClientSession]:
+    def open_client(auth: pb.Authorizer) -> JournalClient:
+        return connect(broker.endpoint, auth=auth)
+
+    console = Console(open_client)
+    await console.start()
+    try:
+        async with aiohttp.ClientSession(console.url) as session:
+            yield session
+    finally:
+        await console.stop(1.0)
+
+
+@pytest.fixture
+async def page(gazette_broker: EmbeddedBroker) -> AsyncIterator[aiohttp.ClientSession]:
+    async with serving(gazette_broker) as session:
+        yield session
+
+
+async def asked(
+    session: aiohttp.ClientSession,
+    path: str,
+    status: int = 200,
+    *,
+    body: Any = None,
+    **headers: str,
+) -> Any:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    method = "GET" if body is None else "POST"
+    async with session.request(method, path, json=body, headers=named) as response:
+        assert response.status == status, await response.text()
+        assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+        return await response.json()
+
+
+async def test_journals_and_heads(page, gazette_client):
+    await create_journals(gazette_client, *(journal_spec(f"a/{name}") for name in ("one", "two")))
+    await gazette_client.append("a/one", b"hello")
+    listed = await asked(page, "/api/journals?text=ON")
+    assert (listed["total"], listed["matched"]) == (2, 1)
+    assert [row["name"] for row in listed["rows"]] == ["a/one"]
+    listed = await asked(page, "/api/journals?selector=name%3Da/two&limit=1")
+    assert [row["name"] for row in listed["rows"]] == ["a/two"]
+    first, missing = await asked(page, "/api/heads", body={"names": ["a/one", "a/missing"]})
+    assert first == {"name": "a/one", "head": "5", "problem": ""}
+    assert missing["head"] == ""
+    assert "JOURNAL_NOT_FOUND" in missing["problem"]
+
+
+async def test_a_journal(page, gazette_client):
+    await create_journals(gazette_client, journal_spec("a/one"))
+    await gazette_client.append("a/one", b"hello")
+    detail = await asked(page, "/api/journal?name=a/one")
+    assert (detail["head"], detail["covered"]) == ("5", "5")
+    assert [store["fragments"] for store in detail["stores"]] == [1]
+    await asked(page, "/api/journal?name=a/missing", 404)
+
+
+async def test_the_page_and_its_files(page):
+    async with page.get("/") as response:
+        text = await response.text()
+        assert response.headers["Content-Type"].startswith("text/html")
+        assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+    for path in ("console.js", "console.css", "list.js", "icon.svg"):
+        async with page.get(f"/{path}") as response:
+            assert response.status == 200
+    assert "style=" not in text
+    assert "onclick=" not in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/journals?selector=%3D%3D",
+        "/api/journals?offset=-1",
+        "/api/journals?limit=9999999999999999999999",
+        "/api/journal?name=%3Cscript%3E",
+        "/api/journal",
+    ],
+)
+async def test_requests_that_mean_nothing(page, path):
+    await asked(page, path, 400)
+
+
+@pytest.mark.parametrize(
+    "body", [{"names": ["<script>"]}, {"names": "a"}, {}, {"names": ["a"] * 201}, [], {"x": 1}]
+)
+async def test_bodies_that_mean_nothing(page, body):
+    await asked(page, "/api/heads", 400, body=body)
+
+
+async def test_other_paths(page):
+    for path in ("/%2e%2e/server.py", "/server.py", "/page/index.html", "/api"):
+        await asked(page, path, 404)
+
+
+async def test_other_sites_get_no_answers(page):
+    await asked(page, "/api/journals", 403, Origin="http://evil.example")
+    await asked(page, "/api/journals", 403, Sec_Fetch_Site="cross-site")
+    await asked(page, "/api/journals", 403, Host="evil.example")
+
+
+@pytest.mark.gazette_broker(auth_keys=_KEYS)
+async def test_tokens_are_those_of_the_brokers(gazette_broker, gazette_client, monkeypatch):
+    await create_journals(gazette_client, journal_spec("a/one"), journal_spec("b/two"))
+    # Credentials of the process itself aren't those of a browser.
+    monkeypatch.setenv("BROKER_AUTH_KEYS", _KEYS)
+    claims = pb.Claims(
+        capability=pb.Capability.LIST,
+        selector=pb.parse_label_selector("name:prefix=a/"),
+    )
+    metadata = await pb.KeyedAuth(_KEYS).authorize(claims, timedelta(minutes=1))
+    header = dict(metadata)["authorization"]
+    async with serving(gazette_broker) as page:
+        await asked(page, "/api/journals", 401)
+        await asked(page, "/api/journals", 401, Authorization="Bearer forged")
+        await asked(page, "/api/journals", 400, Authorization="Basic YTpi")
+        listed = await asked(page, "/api/journals", Authorization=header)
+        assert [row["name"] for row in listed["rows"]] == ["a/one"]
+        await asked(page, "/api/journal?name=b/two", 404, Authorization=header)
