@@ -31,6 +31,6 @@ export async function show(name, signal) {
       ),
     ),
   );
-  pairs(find("labels"), detail.labels);
+  pairs(find("labels"), detail.labels.length ? detail.labels : [["none", ""]]);
   find("detail").hidden = false;
 }

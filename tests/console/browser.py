@@ -1,0 +1,118 @@
+"""A headless Chromium, driven by its DevTools protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+_OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
+
+
+class Tab:
+    """A page of the browser."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self.complaints: list[str] = []
+        """Errors and refusals that the page logged."""
+
+    async def call(self, method: str, **parameters: Any) -> Any:
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        while True:
+            message = await self._socket.receive_json()
+            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.complaints.append(json.dumps(message["params"]))
+            if message.get("id") == number:
+                assert "error" not in message, message
+                return message["result"]
+
+    async def run(self, script: str) -> Any:
+        """Return the value of an expression of JavaScript, once its promise is kept."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def until(self, condition: str) -> None:
+        """Wait for a condition, which the page looks at whenever it draws."""
+        await self.run(
+            "new Promise((done) => { const look = () =>"
+            f" ({condition}) ? done() : setTimeout(look, 20); look(); }})"
+        )
+
+    async def type(self, field: str, text: str) -> None:
+        """Put a text into a field, by its id."""
+        await self.run(
+            f"{{ const field = document.getElementById({json.dumps(field)});"
+            f" field.value = {json.dumps(text)};"
+            " field.dispatchEvent(new Event('input', {bubbles: true})); }"
+        )
+
+    async def picture(self) -> bytes:
+        """Return a picture of the page, as PNG."""
+        answer = await self.call("Page.captureScreenshot", format="png")
+        return base64.b64decode(answer["data"])
+
+    async def theme(self, name: str) -> None:
+        """Have the page think that its user prefers `light` or `dark`."""
+        feature = {"name": "prefers-color-scheme", "value": name}
+        await self.call("Emulation.setEmulatedMedia", features=[feature])
+
+
+@asynccontextmanager
+async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
+    """Open a URL in a browser of its own."""
+    assert PROGRAM is not None
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        *_OPTIONS,
+        f"--user-data-dir={directory}",
+        "--window-size=1280,800",
+        "about:blank",
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stderr is not None
+    try:
+        while b"DevTools listening on " not in (line := await process.stderr.readline()):
+            assert line, "the browser ended"
+        port = int(line.split(b"127.0.0.1:")[1].split(b"/")[0])
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
+                targets = await response.json()
+            address = next(item for item in targets if item["type"] == "page")
+            async with session.ws_connect(
+                address["webSocketDebuggerUrl"], max_msg_size=0
+            ) as socket:
+                tab = Tab(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await tab.call(f"{domain}.enable")
+                await tab.call("Page.navigate", url=url)
+                yield tab
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
