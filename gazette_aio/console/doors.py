@@ -135,7 +135,7 @@ class Doors:
                 try:
                     async with turns:
                         known = await head_of(client, name, _HEAD_SECONDS)
-                except (pb.BrokerStatusError, pb.ReadError, TimeoutError) as error:
+                except (pb.GazetteError, TimeoutError) as error:
                     return Head(name=name, head="", problem=str(error) or "no answer in time")
                 return Head(name=name, head=str(known), problem="")
 

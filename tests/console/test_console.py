@@ -9,9 +9,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.cli.app import cli
+from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.console import Console
 from gazette_aio.console.guards import HEADERS
@@ -141,3 +144,18 @@ async def test_tokens_are_those_of_the_brokers(gazette_broker, gazette_client, m
         listed = await asked(page, "/api/journals", Authorization=header)
         assert [row["name"] for row in listed["rows"]] == ["a/one"]
         await asked(page, "/api/journal?name=b/two", 404, Authorization=header)
+        # A token to list doesn't permit to read heads, which says so by journal.
+        [head] = await asked(page, "/api/heads", body={"names": ["a/one"]}, Authorization=header)
+        assert head["head"] == ""
+        assert head["problem"]
+
+
+@pytest.mark.parametrize("option", ["auth-keys=c2VjcmV0", "auth-token=token", "cert-file={}"])
+def test_the_command_lends_no_credentials(tmp_path, option):
+    (certificate := tmp_path / "cert.pem").write_text("certificate")
+    arguments = ["console", f"--broker.{option.format(certificate)}", "--port=0"]
+    if "cert" in option:
+        arguments.append(f"--broker.cert-key-file={certificate}")
+    done = CliRunner().invoke(cli, arguments)
+    assert isinstance(done.exception, InputError)
+    assert "the console takes no" in str(done.exception)

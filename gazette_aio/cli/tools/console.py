@@ -44,6 +44,8 @@ def console(connection: ClientSettings, host: str, port: int, allow_host: tuple[
     """
     if connection.auth_keys or connection.auth_token:
         raise InputError("the console takes no keys and no token: enter a token in its page")
+    if connection.tls is not None and connection.tls.certificate_file is not None:
+        raise InputError("the console takes no certificate of a client: browsers would borrow it")
 
     def open_client(auth: pb.Authorizer) -> JournalClient:
         return connect(
