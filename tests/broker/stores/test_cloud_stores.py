@@ -152,7 +152,8 @@ def content_of(codec: int, size: int = 10_000) -> bytes:
 
 
 def new_broker(path: Path, **options: Any) -> EmbeddedBroker:
-    options = {"fsync": "off", "persist_delay": 0.0, "http_port": None, **options}
+    patient = {"fsync": "off", "persist_delay": 0.0, "http_port": None, "store_wait": 60.0}
+    options = patient | options
     return EmbeddedBroker(path, **options)
 
 

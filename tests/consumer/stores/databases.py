@@ -24,7 +24,9 @@ UPSERT = sa.text(
 
 
 def engine(url: str) -> AsyncEngine:
-    return create_async_engine(url, pool_size=5, max_overflow=50)
+    # Others may have a file of SQLite locked for long on a busy machine.
+    patience = {"timeout": 120} if url.startswith("sqlite") else {}
+    return create_async_engine(url, pool_size=5, max_overflow=50, connect_args=patience)
 
 
 def checkpoint_at(offset: int) -> Checkpoint:
