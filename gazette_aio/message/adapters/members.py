@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
@@ -21,7 +22,8 @@ _FLOATS = (msgspec.inspect.FloatType, *_RAW)
 @functools.lru_cache(maxsize=1024)
 def member_names(cls: Any) -> dict[str, str]:
     """Return attribute names of a Struct, dataclass or pydantic model by their names in JSON."""
-    if issubclass(cls, msgspec.Struct):
+    # As of Python 3.13, issubclass() refuses generic aliases, such as dict[str, int].
+    if inspect.isclass(cls) and issubclass(cls, msgspec.Struct):
         return {field.encode_name: field.name for field in msgspec.structs.fields(cls)}
     if dataclasses.is_dataclass(cls):
         return {field.name: field.name for field in dataclasses.fields(cls)}
