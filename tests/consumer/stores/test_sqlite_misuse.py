@@ -137,11 +137,15 @@ async def test_a_schema_that_moves_the_write_ahead_log(tmp_path: Path, statement
             content = recorder.content
 
 
-async def test_a_schema_that_attaches_a_database(tmp_path: Path) -> None:
-    schema = f"{SCHEMA}; ATTACH '{tmp_path}/other.db' AS other;"
+@pytest.mark.parametrize("name", ["'{}/other.db'", "char(47) || 'other.db'"])
+async def test_a_schema_that_attaches_a_database(tmp_path: Path, name: str) -> None:
+    """It's refused before the other database is made, also if the schema detaches it again."""
+    attach = f"ATTACH {name.format(tmp_path)} AS other"
+    schema = f"{SCHEMA}; {attach}; CREATE TABLE other.t (key); DETACH other;"
     async with opened(MemoryRecorder(tmp_path / "db"), schema=schema) as store:
-        with pytest.raises(StoreError, match="attaches another database"):
+        with pytest.raises(StoreError, match=r"attaches another database, .*SQLiteVFSStore"):
             await store.open()
+    assert not (tmp_path / "other.db").exists()
 
 
 async def test_a_recorded_database_is_not_opened_again_after_a_failure(tmp_path: Path) -> None:

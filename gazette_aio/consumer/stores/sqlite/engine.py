@@ -163,10 +163,25 @@ class WALEngine:
 
 
 def _run_scripts(connection: sqlite3.Connection, scripts: Iterable[str]) -> None:
-    for script in scripts:
-        connection.executescript(script)
+    attached: list[str | None] = []
+
+    def authorize(action: int, name: str | None, *_: object) -> int:
+        # VACUUM attaches a database without a name.
+        if action == sqlite3.SQLITE_ATTACH and name != "":
+            attached.append(name)
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    connection.set_authorizer(authorize)
+    try:
+        for script in scripts:
+            connection.executescript(script)
+    except sqlite3.DatabaseError as error:
+        if attached:
+            text = f"the schema attaches another database, {attached[0]}"
+            raise StoreError(f"{text}: SQLiteVFSStore has them recorded") from error
+        raise
+    finally:
+        connection.set_authorizer(None)
     if connection.in_transaction:
         raise StoreError("the schema leaves a transaction open")
-    names = {row[1] for row in connection.execute("PRAGMA database_list")}
-    if not names <= {"main", "temp"}:
-        raise StoreError("the schema attaches another database: SQLiteVFSStore has them recorded")
