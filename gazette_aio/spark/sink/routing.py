@@ -11,6 +11,7 @@ from gazette_aio.message.columnar.pyarrow_api import pa, pc
 from gazette_aio.message.mapping import modulo_mapping, rendezvous_mapping
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.spark.rows.formats import key_reader_of
+from gazette_aio.spark.sink.rows import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,9 +200,7 @@ def _keys_of(
         column = batch.column(name)
         if path:
             column = pc.struct_field(column, path)
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-        return column if is_text or is_bytes else pc.cast(column, pa.string())
+        return column if is_text(column.type) else pc.cast(column, pa.string())
 
     return keys_of
 

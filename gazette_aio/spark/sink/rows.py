@@ -90,7 +90,7 @@ def classify_rows(schema: Schema, key_column: str | None = None) -> SinkColumns:
     special = {name: name for name in (usual_key, "journal", CORRUPT_COLUMN) if name in names}
     documents = [name for name in names if name not in special]
     value: str | None = None
-    if VALUE_NAME in documents or ("value" in documents and _is_text(kinds["value"])):
+    if VALUE_NAME in documents or ("value" in documents and is_text(kinds["value"])):
         value = VALUE_NAME if VALUE_NAME in documents else "value"
         if others := [name for name in documents if name not in (value, key_column)]:
             raise ConfigurationError(
@@ -98,14 +98,14 @@ def classify_rows(schema: Schema, key_column: str | None = None) -> SinkColumns:
                 f" drop it, or combine both by to_json(), or rename {value!r}"
             )
         documents = []
-        if not _is_text(kinds[value]):
+        if not is_text(kinds[value]):
             raise ConfigurationError(f"column {value!r} must be STRING or BINARY")
     elif not documents:
         raise ConfigurationError(
             "there's no column to publish: expected 'value', or columns of the message's members"
         )
     for name in special:
-        if not _is_text(kinds[name], binary=name == "key"):
+        if not is_text(kinds[name], binary=name == "key"):
             expected = "STRING or BINARY" if name == "key" else "STRING"
             raise ConfigurationError(f"column {name!r} must be {expected}")
     key: tuple[str, ...] = ("key",) if "key" in special else ()
@@ -138,7 +138,7 @@ def _key_path(schema: Schema, key_column: str) -> tuple[str, ...]:
         if index < 0:
             raise ConfigurationError(f"option 'keyColumn': rows have no column {key_column!r}")
         kind = kind.field(index).type
-    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise ConfigurationError(
             f"option 'keyColumn': column {key_column!r} must be STRING, BINARY, BOOLEAN or of whole"
             " numbers"
@@ -146,7 +146,8 @@ def _key_path(schema: Schema, key_column: str) -> tuple[str, ...]:
     return path
 
 
-def _is_text(kind: Any, *, binary: bool = True) -> bool:
+def is_text(kind: Any, *, binary: bool = True) -> bool:
+    """Return whether a type of Arrow is text or, if `binary`, bytes."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return True
     return binary and bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from gazette_aio.consumer.stores.sqlite.capture import DatabaseCapture
 from gazette_aio.consumer.stores.sqlite.databases import DATABASE_NAME, forget_copies
@@ -40,14 +41,31 @@ class Connection(Protocol):
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 
-class Engine(Protocol[ConnectionT]):
-    """A connection of SQLite, and the recording of its databases. Calls block, in one thread."""
+class Engine(ABC, Generic[ConnectionT]):
+    """A connection of SQLite, and the recording of its databases. Calls block, in one thread.
 
-    errors: tuple[type[Exception], ...]
+    Args:
+        directory: Directory of the databases.
+        recorder: Recorder of the directory, or None.
+        pragmas: Settings of the connection.
+    """
+
+    errors: ClassVar[tuple[type[Exception], ...]]
     """Classes of errors of SQLite."""
-    connection: ConnectionT | None
-    """The connection, once it's open."""
 
+    def __init__(
+        self,
+        directory: Path,
+        recorder: DirectoryRecorder | None,
+        pragmas: Mapping[str, str | int],
+    ) -> None:
+        self.connection: ConnectionT | None = None
+        """The connection, once it's open."""
+        self._directory = directory
+        self._recorder = recorder
+        self._pragmas = pragmas
+
+    @abstractmethod
     def open(self, schema: Iterable[str]) -> None:
         """Open the database, run scripts, and record it. If it fails, nothing is open.
 
@@ -55,8 +73,8 @@ class Engine(Protocol[ConnectionT]):
             StoreError: It can't be recorded, or a script leaves it in a state that can't be.
             Exception: One of `errors`, or OSError.
         """
-        ...
 
+    @abstractmethod
     def record(self) -> None:
         """Record what was committed since the last call. There's no open transaction.
 
@@ -66,35 +84,17 @@ class Engine(Protocol[ConnectionT]):
             StoreError: It can't be recorded.
             Exception: One of `errors`, or OSError.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Close the database. Idempotent."""
-        ...
+        """Close the databases. Idempotent."""
 
 
-class WALEngine:
-    """SQLite of the standard library, in write-ahead mode.
+class WALEngine(Engine[sqlite3.Connection]):
+    """SQLite of the standard library, in write-ahead mode. Its arguments are those of `Engine`."""
 
-    Args:
-        directory: Directory of the database.
-        recorder: Recorder of the directory, or None.
-        pragmas: Settings of the connection.
-    """
-
-    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
-
-    def __init__(
-        self,
-        directory: Path,
-        recorder: DirectoryRecorder | None,
-        pragmas: Mapping[str, str | int],
-    ) -> None:
-        self.connection: sqlite3.Connection | None = None
-        self._directory = directory
-        self._recorder = recorder
-        self._pragmas = pragmas
-        self._capture: DatabaseCapture | None = None
+    errors = (sqlite3.Error,)
+    _capture: DatabaseCapture | None = None
 
     def open(self, schema: Iterable[str]) -> None:
         """Open the database, run scripts, and record it. See `Engine.open()`."""

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -75,6 +75,8 @@ class EngineStore(Generic[ConnectionT]):
             invalid.
     """
 
+    _engine_type: ClassVar[type[Engine[Any]]]
+
     def __init__(
         self,
         recorder: DirectoryRecorder | None,
@@ -94,7 +96,9 @@ class EngineStore(Generic[ConnectionT]):
         for name, value in (pragmas or {}).items():
             _check_pragma(name, value)
         self._commits = Commits()
-        self._engine = self._make_engine(self.directory, recorder, dict(pragmas or {}))
+        self._engine: Engine[ConnectionT] = self._engine_type(
+            self.directory, recorder, dict(pragmas or {})
+        )
         self._failures: tuple[type[Exception], ...] = (*self._engine.errors, OSError)
         self._thread = ThreadPoolExecutor(1, "gazette sqlite")
         self._local: Future[Any] | None = None
@@ -103,14 +107,6 @@ class EngineStore(Generic[ConnectionT]):
         self._beginning = threading.Lock()
         self._is_begun = False
         """Whether the connection is in a transaction of the store."""
-
-    def _make_engine(
-        self,
-        directory: Path,
-        recorder: DirectoryRecorder | None,
-        pragmas: Mapping[str, str | int],
-    ) -> Engine[ConnectionT]:
-        raise NotImplementedError
 
     @property
     def db(self) -> ConnectionT:
@@ -415,13 +411,7 @@ class SQLiteStore(EngineStore[sqlite3.Connection]):
             invalid.
     """
 
-    def _make_engine(
-        self,
-        directory: Path,
-        recorder: DirectoryRecorder | None,
-        pragmas: Mapping[str, str | int],
-    ) -> WALEngine:
-        return WALEngine(directory, recorder, pragmas)
+    _engine_type = WALEngine
 
 
 def _check_pragma(name: str, value: str | int) -> None:

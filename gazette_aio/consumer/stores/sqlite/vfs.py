@@ -16,6 +16,7 @@ from gazette_aio.consumer.stores.sqlite.databases import (
     forget_copies,
     reader_of,
 )
+from gazette_aio.consumer.stores.sqlite.engine import Engine
 from gazette_aio.consumer.stores.sqlite.store import EngineStore
 from gazette_aio.protocol.errors import StoreError
 
@@ -25,7 +26,7 @@ except ImportError as _error:
     raise ImportError("SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'") from _error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gazette_aio.consumer.stores.recorder import DirectoryRecorder
 
@@ -64,12 +65,9 @@ class _Notes:
         """Record what has changed, and forget it."""
         if self.has_failed:
             raise StoreError(f"a write to {self.path} has failed")
-        if not self.changed and self.is_begun:
-            self.database.renew(0)
-            return
         changed, self.changed = self.changed, {}
         if self.is_begun:
-            written = self.database.record(changed.items(), self.size())
+            written = self.database.record(changed.items(), self.size()) if changed else 0
             self.database.renew(written)
         elif size := self.size():
             self.database.begin(changed.items(), size)
@@ -143,31 +141,15 @@ class _RecordingVFS(apsw.VFS):
         self.removed.add(filename)
 
 
-class VFSEngine:
+class VFSEngine(Engine[apsw.Connection]):
     """SQLite of apsw, whose writes are noted as they happen, and recorded when they're committed.
 
     Journals of SQLite aren't recorded: what a transaction of the store has changed, in all its
-    databases, is in one append.
-
-    Args:
-        directory: Directory of the databases.
-        recorder: Recorder of the directory, or None.
-        pragmas: Settings of the connection.
+    databases, is in one append. Arguments are those of `Engine`.
     """
 
-    errors: tuple[type[Exception], ...] = (apsw.Error,)
-
-    def __init__(
-        self,
-        directory: Path,
-        recorder: DirectoryRecorder | None,
-        pragmas: Mapping[str, str | int],
-    ) -> None:
-        self.connection: apsw.Connection | None = None
-        self._recorder = recorder
-        self._directory = directory
-        self._pragmas = pragmas
-        self._vfs: _RecordingVFS | None = None
+    errors = (apsw.Error,)
+    _vfs: _RecordingVFS | None = None
 
     def open(self, schema: Iterable[str]) -> None:
         """Open the database, run scripts, and record it. See `Engine.open()`."""
@@ -274,10 +256,4 @@ class SQLiteVFSStore(EngineStore[apsw.Connection]):
             invalid.
     """
 
-    def _make_engine(
-        self,
-        directory: Path,
-        recorder: DirectoryRecorder | None,
-        pragmas: Mapping[str, str | int],
-    ) -> VFSEngine:
-        return VFSEngine(directory, recorder, pragmas)
+    _engine_type = VFSEngine
