@@ -67,6 +67,7 @@ class KeySpace(Generic[D]):
         self._prefix = prefix
         self._apply_delay_seconds = apply_delay_seconds
         self._changed = Signal()
+        self._loaded = 0  # Revision of the store that the entries were loaded as of.
         self.header: StoreHeader = StoreHeader(0, 0, 0, 0)
         self.entries: Entries[D] = Entries(decode)
         self.observers: list[Callable[[Sequence[Change[D]]], None]] = []
@@ -86,6 +87,7 @@ class KeySpace(Generic[D]):
         """
         header, loaded = await self._read(revision)
         await self._replace(header, loaded)
+        self._loaded = header.revision
 
     async def watch(self) -> None:
         """Follow the store. It ends only by an error, or by cancellation.
@@ -112,6 +114,7 @@ class KeySpace(Generic[D]):
             newest = max((entry.raw.mod_revision for entry in loaded.values()), default=0)
             revision = max(self.header.revision, newest)
             await self._replace(replace(header, revision=revision), loaded)
+            self._loaded = header.revision
 
     async def wait_for_revision(self, revision: int) -> None:
         """Wait until changes up to `revision` are applied.
@@ -194,7 +197,10 @@ class KeySpace(Generic[D]):
                 receiver.exception()  # Retrieved: the caller may see a cancellation instead.
 
     async def _receive(self, arrived: list[WatchResponse], arrival: asyncio.Event) -> None:
-        async with aclosing(self._store.watch(self._prefix, self.header.revision + 1)) as responses:
+        # Invariant: not before the revision that was loaded. The store may have dropped revisions
+        # after the newest change, and would refuse each watch from there.
+        begin = max(self._loaded, self.header.revision) + 1
+        async with aclosing(self._store.watch(self._prefix, begin)) as responses:
             async for response in responses:
                 arrived.append(response)
                 arrival.set()

@@ -40,6 +40,9 @@ class HintsError(GazetteError):
 
 
 def status_text(error: Exception) -> str:
-    """Return the text of an error for the status of a replica, cut to 2,048 characters."""
-    text = str(error)
+    """Return the text of an error for the status of a replica, cut to 2,048 characters.
+
+    Surrogates are escaped: a text may quote a message that has some, and statuses are UTF-8.
+    """
+    text = str(error).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + _CUT

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -229,13 +230,9 @@ class Replica:
                 self.status.want(ReplicaStatus.BACKFILL)
             with step("beginRecovery"):
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
-        except Exception as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
-            self._fail_standby(error)
-        except asyncio.CancelledError:
-            # A delegate that fetches hints may raise this by itself, as hooks may.
-            if _is_being_cancelled():
-                raise
-            self._fail_standby(RuntimeError("the recovery was cancelled"))
+        except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
+            # A delegate that fetches hints may raise a cancellation by itself, as hooks may.
+            self._fail_standby(_failure(error, "the recovery was cancelled"))
 
     def _fail_standby(self, error: Exception) -> None:
         self._fail(error)
@@ -251,13 +248,8 @@ class Replica:
                 with step("completeRecovery"):
                     store, checkpoint = await self._complete_recovery()
                 await self._run_transactions(store, checkpoint)
-            except Exception as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
-                self._fail(error)
-            except asyncio.CancelledError:
-                # A hook may raise this by itself, such as by awaiting a cancelled task.
-                if _is_being_cancelled():
-                    raise
-                self._fail(RuntimeError("a hook of the application was cancelled"))
+            except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
+                self._fail(_failure(error, "a hook of the application was cancelled"))
 
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
         recovered = await self._recovery.complete(Author.random())
@@ -359,7 +351,7 @@ class Replica:
 
     async def _destroy(self, store: Store) -> None:
         seconds = self._host.release_seconds
-        await bounded(store.destroy(), seconds, f"destroying the store of shard {self.id}")
+        await bounded(_destroyed(store), seconds, f"destroying the store of shard {self.id}")
 
     async def _tear_down(self) -> None:
         seconds = self._host.release_seconds
@@ -372,6 +364,37 @@ class Replica:
         await self.hooks.aclose()
 
 
+def _failure(error: BaseException, cancelled: str) -> Exception:
+    """Return why a shard fails, or raise what ends the shard's task, or the process.
+
+    Args:
+        error: What was raised. It may be a BaseException that isn't a cancellation: modules in
+            Rust raise their panics so, which must not end the other shards of the member.
+        cancelled: Text for a cancellation that nobody asked for: a hook may raise one by itself,
+            such as by awaiting a cancelled task.
+    """
+    match error:
+        case Exception():
+            return error
+        case KeyboardInterrupt() | SystemExit() | GeneratorExit():
+            raise error
+        case asyncio.CancelledError():
+            if _is_being_cancelled():
+                raise error
+            return RuntimeError(cancelled)
+        case _:
+            failure = RuntimeError(repr(error))
+            failure.__cause__ = error
+            return failure
+
+
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def _destroyed(store: Store) -> None:
+    """Destroy a store, whose `destroy()` may be a plain function, or fail before it's awaited."""
+    ending: object = store.destroy()
+    if inspect.isawaitable(ending):
+        await ending

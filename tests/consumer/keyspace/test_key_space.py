@@ -134,6 +134,34 @@ async def test_it_loads_again_after_a_compaction(monkeypatch):
         assert [each.key for each in seen] == ["/r/gone", "/r/old", "/r/new"]
 
 
+async def test_it_loads_once_after_a_compaction_beyond_its_newest_change(monkeypatch):
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded.KEPT_TRANSACTIONS", 2)
+
+    loads, is_loading_again = [], asyncio.Event()
+
+    class Counting(EmbeddedStore):
+        async def range(self, prefix, **options):
+            loads.append(prefix)
+            if len(loads) == 2:
+                is_loading_again.set()
+            return await super().range(prefix, **options)
+
+    async with Counting() as store:
+        newest = await put(store, "/r/one", 1)
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        await space.load(newest)
+        for _ in range(5):
+            await put(store, "/elsewhere", 0)
+        async with Watching(space):
+            await is_loading_again.wait()
+            for _ in range(100):  # Turns of the event loop.
+                await asyncio.sleep(0)
+            assert len(loads) == 2
+            assert space.header.revision == newest
+            await space.wait_for_revision(await put(store, "/r/two", 2))
+        assert values(space) == {"/r/one": 1, "/r/two": 2}
+
+
 class Scripted:
     """A store whose watch gives what a test wants."""
 

@@ -181,6 +181,70 @@ async def test_a_hook_that_cancels_itself_fails_the_shard(client):
         assert list(status.errors) == ["a hook of the application was cancelled"]
 
 
+class Panic(BaseException):
+    """As extension modules in Rust raise it."""
+
+
+async def test_a_panic_of_a_hook_fails_its_shard_alone(client):
+    class Panicking(Application):
+        async def new_store(self, shard, recorder):
+            if shard.id == A:
+                raise Panic("index out of range")
+            return await super().new_store(shard, recorder)
+
+    async with Group(client, application=Panicking()) as group:
+        await group.create(shard_spec("shard-B"), shard_spec())
+        await group.assign("shard-B")
+        await group.status("PRIMARY", "shard-B")
+        await group.assign()
+        await eventually(lambda: group.shards.replicas[A].has_failed)
+        assert list((await group.status("FAILED")).errors) == ["Panic('index out of range')"]
+        assert not group.shards.replicas["shard-B"].cancelled.is_set()
+
+
+async def test_a_text_that_is_not_unicode_fails_its_shard_alone(client):
+    application = Application()
+    application.errors["restore"] = ValueError("bad word \ud800")
+    async with Group(client, application=application) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        failing = asyncio.ensure_future(group.status("FAILED"))
+        await asyncio.wait((failing, group.shards.failure), return_when=asyncio.FIRST_COMPLETED)
+        assert not group.shards.failure.done()
+        assert list((await failing).errors) == [
+            "completeRecovery: store.RestoreCheckpoint: bad word \\ud800"
+        ]
+
+
+@pytest.mark.parametrize("kind", ["plain", "raising", "missing"])
+async def test_a_store_that_cant_be_destroyed_ends_its_shard_alone(client, caplog, kind):
+    class Plain:
+        def __init__(self, store):
+            self.restore_checkpoint = store.restore_checkpoint
+            self.is_destroyed = False
+            if kind != "missing":
+                self.destroy = self._destroy
+
+        def _destroy(self):
+            self.is_destroyed = True
+            if kind == "raising":
+                raise RuntimeError("not to be destroyed")
+
+    class Unending(Application):
+        async def new_store(self, shard, recorder):
+            return Plain(await super().new_store(shard, recorder))
+
+    async with Group(client, application=Unending()) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        replica = group.shards.replicas[A]
+        await group.unassign()
+    assert not group.shards.failure.done()
+    assert replica.store.is_destroyed == (kind != "missing")
+    assert ("destroying the store of shard shard-A failed" in caplog.text) == (kind != "plain")
+
+
 async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
     monkeypatch.setattr(holds, "WARNING_SECONDS", 0.01)
     await group.create(shard_spec())
