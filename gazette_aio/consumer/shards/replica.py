@@ -33,7 +33,7 @@ from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recove
 from gazette_aio.consumer.shards.holds import Holds
 from gazette_aio.consumer.shards.status_writer import StatusWriter
 from gazette_aio.consumer.shards.tear_down import bounded
-from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.explain import failure_of, step
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.message.uuid import Clock
@@ -232,7 +232,7 @@ class Replica:
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
         except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
             # A delegate that fetches hints may raise a cancellation by itself, as hooks may.
-            self._fail_standby(_failure(error, "the recovery was cancelled"))
+            self._fail_standby(failure_of(error, "the recovery was cancelled"))
 
     def _fail_standby(self, error: Exception) -> None:
         self._fail(error)
@@ -249,7 +249,7 @@ class Replica:
                     store, checkpoint = await self._complete_recovery()
                 await self._run_transactions(store, checkpoint)
             except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
-                self._fail(_failure(error, "a hook of the application was cancelled"))
+                self._fail(failure_of(error, "a hook of the application was cancelled"))
 
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
         recovered = await self._recovery.complete(Author.random())
@@ -362,35 +362,6 @@ class Replica:
             await self._destroy(self.store)
         await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         await self.hooks.aclose()
-
-
-def _failure(error: BaseException, cancelled: str) -> Exception:
-    """Return why a shard fails, or raise what ends the shard's task, or the process.
-
-    Args:
-        error: What was raised. It may be a BaseException that isn't a cancellation: modules in
-            Rust raise their panics so, which must not end the other shards of the member.
-        cancelled: Text for a cancellation that nobody asked for: a hook may raise one by itself,
-            such as by awaiting a cancelled task.
-    """
-    match error:
-        case Exception():
-            return error
-        case KeyboardInterrupt() | SystemExit() | GeneratorExit():
-            raise error
-        case asyncio.CancelledError():
-            if _is_being_cancelled():
-                raise error
-            return RuntimeError(cancelled)
-        case _:
-            failure = RuntimeError(repr(error))
-            failure.__cause__ = error
-            return failure
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _destroyed(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,30 @@ def explained(step: str, error: BaseException) -> TransactionError:
     failed = TransactionError(f"{step}: {text_without_endpoint(error) or repr(error)}")
     failed.__cause__ = error
     return failed
+
+
+def failure_of(error: BaseException, cancelled: str) -> Exception:
+    """Return why a shard fails, or raise what ends the task, or the process.
+
+    Args:
+        error: What was raised. It may be a BaseException that isn't a cancellation: modules in
+            Rust raise their panics so, which must not end the other shards of the member.
+        cancelled: Text for a cancellation that nobody asked for: a hook may raise one by itself,
+            such as by awaiting a cancelled task.
+    """
+    match error:
+        case Exception():
+            return error
+        case KeyboardInterrupt() | SystemExit() | GeneratorExit():
+            raise error
+        case asyncio.CancelledError():
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise error
+            return RuntimeError(cancelled)
+        case _:
+            failure = RuntimeError(repr(error))
+            failure.__cause__ = error
+            return failure
 
 
 @contextmanager

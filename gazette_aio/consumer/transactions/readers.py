@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.aio.turns import Turns
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
-from gazette_aio.consumer.transactions.explain import explained
+from gazette_aio.consumer.transactions.explain import explained, failure_of
 from gazette_aio.consumer.transactions.replays import JournalReplay, ProducerReplay
 from gazette_aio.message.envelopes.splitter import JournalSplitter
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
@@ -127,8 +126,8 @@ class SourceReaders(Owner):
         except UnrecognizedContentTypeError as error:
             channel.end(explained("determining framing", error.__cause__ or error))
             return
-        except Exception as error:  # noqa: BLE001 - delivered.
-            channel.end(explained("newMessage", error))
+        except BaseException as error:  # noqa: BLE001 - delivered.
+            channel.end(explained("newMessage", failure_of(error, "adapter() was cancelled")))
             return
         for name, known in self._known.items():
             decoder: EnvelopeDecoder[Any] = EnvelopeDecoder(
@@ -226,13 +225,8 @@ class ProducerReader(Owner):
         of = self._sources
         try:
             await of.hooks.read_messages(of.shard, of.store, of.checkpoint, self._channel)
-        except asyncio.CancelledError:
-            # The hook may raise this by itself, such as by awaiting a cancelled task.
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            self._channel.end(RuntimeError("read_messages() was cancelled"))
-        except Exception as error:  # noqa: BLE001 - delivered.
-            self._channel.end(error)
+        except BaseException as error:  # noqa: BLE001 - delivered.
+            self._channel.end(failure_of(error, "read_messages() was cancelled"))
         else:
             self._channel.end()
 

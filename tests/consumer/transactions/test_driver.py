@@ -415,6 +415,30 @@ async def test_reading_that_ends_by_a_cancellation_of_its_own_fails_the_shard(cl
             await member.task
 
 
+class Panic(BaseException):
+    """As extension modules in Rust raise it."""
+
+
+async def test_a_panic_while_reading_fails_the_shard(client: Any):
+    class Panicking(CancelledProducer):
+        async def read_messages(self, *args: Any) -> None:
+            raise Panic("index out of range")
+
+    text = "runTransactions: readMessage: Panic('index out of range')"
+    assert await failure_of(Member(client, Disk(), Panicking())) == text
+
+
+@pytest.mark.parametrize("error", [Panic("no schema"), asyncio.CancelledError()])
+async def test_an_adapter_that_panics_or_is_cancelled_fails_the_shard(client: Any, error: Any):
+    class Panicking(Counter):
+        def adapter(self, spec: Any) -> Any:
+            raise error
+
+    reason = "Panic('no schema')" if isinstance(error, Panic) else "adapter() was cancelled"
+    text = f"runTransactions: readMessage: newMessage: {reason}"
+    assert await failure_of(Member(client, Disk(), Panicking())) == text
+
+
 async def test_an_error_that_a_hook_in_a_thread_swallows_loses_no_other_message(client: Any):
     def mapped(message: Any) -> tuple[str, str]:
         if message["v"] == 100:
