@@ -1,0 +1,83 @@
+"""Names and labels of a member's metrics, which dashboards of Gazette's consumers read."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gazette_aio.consumer.allocator.allocate import Round
+from gazette_aio.consumer.service.metrics import ConsumerMetrics
+from gazette_aio.consumer.transactions.observer import TransactionReport
+
+KEY = "/consumers/items/part-000"
+REPORT = TransactionReport(3, 60, {"a/source": 99}, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+
+
+class View:
+    """A member with one shard."""
+
+    keys = (KEY,)
+
+    def status_codes(self):
+        return {"part-000": "PRIMARY"}
+
+    def shard_keys(self):
+        return self.keys
+
+    def group_sizes(self):
+        return 1, 2, 3
+
+
+@pytest.fixture
+def metrics():
+    return ConsumerMetrics(CollectorRegistry())
+
+
+def samples(metrics):
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket"))
+    }
+
+
+def test_names_and_labels(metrics):
+    metrics.add(View())
+    metrics.acknowledged(KEY, REPORT)
+    metrics.acknowledged(KEY, REPORT)
+    metrics.converged(Round(added=1, removed=2, packed=3))
+    metrics.solved(0.5)
+    metrics.recovered(7)
+    phase = "gazette_shard_phase_seconds_total"
+    assert samples(metrics) == {
+        ("gazette_shard_transactions_total", KEY): 2,
+        ("gazette_shard_read_messages_total", KEY): 6,
+        ("gazette_shard_read_bytes_total", KEY): 120,
+        ("gazette_shard_read_head", "a/source", KEY): 99,
+        (phase, "10-not-running", KEY, "sync"): 2,
+        (phase, "20-consuming", KEY, "sync"): 4,
+        (phase, "30-stalled", KEY, "sync"): 6,
+        (phase, "40-preparing", KEY, "sync"): 8,
+        (phase, "50-committing", KEY, "async"): 10,
+        (phase, "60-acknowledging", KEY, "async"): 12,
+        ("gazette_shard_up", "part-000", "PRIMARY"): 1,
+        ("gazette_recoverylog_recovered_bytes_total",): 7,
+        ("gazette_allocator_converge_total",): 1,
+        ("gazette_allocator_assignment_added_total",): 1,
+        ("gazette_allocator_assignment_removed_total",): 2,
+        ("gazette_allocator_assignment_packed_total",): 3,
+        ("gazette_allocator_max_flow_runtime_seconds_count",): 1,
+        ("gazette_allocator_max_flow_runtime_seconds_sum",): 0.5,
+        ("gazette_allocator_items",): 1,
+        ("gazette_allocator_members",): 2,
+        ("gazette_allocator_desired_replication_slots",): 3,
+    }
+
+
+def test_shards_that_have_left_are_forgotten(metrics):
+    view = View()
+    metrics.add(view)
+    metrics.acknowledged(KEY, REPORT)
+    view.keys = ()
+    assert not [name for name, *labels in samples(metrics) if KEY in labels]
