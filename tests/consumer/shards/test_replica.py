@@ -202,7 +202,8 @@ async def test_a_panic_of_a_hook_fails_its_shard_alone(client):
         assert not group.shards.replicas["shard-B"].cancelled.is_set()
 
 
-async def test_a_text_that_is_not_unicode_fails_its_shard_alone(client):
+async def test_a_text_that_is_not_unicode_fails_its_shard_alone(client, caplog):
+    caplog.set_level(logging.CRITICAL, "gazette_aio")  # Reports of tests are Unicode.
     application = Application()
     application.errors["restore"] = ValueError("bad word \ud800")
     async with Group(client, application=application) as group:
