@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import anyio
+from anyio import BrokenWorkerProcess
 from anyio.to_process import run_sync as run_in_process
 
 from gazette_aio.aio.threads import in_thread
@@ -102,7 +103,8 @@ class Allocator:
     async def run(self) -> None:
         """Allocate until this member is exiting and holds nothing any longer.
 
-        Errors of the store are logged, and the round is repeated after 0.1 s, doubling up to 5 s.
+        Errors of the store and of worker processes are logged, and the round is repeated after
+        0.1 s, doubling up to 5 s.
 
         Raises:
             MemberLostError: If the key of this member is gone.
@@ -141,8 +143,10 @@ class Allocator:
                 if not result.succeeded:
                     raise KeyValueStoreError("transaction checks did not succeed")
                 applied = result.header.revision
-        except KeyValueStoreError as error:
-            _logger.warning("converge iteration failed (will retry): %s", error)
+        except (KeyValueStoreError, BrokenWorkerProcess, OSError) as error:
+            # A process that solves can be killed, or fail to start, where memory is short.
+            reason = str(error) or "the worker process ended"
+            _logger.warning("converge iteration failed (will retry): %s", reason)
             self._retry_seconds = min(
                 max(self._retry_seconds * 2, FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS
             )

@@ -223,10 +223,14 @@ class MemberSession(Owner):
             retry_seconds=self._announce_retry_seconds,
         )
         with _named("loading KeySpace"):
-            try:
-                await self.key_space.load(self._announcement.revision)
-            except CompactedError:
-                await self.key_space.load()
+            revision = self._announcement.revision
+            while True:
+                try:
+                    return await self.key_space.load(revision)
+                except CompactedError:
+                    # The newest revision may be dropped, too, between the pages of a large group.
+                    revision = 0
+                await asyncio.sleep(_FIRST_RETRY_SECONDS)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         member = "#".join(self.group.local)

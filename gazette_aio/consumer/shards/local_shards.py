@@ -78,6 +78,7 @@ class LocalShards(Scope):
     async def __aenter__(self) -> Self:
         # A task of its own, so that another task than this one may end the block.
         self._supervisor = asyncio.create_task(self._supervise(), name="shards")
+        self._supervisor.add_done_callback(self._supervised)
         try:
             await self._is_open.wait()
         except BaseException:
@@ -106,8 +107,6 @@ class LocalShards(Scope):
         if (await finish(asyncio.wait((supervisor,), timeout=limit)))[1]:
             shards = ", ".join(sorted(replica.id for replica in self._running))
             _logger.error("hooks of shards are left running after their end: %s", shards)
-        else:
-            supervisor.result()
 
     def stop(self) -> None:
         """Have all replicas cancelled, and start no others. Idempotent.
@@ -189,6 +188,17 @@ class LocalShards(Scope):
                 replica.cancel()
                 await turns.rest()
 
+    def _supervised(self, supervisor: asyncio.Task[None]) -> None:
+        self._is_open.set()
+        error: BaseException | None
+        if supervisor.cancelled():
+            error = RuntimeError("the task that runs all shards was cancelled")
+        else:
+            error = supervisor.exception()
+        if error is not None:
+            _logger.error("local shards can't be run", exc_info=error)
+            self._fail_all(error)
+
     def _start(self, tasks: TaskGroup, shard: str) -> None:
         item = self._host.group.local_item(shard)
         if item is None:
@@ -210,6 +220,9 @@ class LocalShards(Scope):
 
     def _fail(self, shard: str, error: Exception) -> None:
         _logger.error("local shard %s can't be run", shard, exc_info=error)
+        self._fail_all(error)
+
+    def _fail_all(self, error: BaseException) -> None:
         if not self.failure.done():
             self.failure.set_exception(error)
         self.stop()

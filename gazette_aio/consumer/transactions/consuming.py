@@ -171,7 +171,7 @@ class Batch:
                     count = await count
         except DeferToNextTransaction:
             return Consumed(0, is_deferred=True)
-        if not isinstance(count, int) or not 0 <= count <= len(run):
+        if type(count) is not int or not 0 <= count <= len(run):  # True isn't a number, either.
             text = f"consume_batch() of {len(run)} messages returned {count!r}, not their number"
             raise TransactionError(text)
         return Consumed(count, is_deferred=count < len(run))

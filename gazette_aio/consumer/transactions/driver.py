@@ -115,8 +115,14 @@ class PrimaryLoop:
         self._sources = run.sources
         try:
             await run.run()
-        finally:
-            await finish(run.aclose())
+        except BaseException:
+            try:
+                await finish(run.aclose())
+            except Exception:  # The first error says why the shard fails.
+                extra = {"shard": self._assignment.shard.id}
+                _logger.warning("failed to end reading", exc_info=True, extra=extra)
+            raise
+        await finish(run.aclose())
         return run.has_read
 
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from anyio import BrokenWorkerProcess
 
 from gazette_aio.consumer.allocator import allocate
 from gazette_aio.consumer.allocator.allocate import Allocator, MemberLostError
@@ -204,6 +205,26 @@ async def test_rounds_are_repeated_after_errors_though_no_key_changes(monkeypatc
             await add_items(store, 1)
             await holds(store, lambda found: len(found) == 1)
         assert store.failures == 0
+
+
+@pytest.mark.parametrize("error", [BrokenWorkerProcess, OSError("Cannot allocate memory")])
+async def test_a_leader_goes_on_after_its_worker_process_is_killed(monkeypatch, caplog, error):
+    failures = [error, error]
+
+    async def run_in_process(function, *args, cancellable):
+        if failures:
+            raise failures.pop()
+        return function(*args)
+
+    monkeypatch.setattr(allocate, "run_in_process", run_in_process)
+    monkeypatch.setattr(allocate, "THREAD_PAIRS", 0)
+    monkeypatch.setattr(allocate, "FIRST_RETRY_SECONDS", 0.001)
+    async with EmbeddedStore() as store, member(store, "a"):
+        await add_items(store, 1)
+        await holds(store, lambda found: len(found) == 1)
+    assert not failures
+    reason = str(error) if isinstance(error, OSError) else "the worker process ended"
+    assert f"converge iteration failed (will retry): {reason}" in caplog.messages
 
 
 async def test_outdated_solutions_are_discarded(monkeypatch):

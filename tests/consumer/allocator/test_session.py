@@ -11,6 +11,7 @@ from gazette_aio.consumer.allocator.allocate import MemberLostError
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import (
+    CompactedError,
     LeaseLostError,
     StoreRefusedError,
     StoreUnavailableError,
@@ -108,6 +109,23 @@ async def test_a_member_joins_and_leaves(store):
         "/root/items/shard-01",
     ]
     assert await session.wait() is False
+
+
+async def test_a_member_joins_though_what_it_loads_is_compacted_again_and_again(store, monkeypatch):
+    await add_shards(store, 2)
+    asked, answer = [], store.range
+
+    async def compacted(prefix, *, revision=0, **options):
+        if len(asked) < 3:
+            asked.append(revision)
+            raise CompactedError(1)
+        return await answer(prefix, revision=revision, **options)
+
+    monkeypatch.setattr(store, "range", compacted)
+    async with member(store, "aaaa") as session:
+        assert len(session.group.items) == 2
+    assert asked[0] > 0
+    assert asked[1:] == [0, 0]
 
 
 async def test_a_member_exits_once_others_hold_its_shards(store):

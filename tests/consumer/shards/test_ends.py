@@ -249,6 +249,23 @@ async def test_a_replica_that_cant_be_run_stops_all(client, monkeypatch, as_it_r
         group.shards.failure.result()
 
 
+async def test_a_cancelled_supervisor_stops_all(client, caplog):
+    """As libraries do that cancel all tasks of an event loop."""
+    application = Application()
+    async with nothing_left(), Group(client, application=application) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        (supervisor,) = (each for each in asyncio.all_tasks() if each.get_name() == "shards")
+        supervisor.cancel()
+        await asyncio.wait((group.shards.failure,))
+        assert group.shards.has_stopped
+        await eventually(lambda: application.stores[0].is_destroyed)
+    with pytest.raises(RuntimeError, match="the task that runs all shards was cancelled"):
+        group.shards.failure.result()
+    assert "local shards can't be run" in caplog.messages
+
+
 async def test_a_second_failure_is_told_after_the_first(client):
     async with recovering(client) as (group, made):
         await group.assign()

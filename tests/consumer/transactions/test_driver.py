@@ -125,16 +125,16 @@ async def test_each_form_of_the_hook_consumes_each_message_once(client: Any, for
             assert len(disk.commits) > 3
 
 
-async def test_a_batch_hook_has_to_return_a_number(client: Any):
+@pytest.mark.parametrize("count", [1000, True])
+async def test_a_batch_hook_has_to_return_a_number(client: Any, count: int):
     class Wrong(Batches):
         def consume_batch(self, *_: Any) -> int:
-            return 1000
+            return count
 
     await publish(client, SOURCES[0], 1)
     async with Member(client, Disk(), Wrong()) as member:
-        with pytest.raises(
-            TransactionError, match=r"consume_batch\(\) of 2 messages returned 1000"
-        ):
+        text = rf"consume_batch\(\) of 2 messages returned {count}"
+        with pytest.raises(TransactionError, match=text):
             await member.through(await heads(client))
 
 
@@ -322,6 +322,27 @@ async def test_acknowledgements_of_a_restart_roll_nothing_back(client: Any):
         assert application.readings == 5
         assert disk.state == {SOURCES[0]: list(range(15))}
         assert await echoed(client) == list(range(15))
+
+
+async def test_the_first_error_tells_why_a_shard_fails(client: Any, caplog: Any):
+    class Failing(Restarting):
+        async def replay_range(self, *_: Any) -> Any:
+            reading = ReadUncommittedIter(SOURCES[0], json_adapter(), client=client, start=0)
+            try:
+                async with reading as messages:
+                    yield await anext(aiter(messages))
+            finally:
+                raise ValueError("not to be closed")
+
+        def consume_message(self, *_: Any) -> None:  # type: ignore[override]
+            raise ValueError("not to be consumed")
+
+    application = Failing()
+    application.may_read.release()
+    await publish(client, SOURCES[0], *range(50))
+    text = await failure_of(Member(client, Disk(), application, shard_spec(ring_buffer_size=3)))
+    assert text == "runTransactions: app.ConsumeMessage: not to be consumed"
+    assert "not to be closed" in caplog.text
 
 
 async def test_a_failed_append_fails_the_commit(client: Any):
