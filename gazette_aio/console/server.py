@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.console.assets import read_assets
 from gazette_aio.console.doors import Doors
 from gazette_aio.console.guards import LOOPBACK_HOSTS
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.listening import listen_failure
+from gazette_aio.serving.http_site import listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,15 +66,7 @@ class Console:
             doors.application(), access_log=None, handler_cancellation=True
         )
         await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise pb.ConfigurationError(
-                f"unable to listen on {listen_address(self._host, self._port)}: "
-                f"{listen_failure(error)}"
-            ) from error
-        self._port = runner.addresses[0][1]
+        self._port = await listen(runner, self._host, self._port)
 
     async def flush(self) -> None:
         """Do nothing: the console keeps nothing. Cancellation: safe."""

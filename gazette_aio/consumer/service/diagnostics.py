@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
-from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.listening import listen_failure
+from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.serving.http_site import listen
 
 if TYPE_CHECKING:
     import ssl
@@ -56,16 +55,11 @@ class Diagnostics(Owner):
         app.router.add_get("/debug/metrics", self._answer_metrics)
         runner = self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
-        site = web.TCPSite(runner, host or None, port, ssl_context=tls)
         try:
-            await site.start()
-        except OSError as error:
+            return await listen(runner, host, port, tls=tls)
+        except ConfigurationError:
             await self.aclose()
-            raise pb.ConfigurationError(
-                f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
-            ) from error
-        bound: int = runner.addresses[0][1]
-        return bound
+            raise
 
     async def aclose(self) -> None:
         """Stop to serve. Idempotent.
