@@ -435,6 +435,39 @@ def error_of(action):
     return str(raised.value)
 
 
+TABLE = "table_of_no_options"
+HIDDEN_TRACEBACK = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
+
+
+@pytest.fixture
+def table(spark):
+    """A table whose options Spark forgets."""
+    spark.sql(f"CREATE TABLE {TABLE} (id BIGINT) USING gazette")
+    yield TABLE
+    spark.sql(f"DROP TABLE {TABLE}")
+
+
+def test_options_of_a_table_are_given_where_it_is_used(spark, journals, table):
+    journals.create("one")
+    of_both = ("brokers", "prefix")
+    options = ", ".join(f"'{key}' = '{journals.options()[key]}'" for key in of_both)
+    spark.sql(f"INSERT INTO {table} WITH ({options}) VALUES (1), (2)")
+    assert ids(spark.sql(f"SELECT * FROM {table} WITH ({options})")) == [1, 2]
+
+
+@pytest.mark.parametrize("statement", ["SELECT * FROM {}", "INSERT INTO {} VALUES (1)"])
+def test_errors_may_be_of_one_line(spark, table, statement):
+    spark.conf.set(HIDDEN_TRACEBACK, "true")
+    try:
+        with pytest.raises(Exception, match="option 'brokers' is missing") as raised:
+            spark.sql(statement.format(table)).collect()
+    finally:
+        spark.conf.unset(HIDDEN_TRACEBACK)
+    text = str(raised.value)
+    assert "WITH (" in text.splitlines()[0]
+    assert "Traceback" not in text
+
+
 def test_options_are_checked_when_it_is_loaded(spark, journals, read):
     journals.create("one")
 
