@@ -353,6 +353,7 @@ async def test_recover_prints_what_it_did(run, log, tmp_path):
         "read_through": log.offset,
         "directory": str(directory),
         "files": ["live"],
+        "holes": [],
     }
 
 
@@ -413,3 +414,49 @@ async def test_recover_of_a_log_that_lost_content(harness, run, log, tmp_path):
     assert done.code == 1
     assert f"max write-head of {ONE} is {log.offset}" in done.err
     assert not (tmp_path / "recovered").exists()
+
+
+@pytest.mark.parametrize("position", ["middle", "end"])
+async def test_recover_accepts_the_loss_of_what_holes_held(
+    harness, broker, run, put, tmp_path, position
+):
+    """They're named, and nothing is recovered unless the loss is accepted."""
+    log, parts = history()
+    end = log.offset
+    lost = log.write("/live", b"three")
+    zombie = LogWriter(log.offset, log=ONE, author=666).op() if position == "middle" else b""
+    await put(ONE, *parts, lost, *filter(None, [zombie]))
+    files = sorted((tmp_path / "fragments" / ONE).iterdir())
+    files[3].unlink()
+    os.utime(files[-1] if zombie else files[0], (10**9, 10**9))  # Brokers jump to old ones only.
+    await broker.refresh(ONE)
+    await apply(harness, spec("shard-one"))
+    directory = tmp_path / "recovered"
+    recover = ("recover", "--id=shard-one", f"--dir={directory}")
+
+    done = await run(*recover)
+    assert (done.code, done.out) == (1, b"")
+    assert f"{end}-{log.offset}" in done.err or f"from {end} to its end at {log.offset}" in done.err
+    assert "possible data loss" in done.err
+    assert not directory.exists()
+
+    done = await run(*recover, "--accept-loss")
+    named = f"accepted the loss of what a hole at {end}-{log.offset} of {ONE} may have held\n"
+    assert (done.code, done.err) == (0, named)
+    head = log.offset + len(zombie)
+    assert done.text == f"recovered 1 files in {directory}, as of {ONE} through {head}\n"
+    assert files_of(directory) == {"/live": b"onetwo"}
+
+    done = await run(*recover, "--accept-loss", "--wipe", "--json")
+    assert (done.code, done.err) == (0, named)
+    assert done.json["holes"] == [{"log": ONE, "begin": end, "end": log.offset}]
+
+
+async def test_recover_does_not_accept_the_loss_of_what_hints_name(harness, run, log, tmp_path):
+    hints = log.hints
+    hints.live_nodes[0].segments[0].last_offset = log.offset + 100
+    await store(harness, "shard-one", hints)
+    done = await run("recover", "--id=shard-one", "-d", str(tmp_path / "files"), "--accept-loss")
+    assert done.code == 1
+    assert f"max write-head of {ONE} is {log.offset}" in done.err
+    assert not (tmp_path / "files").exists()

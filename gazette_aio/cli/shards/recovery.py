@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Recover files as of a hole of the log if what it held can't be known.",
+    help="Recover files as of a hole of the log if what it held can't be known. The holes are "
+    "named on stderr.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
@@ -56,6 +57,8 @@ def recover(
     resolved = asyncio.run(
         _recover(consumer, connection, shard, directory, wipe=wipe, accept_loss=accept_loss)
     )
+    for hole in resolved.holes:
+        click.echo(f"accepted the loss of what {hole} may have held", err=True)
     files = sorted({*resolved.fsm.links, *resolved.fsm.properties})
     if as_json:
         result: dict[str, Any] = {
@@ -64,6 +67,9 @@ def recover(
             "read_through": resolved.read_through,
             "directory": str(resolved.directory),
             "files": [path[1:] for path in files],
+            "holes": [
+                {"log": hole.log, "begin": hole.begin, "end": hole.end} for hole in resolved.holes
+            ],
         }
         print_json(result)
         return

@@ -24,6 +24,7 @@ from gazette_aio.consumer.recoverylog.operations import (
     encode_operation,
     next_checksum,
 )
+from gazette_aio.consumer.recoverylog.playing.holes import LogHole
 from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playing.player import Player, Resolved
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
@@ -49,6 +50,7 @@ __all__ = [
     "LiveNode",
     "LogDecoder",
     "LogEncoder",
+    "LogHole",
     "Operation",
     "Outcome",
     "PlaybackError",

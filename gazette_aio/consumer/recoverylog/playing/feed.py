@@ -223,6 +223,11 @@ class LogFeeds(Owner):
             self._next = LogFeed(self._client, ranges[1], self._wake)
         return feed
 
+    def restart(self) -> None:
+        """Have `at()` read from the very offset that is due, rather than through what is before."""
+        self._drop(self._current)
+        self._current = None
+
     @property
     def current(self) -> LogFeed | None:
         """The feed that is played, or None before the first."""
@@ -233,9 +238,9 @@ class LogFeeds(Owner):
 
         Cancellation: safe — reading ends anyway; call again to wait for that.
         """
-        self._drop(self._current)
+        self.restart()
         self._drop(self._next)
-        self._current = self._next = None
+        self._next = None
         await self._stale.aclose()
 
     def _drop(self, feed: LogFeed | None) -> None:

@@ -7,7 +7,7 @@ of an append: an operation never continues past it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation, WholeWrite
 from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
@@ -17,6 +17,7 @@ from gazette_aio.consumer.recoverylog.operations import (
     next_checksum,
 )
 from gazette_aio.consumer.recoverylog.paths import check_path
+from gazette_aio.consumer.recoverylog.playing.holes import LogHole, loss_of, unexplained
 from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
@@ -63,16 +64,6 @@ class PlaybackFiles(Protocol):
         ...
 
 
-class _Hole(NamedTuple):
-    """Content that a log doesn't have, after all that hints name."""
-
-    log: str
-    begin: int
-    end: int
-    next_seq_no: int
-    """Operation of the history that was due at the hole."""
-
-
 class Playback:
     """Player of a recovery log, without tasks and connections.
 
@@ -106,8 +97,6 @@ class Playback:
         self._files = files
         self._allow_branch = allow_branch
         self._accept_loss = accept_loss
-        self.accepted_loss: str = ""
-        """Text that says what may be lost and is accepted, or empty."""
         segment = self.fsm.hinted_segment
         self._decoder = LogDecoder(segment.log, segment.first_offset) if segment else LogDecoder("")
         self._boundaries: list[int] = []
@@ -115,7 +104,7 @@ class Playback:
         self._has_read = False
         self._last_author = 0
         self._handoff_author = 0
-        self._hole: _Hole | None = None
+        self._holes: list[LogHole] = []
         self._seen: dict[int, int] = {}
         self._at = 0
         self._target: int | None = None
@@ -243,7 +232,8 @@ class Playback:
             if not self._accept_loss:
                 self._seen[self._last_author] = next_seq_no - 1
             # Another author tells nothing, unless its operations continue the history.
-            self._hole = _Hole(self.log, begin, offset, next_seq_no)
+            hole = LogHole(self.log, begin, offset, next_seq_no)
+            self._holes = [*self._unexplained(), hole]
         self._pass_boundaries()
 
     def end_in_hole(self) -> None:
@@ -280,8 +270,11 @@ class Playback:
         """Return whether all hinted operations, and the last log up to `offset`, were played."""
         return self.fsm.hinted_segment is None and self.offset >= offset
 
-    def check_history(self) -> None:
+    def check_history(self) -> list[LogHole]:
         """Check, at the end of the log, that its history was played as a whole.
+
+        Returns:
+            Holes that may have continued the history, if their loss is accepted; each hole once.
 
         Raises:
             PlaybackError: The log has content, but no operation was applied: its beginning is
@@ -295,19 +288,10 @@ class Playback:
                 log=self.log,
                 offset=self.offset,
             )
-        if (hole := self._hole) is None:
-            return
-        # The handoff to this player tells nothing either.
-        applied = self.fsm.next_seq_no - hole.next_seq_no
-        if applied <= (1 if self._last_author == self._handoff_author else 0):
-            text = (
-                f"no operation of {self.log} after a hole at {hole.begin}-{hole.end} of {hole.log} "
-                f"continues its history at operation {hole.next_seq_no}; possible data loss"
-            )
-            if not self._accept_loss:
-                raise PlaybackError(text, log=hole.log, offset=hole.begin)
-            self.accepted_loss = text
-        self._hole = None
+        holes, self._holes = self._unexplained(), []
+        if holes and not self._accept_loss:
+            raise PlaybackError(loss_of(holes), log=holes[0].log, offset=holes[0].begin)
+        return holes
 
     def handoff(self, author: Author) -> bytes:
         """Return the frame of an operation by which an author takes the log over."""
@@ -325,6 +309,10 @@ class Playback:
     def is_held_by(self, author: Author) -> bool:
         """Return whether the latest operation of the history is of an author."""
         return self._last_author == author
+
+    def _unexplained(self) -> list[LogHole]:
+        is_handed_over = self._last_author == self._handoff_author
+        return unexplained(self._holes, self.fsm.next_seq_no, is_handed_over=is_handed_over)
 
     def _enter(self, log: str, offset: int) -> None:
         self.log = log
@@ -470,9 +458,11 @@ class Playback:
             hinted is None or hinted.author == op.author
         )
         if op.seq_no > seen + 1 or (is_followed and op.seq_no == self.fsm.next_seq_no):
+            holes = self._unexplained()
+            cause = f"others were in {holes[-1]}" if holes else "the log is damaged"
             raise RecoveryError(
                 f"operation {op.seq_no} of author {op.author} doesn't continue operation {seen} of "
-                f"the author: {outcome.value}; the log is damaged"
+                f"the author: {outcome.value}; {cause}"
             )
         self._seen[op.author] = op.seq_no
 

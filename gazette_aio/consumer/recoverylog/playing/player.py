@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.recoverylog.fsm import FSM
+    from gazette_aio.consumer.recoverylog.playing.holes import LogHole
     from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
     from gazette_aio.protocol.recoverylog import FSMHints
 
@@ -37,6 +38,8 @@ class Resolved:
     """Directory of the recovered files."""
     read_through: int
     """Offset of the log up to which it was played."""
+    holes: tuple[LogHole, ...] = ()
+    """Holes of the log whose loss was accepted. The files are as of the first of them."""
 
 
 class Player:
@@ -51,8 +54,9 @@ class Player:
             played as if it were empty. What is recorded after that is ignored by players of the
             earlier history.
         accept_loss: Whether operations that a hole of the log held may be lost. If none after the
-            hole continues the history, files are recovered as of the hole, and a warning is logged.
-            Otherwise the player refuses such a log.
+            hole continues the history, files are recovered as of the hole, which is in
+            `Resolved.holes`, and a warning is logged. By default, the player refuses such a log.
+            With it, the player doesn't take logs over: recoveries would refuse the log later on.
         max_open_files: Files that are open at a time.
         on_progress: Called with the progress after each batch, in the event loop. An exception of
             it fails the playback.
@@ -117,8 +121,14 @@ class Player:
 
         Raises:
             RuntimeError: This, or `finish_at_write_head()`, was called before.
-            ValueError: The author is out of range.
+            ValueError: The author is out of range, or the player accepts losses. It can still be
+                told to finish then.
         """
+        if self._accept_loss:
+            raise ValueError(
+                "a player with accept_loss=True can't take the log over, as recoveries would "
+                "refuse the log later on: record the recovered files in another log"
+            )
         self._tell(Author(author))
 
     def _tell(self, author: Author | None) -> None:
@@ -188,7 +198,7 @@ class Player:
         except BaseException:
             await finish(in_thread(files.discard))
             raise
-        return Resolved(hints.log, playback.fsm, directory, playback.offset)
+        return Resolved(hints.log, playback.fsm, directory, playback.offset, tuple(run.holes))
 
     def __repr__(self) -> str:
         state = "ended" if self._done.done() else "playing" if self._has_begun else "ready"

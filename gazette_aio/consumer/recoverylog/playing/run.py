@@ -16,6 +16,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.aio.turns import in_thread_slices
 from gazette_aio.client.listing.fragment_calls import iter_fragments
 from gazette_aio.consumer.recoverylog.playing.feed import LogFeed, LogFeeds
+from gazette_aio.consumer.recoverylog.playing.holes import loss_of
 from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
     from gazette_aio.client.retry import Failure, RetryPolicy
     from gazette_aio.consumer.recoverylog.author import Author
+    from gazette_aio.consumer.recoverylog.playing.holes import LogHole
     from gazette_aio.consumer.recoverylog.playing.playback import Playback
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class PlayerRun:
     def __init__(self, state: PlayerState, playback: Playback, client: JournalClient) -> None:
         self.feeds: LogFeeds = LogFeeds(client, state.wake)
         """Feeds of the logs, which the caller closes."""
+        self.holes: list[LogHole] = []
+        """Holes of the log whose loss is accepted."""
         self._state = state
         self._playback = playback
         self._client = client
@@ -103,11 +107,10 @@ class PlayerRun:
             has_injected = True
 
     def _check_history(self) -> None:
-        playback = self._playback
-        playback.check_history()
-        if loss := playback.accepted_loss:
-            playback.accepted_loss = ""
-            _logger.warning("%s, which is accepted", loss, extra={"journal": playback.hints_log})
+        for hole in self._playback.check_history():
+            self.holes.append(hole)
+            extra = {"journal": hole.log, "offset": hole.begin}
+            _logger.warning("%s, which is accepted", loss_of([hole]), extra=extra)
 
     async def _goal(self) -> int:
         """Return the offset to reach before playback ends, or before the log is taken over."""
@@ -155,6 +158,8 @@ class PlayerRun:
             self._checked, self._content_end = feed, await self._end_of_content(playback.log)
             if playback.offset >= self._content_end:
                 playback.end_in_hole()
+                # Wire: brokers let a read in the hole wait until what follows it is old.
+                self.feeds.restart()
                 return
         await self._state.wake.wait()
 

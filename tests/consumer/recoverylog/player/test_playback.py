@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.consumer.recoverylog import Author, PlaybackError, Segment
+from gazette_aio.consumer.recoverylog import Author, LogHole, PlaybackError, Segment
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import Playback as Pure
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
@@ -209,7 +209,8 @@ def test_a_hole_that_held_operations(files: StagedFiles) -> None:
     playback = begun(files, writer.offset)
     playback.play(0, [before])
     playback.jump(end_of_hole)
-    with pytest.raises(PlaybackError, match=r"operation 4 .* doesn't continue operation 2"):
+    text = r"operation 4 .* doesn't continue operation 2 .*; others were in a hole at \d+-\d+ of"
+    with pytest.raises(PlaybackError, match=text):
         playback.play(end_of_hole, [after])
 
 
@@ -251,8 +252,8 @@ def test_a_hole_whose_loss_is_accepted(
     playback.play(0, [before])
     playback.jump(begin)
     playback.play(begin, [after])
-    playback.check_history()
-    assert "continues its history at operation 3" in playback.accepted_loss
+    assert playback.check_history() == [LogHole(LOG, len(before), begin, 3)]
+    assert playback.check_history() == []
     assert playback.fsm.next_seq_no == 3
     files.make_live(playback.fsm)
     assert files_of(directory) == {"/file": b"one"}
@@ -266,9 +267,56 @@ def test_a_hole_that_held_nothing_is_no_loss(files: StagedFiles) -> None:
     playback.play(0, [before])
     playback.jump(len(before) + 50)
     playback.play(len(before) + 50, [after])
-    playback.check_history()
-    assert playback.accepted_loss == ""
+    assert playback.check_history() == []
     assert playback.fsm.next_seq_no == writer.fsm.next_seq_no
+
+
+def test_two_holes_whose_loss_is_accepted(files: StagedFiles, directory: Path) -> None:
+    """A zombie has written between them, and the second one is at the end of the log."""
+    writer, zombie = LogWriter(), LogWriter(author=666)
+    before = writer.create("/file") + writer.write("/file", b"one")
+    between = zombie.op()
+    first = LogHole(LOG, len(before), len(before) + 50, 3)
+    second = LogHole(LOG, first.end + len(between), first.end + len(between) + 50, 3)
+    playback = begun(files, second.end, accept_loss=True)
+    playback.play(0, [before])
+    playback.jump(first.end)
+    playback.play(first.end, [between])
+    playback.end_in_hole()
+    assert playback.has_reached(second.end)
+    assert playback.check_history() == [first, second]
+    assert playback.check_history() == []
+    files.make_live(playback.fsm)
+    assert files_of(directory) == {"/file": b"one"}
+
+
+def test_errors_name_each_hole_once(files: StagedFiles) -> None:
+    writer, zombie = LogWriter(), LogWriter(author=666)
+    before, chunks = writer.create("/file"), [zombie.op(), zombie.op()]
+    first, second = len(before), len(before) + 50 + len(chunks[0])
+    playback = begun(files, second + 50 + len(chunks[1]))
+    playback.play(0, [before])
+    for at, chunk in zip((first, second), chunks, strict=True):
+        playback.jump(at + 50)
+        playback.play(at + 50, [chunk])
+    text = (
+        rf"^no operation of {LOG} after a hole at {first}-{first + 50} of {LOG} and a hole at "
+        rf"{second}-{second + 50} of {LOG} continues its history at operation 2"
+    )
+    with pytest.raises(PlaybackError, match=text) as caught:
+        playback.check_history()
+    assert caught.value.offset == first
+
+
+def test_a_hole_that_is_continued_after_is_not_named(files: StagedFiles) -> None:
+    writer = LogWriter()
+    before, after = writer.create("/file"), writer.write("/file", b"one")
+    playback = begun(files, 1_000, accept_loss=True)
+    playback.play(0, [before])
+    playback.jump(500)
+    playback.play(500, [after])
+    playback.end_in_hole()
+    assert playback.check_history() == [LogHole(LOG, 500 + len(after), 1_000, 3)]
 
 
 def test_a_hole_within_which_a_repeated_handoff_succeeded(files: StagedFiles) -> None:

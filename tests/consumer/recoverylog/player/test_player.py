@@ -15,6 +15,8 @@ from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog import (
+    FSM,
+    LogHole,
     PlaybackError,
     PlaybackProgress,
     Player,
@@ -170,6 +172,8 @@ async def test_misuse(client: JournalClient, directory: Path):
     player = Player()
     with pytest.raises(ValueError, match="invalid author"):
         player.inject_handoff(0)
+    with pytest.raises(ValueError, match="can't take the log over"):
+        Player(accept_loss=True).inject_handoff(1)
     player.finish_at_write_head()
     for again in (player.finish_at_write_head, lambda: player.inject_handoff(1)):
         with pytest.raises(RuntimeError, match="told before"):
@@ -407,6 +411,27 @@ async def test_a_log_that_is_pruned_as_a_whole(
     await broker.refresh(LOG)
     with pytest.raises(PlaybackError, match="its beginning was removed"):
         await asyncio.wait_for(recover(client, directory), 5)
+    # Brokers would let a read at the beginning wait until the handoff is old.
+    player = Player(allow_branch=True)
+    player.inject_handoff(99)
+    resolved = await player.play(HINTS, directory, client)
+    assert resolved.fsm.next_seq_no == 2
+    assert resolved.read_through == (await client.append(LOG)).commit.end
+
+
+async def pruned_end(broker: EmbeddedBroker, client: JournalClient, path: Path) -> LogWriter:
+    """Return the writer of a log, to which one more append was made, and removed."""
+    (path / "fragments").mkdir()
+    await create_log(client, stores=["file:///fragments/"])
+    writer = two_files()
+    await client.append(LOG, writer.content)
+    await broker.flush(LOG)
+    await client.append(LOG, b"what nobody knows")
+    await broker.flush(LOG)
+    *_, last = sorted((path / "fragments" / LOG).iterdir())
+    last.unlink()
+    await broker.refresh(LOG)
+    return writer
 
 
 @pytest.mark.parametrize("author", [None, 99])
@@ -418,17 +443,10 @@ async def test_a_pruned_end(
     author: int | None,
 ):
     """Nothing that follows tells what it held, and acknowledged writes would be missing."""
-    (tmp_path / "fragments").mkdir()
-    await create_log(client, stores=["file:///fragments/"])
-    writer = two_files()
-    await client.append(LOG, writer.content)
-    await broker.flush(LOG)
+    writer = await pruned_end(broker, client, tmp_path)
     end, hints = writer.offset, writer.hints
-    await client.append(LOG, writer.write("/baz", b"more"))
-    await broker.flush(LOG)
-    *_, last = sorted((tmp_path / "fragments" / LOG).iterdir())
-    last.unlink()
-    await broker.refresh(LOG)
+    head = (await client.append(LOG)).commit.end
+    assert head > end
     for each in (HINTS, hints):
         player = Player()
         if author is None:
@@ -437,13 +455,44 @@ async def test_a_pruned_end(
             player.inject_handoff(author)
         with pytest.raises(
             PlaybackError,
-            match=rf"^content of {LOG} from {end} to its end at {writer.offset} was removed",
+            match=rf"^content of {LOG} from {end} to its end at {head} was removed",
         ) as caught:
             await asyncio.wait_for(player.play(each, directory, client), 30)
         assert (caught.value.log, caught.value.offset) == (LOG, end)
         assert not is_there(directory)
     # Nobody has taken over what isn't whole.
-    assert (await client.append(LOG)).commit.end == writer.offset
+    assert (await client.append(LOG)).commit.end == head
+
+
+@pytest.mark.parametrize("is_standby", [False, True])
+async def test_a_pruned_end_whose_loss_is_accepted(
+    broker: EmbeddedBroker,
+    client: JournalClient,
+    directory: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    is_standby: bool,
+):
+    writer = await pruned_end(broker, client, tmp_path)
+    head = (await client.append(LOG)).commit.end
+    player = Player(accept_loss=True)
+    if not is_standby:
+        player.finish_at_write_head()
+    playing = asyncio.create_task(player.play(HINTS, directory, client))
+    await player.tailing.wait()
+    if is_standby:
+        # It goes on with what isn't of the history, until it's told to finish.
+        await client.append(LOG, LogWriter(head, fsm=FSM(HINTS), author=666).op())
+        with pytest.raises(ValueError, match="accept_loss=True can't take the log over"):
+            player.inject_handoff(99)
+        player.finish_at_write_head()
+    resolved = await playing
+    hole = LogHole(LOG, writer.offset, head, writer.fsm.next_seq_no)
+    assert resolved.holes == (hole,)
+    assert resolved.fsm.next_seq_no == hole.seq_no
+    assert files_of(directory) == writer.expected()
+    assert caplog.text.count(f"after {hole} continues its history") == 1
+    assert not (await client.append(LOG)).registers.labels
 
 
 @pytest.mark.parametrize("author", [None, 99])
@@ -484,9 +533,8 @@ async def test_a_removed_part_before_another_author(
         assert (caught.value.log, caught.value.offset) == (LOG, begin)
         assert not is_there(directory)
     if author is None:
-        player = Player(accept_loss=True)
-        player.finish_at_write_head()
-        await player.play(hints, directory, client)
+        resolved = await recover(client, directory, hints, accept_loss=True)
+        assert [(hole.begin, hole.end) for hole in resolved.holes] == [(begin, end)]
         assert files_of(directory) == before
         assert "which is accepted" in caplog.text
     response = await client.append(LOG)

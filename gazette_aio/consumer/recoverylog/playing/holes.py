@@ -1,0 +1,50 @@
+"""Holes of a recovery log that no hints explain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class LogHole:
+    """Part of a log that was removed, and may have held operations that no hints name."""
+
+    log: str
+    """The log."""
+    begin: int
+    """Offset of its first byte."""
+    end: int
+    """Offset after its last byte."""
+    seq_no: int
+    """Number of the operation that was due there."""
+
+    def __str__(self) -> str:
+        return f"a hole at {self.begin}-{self.end} of {self.log}"
+
+
+def unexplained(
+    holes: Sequence[LogHole], next_seq_no: int, *, is_handed_over: bool
+) -> list[LogHole]:
+    """Return the holes after which no operation continues the history.
+
+    Args:
+        holes: Holes in their order.
+        next_seq_no: Number of the operation that is due.
+        is_handed_over: Whether the latest operation is the handoff to this player, which tells
+            nothing of what holes held.
+    """
+    own = 1 if is_handed_over else 0
+    return [hole for hole in holes if next_seq_no - hole.seq_no <= own]
+
+
+def loss_of(holes: Sequence[LogHole]) -> str:
+    """Return a text that names holes, and what they may have held."""
+    named = " and ".join(map(str, holes))
+    return (
+        f"no operation of {holes[0].log} after {named} continues its history at operation "
+        f"{holes[0].seq_no}; possible data loss"
+    )
