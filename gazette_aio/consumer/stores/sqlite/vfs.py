@@ -41,17 +41,22 @@ class _Notes:
         self.path = path
         self.changed: dict[int, int] = {}
         """Ends of writes by their begins."""
-        self.file: _NotedFile | None = None
-        """The open file, if it's open."""
+        self.files: list[_NotedFile] = []
+        """The open files. The first one has the lock, which others are refused."""
         self.database = RecordedDatabase(path, recorder, self.read)
         self.is_begun = False
         self.has_failed = False
-        """Whether a write failed. SQLite may take the next ones for done without trying."""
+        """Whether a write failed. SQLite may take the next ones for done without trying.
+
+        SQLite also drops other errors: of truncating a file in a rollback, and of removing a
+        write-ahead log. But apsw raises what its files have raised, whatever SQLite makes of it,
+        and a failed rollback ends the transaction of the store, which then can't be committed.
+        """
 
     def read(self, length: int, offset: int) -> bytes:
-        if self.file is not None:
+        if self.files:
             # Wire: closing another descriptor of the file would end SQLite's lock of it.
-            return self.file.xRead(length, offset)
+            return self.files[0].xRead(length, offset)
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return reader_of(descriptor)(length, offset)
@@ -80,7 +85,7 @@ class _NotedFile(apsw.VFSFile):
     def __init__(self, notes: _Notes, name: str | apsw.URIFilename, flags: list[int]) -> None:
         super().__init__("", name, flags)
         self._notes = notes
-        notes.file = self
+        notes.files.append(self)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name.
         try:
@@ -93,7 +98,7 @@ class _NotedFile(apsw.VFSFile):
             changed[offset] = end
 
     def xClose(self) -> None:  # noqa: N802 - SQLite's name.
-        self._notes.file = None
+        self._notes.files.remove(self)
         super().xClose()
 
 
@@ -130,11 +135,11 @@ class _RecordingVFS(apsw.VFS):
             )
         if self._recorder is None or path is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
             return apsw.VFSFile("", name, flags)
-        notes = self.notes.get(path)
-        if notes is None:
-            notes = self.notes[path] = _Notes(path, self._recorder)
         assert name is not None
-        return _NotedFile(notes, name, flags)
+        notes = self.notes.get(path) or _Notes(path, self._recorder)
+        file = _NotedFile(notes, name, flags)
+        self.notes[path] = notes
+        return file
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - apsw's.
         super().xDelete(filename, syncdir)
@@ -171,30 +176,29 @@ class VFSEngine(Engine[apsw.Connection]):
         self.connection, self._vfs = connection, vfs
 
     def _set_up(self, connection: apsw.Connection, schema: Iterable[str]) -> None:
-        is_recorded = self._recorder is not None
         settings: dict[str, str | int] = {
             **self._pragmas,
             # Also lets a recovered database leave its write-ahead log without shared memory.
             "locking_mode": "EXCLUSIVE",
-            # The log of the shard is what lasts.
-            "synchronous": "OFF" if is_recorded else "FULL",
         }
         for name, value in settings.items():
             _rows(connection, f"PRAGMA {name}={value}")
-        self._set_journals(connection)
+        self._set_databases(connection)
         for script in schema:
             _rows(connection, script)
         if connection.in_transaction:
             raise StoreError("the schema leaves a transaction open")
-        self._set_journals(connection)
+        self._set_databases(connection)
 
-    def _set_journals(self, connection: apsw.Connection) -> None:
+    def _set_databases(self, connection: apsw.Connection) -> None:
         """Have no database write ahead: what is committed is in its file."""
-        mode = "delete" if self._recorder is None else "memory"
+        # With a recorder, the log of the shard is what lasts.
+        mode, level = ("delete", "FULL") if self._recorder is None else ("memory", "OFF")
         for _, name, _ in _rows(connection, "PRAGMA database_list"):
             if name == _TEMPORARY:
                 continue
             quoted = name.replace('"', '""')
+            _rows(connection, f'PRAGMA "{quoted}".synchronous={level}')
             ((found,),) = _rows(connection, f'PRAGMA "{quoted}".journal_mode={mode}')
             # Databases in memory have no other mode.
             if found not in (mode, "memory"):
