@@ -226,13 +226,17 @@ class PushdownGazetteReader(GazetteReader):
     it.
     """
 
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._given = options
+
     def pushFilters(  # noqa: N802 - Spark's name.
         self, filters: list[Filter]
     ) -> Iterable[Filter]:
         """Store filters, and return the filters which Spark must evaluate for each row."""
-        labels = label_columns(self.options, self.schema)
-        self._pushdown = Pushdown.of(filters, labels, self.options.max_clock_skew)
-        return self._pushdown.unhandled
+        self._pushdown = pushed = Pushdown.of(filters, label_columns(self._given, self.schema))
+        self.options = pushed.limit(self._given)
+        return pushed.unhandled
 
 
 def _is_pushdown_worker() -> bool:

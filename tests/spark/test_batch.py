@@ -14,7 +14,7 @@ from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import tasks
 from gazette_aio.spark.planning.batch import label_columns, plan_batch
-from gazette_aio.spark.planning.filters import MAX_SKEW_SECONDS, Pushdown
+from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.tasks import OPEN_BYTES, All, CommittedFrom, CommittedSplitOf
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import create_journals, journal_spec
@@ -255,7 +255,7 @@ async def test_times(stored, gazette_client, monkeypatch):
     assert first > 0
 
     async def planned(seconds, journal=None, **given):
-        time_ms = (seconds + MAX_SKEW_SECONDS) * 1000
+        time_ms = int(seconds + RAW.max_clock_skew) * 1000
         given["startingTimestamp"] = (
             str(time_ms) if journal is None else f'{{"{journal}":{time_ms}}}'
         )

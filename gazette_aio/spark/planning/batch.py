@@ -129,7 +129,7 @@ async def _list(
 
     begin_mod_time = 0
     if options.starting == "earliest" and options.ending == "latest":
-        begin_mod_time = max(_least_mod_time(options), pushdown.begin_mod_time)
+        begin_mod_time = _least_mod_time(options)
     journals = await list_journals(
         client, options, fragments=True, wanted=wanted, begin_mod_time=begin_mod_time
     )

@@ -5,30 +5,30 @@ by the names of their classes and attributes, without importing Spark.
 
 Filters of a journal's name and labels are decided for whole journals, and thus handled: Spark
 needn't evaluate them for rows. Filters of offsets and times only reduce what is read, and aren't
-handled.
+handled. Those of times narrow the times of the options, thus prune fragments as these do.
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeGuard, cast
 
-from gazette_aio.spark.planning.journal_ranges import find_cuts, skip_older
+from gazette_aio.spark.planning.journal_ranges import find_cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
-
-MAX_SKEW_SECONDS: Final = 300
-"""Default of the option `maxClockSkew`, in seconds."""
 
 _JOURNAL: Final = "_journal"
 _OFFSETS: Final = ("_begin", "_end")
 _TIMESTAMP: Final = "_timestamp"
 _END: Final = 1 << 63
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "EqualTo": operator.eq,
@@ -40,7 +40,9 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "StringEndsWith": str.endswith,
     "StringContains": operator.contains,
 }
-_LOWER_BOUNDS: Final = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual")
+_EQUAL: Final = ("EqualTo", "EqualNullSafe", "In")
+_LOWER_BOUNDS: Final = (*_EQUAL, "GreaterThan", "GreaterThanOrEqual")
+_UPPER_BOUNDS: Final = (*_EQUAL, "LessThan", "LessThanOrEqual")
 
 Filter: TypeAlias = Any
 """A filter of `pyspark.sql.datasource`, or an object with the same attributes."""
@@ -57,8 +59,8 @@ class Pushdown:
         unhandled: Filters which Spark must evaluate for each row.
         begin: Least begin of rows.
         end: Offset before which rows begin.
-        timestamp: Least `_timestamp` of rows, in seconds since 1970.
-        skew: Seconds by which a producer's clock may be ahead of a fragment store's.
+        start_ms: Least `_timestamp` of rows, in milliseconds since 1970; None for no limit.
+        stop_ms: Time before which all `_timestamp`s of rows are, likewise.
     """
 
     columns: Mapping[str, str]
@@ -66,26 +68,22 @@ class Pushdown:
     unhandled: tuple[Filter, ...] = ()
     begin: int = 0
     end: int = _END
-    timestamp: int = 0
-    skew: float = MAX_SKEW_SECONDS
+    start_ms: int | None = None
+    stop_ms: int | None = None
 
     @classmethod
-    def of(
-        cls,
-        filters: Iterable[Filter],
-        columns: Mapping[str, str],
-        skew: float = MAX_SKEW_SECONDS,
-    ) -> Self:
+    def of(cls, filters: Iterable[Filter], columns: Mapping[str, str]) -> Self:
         """Return the selection of filters. Unknown filters are unhandled.
 
         Args:
             filters: Filters, all of which hold for each selected row.
             columns: Labels of the string columns of labels.
-            skew: Seconds by which a producer's clock may be ahead of a fragment store's.
         """
         decided: list[Filter] = []
         unhandled: list[Filter] = []
-        begin, end, timestamp = 0, _END, 0
+        begin, end = 0, _END
+        start_ms: int | None = None
+        stop_ms: int | None = None
         for item in filters:
             if _is_decidable(item, {_JOURNAL, *columns}):
                 decided.append(item)
@@ -96,13 +94,23 @@ class Pushdown:
             unhandled.append(item)
             low, high = _offset_bounds(item)
             begin, end = max(begin, low), min(end, high)
-            timestamp = max(timestamp, _timestamp_bound(item))
-        return cls(columns, tuple(decided), tuple(unhandled), begin, end, timestamp, skew)
+            start, stop = _time_bounds(item)
+            start_ms, stop_ms = _tighter(max, start_ms, start), _tighter(min, stop_ms, stop)
+        return cls(columns, tuple(decided), tuple(unhandled), begin, end, start_ms, stop_ms)
 
-    @property
-    def begin_mod_time(self) -> int:
-        """Time before which persisted fragments have no rows, in seconds since 1970; or 0."""
-        return max(int(self.timestamp - self.skew), 0)
+    def limit(self, options: SourceOptions) -> SourceOptions:
+        """Return options whose times are narrowed to those of selected rows.
+
+        Times of single journals stay times of these journals.
+        """
+        given, start = options.starting_timestamp_ms, self.start_ms
+        starting: int | Mapping[str, int] | None
+        if given is None or isinstance(given, int):
+            starting = _tighter(max, given, start)
+        else:
+            starting = {name: max(time, start or 0) for name, time in given.items()}
+        ending = _tighter(min, options.ending_timestamp_ms, self.stop_ms)
+        return replace(options, starting_timestamp_ms=starting, ending_timestamp_ms=ending)
 
     def matches(self, journal: JournalInfo) -> bool:
         """Return whether a journal can have selected rows, by its name and labels."""
@@ -132,8 +140,7 @@ class Pushdown:
                 end = min((cut for cut in cuts if cut >= end), default=planned.end)
             begin = min(begin, planned.end)
             end = min(end, planned.end)
-        clipped = planned._replace(begin=begin, end=end)
-        return skip_older(clipped, self.begin_mod_time) if self.begin_mod_time else clipped
+        return planned._replace(begin=begin, end=end)
 
 
 def _kind(item: Filter) -> str:
@@ -224,12 +231,27 @@ def _offset_bounds(item: Filter) -> tuple[int, int]:
     return (max(low, 0), max(high + 1, 0)) if is_begin else (0, max(high, 0))
 
 
-def _timestamp_bound(item: Filter) -> int:
-    """Return the time in seconds since 1970 before which a filter isn't true for any row."""
-    if _column(item) != _TIMESTAMP or _kind(item) not in (*_LOWER_BOUNDS, "In"):
-        return 0
+def _time_bounds(item: Filter) -> tuple[int | None, int | None]:
+    """Return the bounds of the times of rows for which a filter can be true.
+
+    Returns:
+        The least time, and a time after the last, in milliseconds since 1970; None for no limit.
+    """
+    kind = _kind(item)
+    if _column(item) != _TIMESTAMP or kind not in (*_LOWER_BOUNDS, *_UPPER_BOUNDS):
+        return None, None
     # Times without a zone are in the session's zone, which is unknown here.
     values = [value for value in _values(item) if isinstance(value, datetime) and value.tzinfo]
     if not values or len(values) != len(_values(item)):
-        return 0
-    return max(int(min(values).timestamp()), 0)
+        return None, None
+    low, high = ((time - _EPOCH) // _MILLISECOND for time in (min(values), max(values)))
+    # Options have no times before 1970.
+    start = low if kind in _LOWER_BOUNDS and low > 0 else None
+    return start, max(high + 1, 0) if kind in _UPPER_BOUNDS else None
+
+
+def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    """Return one of two limits, or the one which there is."""
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
