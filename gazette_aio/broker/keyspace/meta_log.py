@@ -199,6 +199,9 @@ class MetaLog:
             if (loaded := self._load_snapshot(path)) is not None:
                 space.restore(*loaded)
                 break
+        # The first log continues an empty key space, and each later one a snapshot.
+        if not snapshots and logs and int(logs[0].stem) > 1:
+            raise pb.StoreError(f"{self._directory}: the snapshot before {logs[0].name} is missing")
         written = _written(logs)
         torn_at: int | None = None
         for path in written:
@@ -326,6 +329,13 @@ class MetaLog:
                 transaction = decode_transaction(record.payload)
             except ValueError as error:
                 raise pb.StoreError(f"{path}: bad transaction at offset {record.offset}") from error
+            if transaction.revision > space.revision + 1:
+                # Invariant: revisions count transactions. Journals of the missing ones are not
+                # deleted, and their files must not be removed.
+                raise pb.StoreError(
+                    f"{path}: transactions after revision {space.revision} are missing "
+                    f"at offset {record.offset}"
+                )
             if transaction.revision > space.revision:
                 space.commit(transaction)
         if end == len(data):
