@@ -3,6 +3,9 @@
 Repair keeps what is sound, and moves everything else to a directory `damaged-N` beside it. A
 repaired journal continues after all that was ever acknowledged: what is gone is a gap between
 offsets, and no offset is given twice.
+
+A repair that is interrupted, at any step, leaves what is damaged still or repaired: the step that
+lets a broker serve it comes last, and sound content stays in place.
 """
 
 from __future__ import annotations
@@ -12,19 +15,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Mark, decode_entry
+from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Entry, Mark, decode_entry
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool, spool_paths
 from gazette_aio.broker.fragments.survey import Survey, fragment_begins, survey_journal
 from gazette_aio.broker.host.files import FileOps, opened
 from gazette_aio.broker.host.marks import MarkFile
 from gazette_aio.broker.host.records import find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.data_directory import IDENTITY_NAME, DataDirectory
-from gazette_aio.broker.keyspace.meta_log import MetaLog, sound_length
+from gazette_aio.broker.keyspace.meta_log import MetaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gazette_aio.broker.host.marks import Mark as Acknowledged
     from gazette_aio.broker.keyspace.keyspace import KeySpace
 
 
@@ -51,13 +55,14 @@ class Inspection:
 
     Args:
         path: The directory. No broker may use it meanwhile.
+        files: File operations; None is those of the operating system.
 
     Raises:
         ConfigurationError: If it's no data directory, or a broker uses it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._files = FileOps()
+    def __init__(self, path: Path, files: FileOps | None = None) -> None:
+        self._files = files or FileOps()
         self._data = DataDirectory(self._files, path, sync=True)
         if not self._data.journals.is_dir() or not self._data.meta.is_dir():
             raise pb.ConfigurationError(f"{path} isn't the data directory of a broker")
@@ -92,14 +97,15 @@ class Inspection:
 
         Raises:
             OSError: If a file can't be read or written.
-            StoreError: If the key space can't be repaired, since no snapshot of it is sound.
+            StoreError: If the key space can't be repaired, since its snapshot is damaged or
+                missing. No file of it is changed.
         """
         for finding in list(self.check()):
             if not finding.damage:
                 continue
             path = self._data.path / finding.path
             if finding.path == IDENTITY_NAME:
-                self._put_aside(path.parent, [path])
+                self._move([path], self._new_directory(path.parent))
             elif finding.journal:
                 self._repair_journal(path, finding)
             else:
@@ -172,82 +178,114 @@ class Inspection:
         survey = survey_journal(self._files, directory, finding.journal)
         if survey.damage is None:
             return
-        kept = survey.fragments
-        broken = {each.begin for each in kept if each.unsound is not None}
-        registers, codec = pb.LabelSet(), 0
+        kept, end = survey.fragments, finding.acknowledged_end
+        begins = {*fragment_begins(directory, "log"), *fragment_begins(directory, "spool")}
+        gone = [
+            path
+            for begin in sorted(begins - {found.begin for found in kept})
+            for path in spool_paths(directory, begin)
+        ]
+        codec = 0
         for found in kept:
             if found.spool is not None:
-                registers, codec = found.spool.registers, found.spool.codec
-        begins = {*fragment_begins(directory, "log"), *fragment_begins(directory, "spool")}
-        gone = begins - {found.begin for found in kept if found.end > found.begin}
-        paths = [path for begin in sorted(gone | broken) for path in spool_paths(directory, begin)]
-        aside = self._put_aside(directory, [*paths, directory / MARK_NAME])
-        for found in kept:
-            if found.begin in broken and found.begin not in gone:
-                self._restore(aside, directory, found.begin, found.end, found.log_length)
-        spool = Spool(
-            self._files,
+                codec = found.spool.codec
+        fresh: Spool | None = None
+        if kept and kept[-1].begin == end and kept[-1].spool is not None:
+            acknowledged = kept[-1].spool.acknowledged  # Nothing is in it, and it can go on.
+        else:
+            fresh = Spool(
+                self._files,
+                directory,
+                journal=finding.journal,
+                begin=end,
+                codec=codec or pb.CompressionCodec.NONE,
+                registers=_registers(self._files, directory, finding.journal),
+                previous_end=finding.sound_end,
+            )
+            # Invariant: until the fragment is made, the mark shows that it's missing.
+            acknowledged = fresh.acknowledged
+        mark = directory / MARK_NAME
+        torn = [found for found in kept if found.unsound is not None]
+        aside = self._copy_aside(
             directory,
-            journal=finding.journal,
-            begin=finding.acknowledged_end,
-            codec=codec or pb.CompressionCodec.NONE,
-            registers=registers,
-            previous_end=finding.sound_end,
+            [mark, *(path for found in torn for path in spool_paths(directory, found.begin))],
         )
-        try:
-            spool.create()
-            spool.sync()
-            MarkFile(self._files, directory / MARK_NAME).write(spool.acknowledged)
-        finally:
-            spool.close()
+        self._replace_mark(mark, acknowledged)
+        self._move(gone, aside)
+        for found in torn:
+            for path, length in zip(
+                spool_paths(directory, found.begin),
+                (found.end - found.begin, found.log_length),
+                strict=True,
+            ):
+                self._cut(path, length)
+        if fresh is not None:
+            try:
+                fresh.create()
+                fresh.sync()
+                MarkFile(self._files, mark).write(fresh.acknowledged)
+            finally:
+                fresh.close()
 
-    def _restore(self, aside: Path, directory: Path, begin: int, end: int, log_length: int) -> None:
-        """Copy what is sound of a fragment back from where it was put aside."""
-        for path, length in zip(
-            spool_paths(directory, begin), (end - begin, log_length), strict=True
-        ):
-            data = self._files.read_file(aside / path.name)[:length]
-            with opened(self._files, path, os.O_RDWR | os.O_CREAT) as descriptor:
-                self._files.pwrite(descriptor, data, 0)
+    def _replace_mark(self, path: Path, acknowledged: Acknowledged) -> None:
+        temporary = path.with_name(f"{path.name}.new")
+        self._files.unlink(temporary)
+        MarkFile(self._files, temporary).write(acknowledged)
+        with opened(self._files, temporary, os.O_RDWR) as descriptor:
+            self._files.datasync(descriptor)
+        self._files.rename(temporary, path)
+        self._files.sync_directory(path.parent)
+
+    def _cut(self, path: Path, length: int) -> None:
+        if path.exists():
+            with opened(self._files, path, os.O_RDWR) as descriptor:
+                if self._files.size(descriptor) > length:
+                    self._files.truncate(descriptor, length)
                 self._files.datasync(descriptor)
 
     def _repair_key_space(self) -> None:
         """Keep the transactions before the damage, and put aside journals that need later ones."""
         meta = self._data.meta
-        logs = sorted(meta.glob("*.log"), key=lambda path: (len(path.name), path.name))
-        for index, path in enumerate(logs):
-            data = self._files.read_file(path)
-            end = sound_length(data)
-            if end < len(data):
-                aside = self._put_aside(meta, logs[index:])
-                with opened(self._files, path, os.O_RDWR | os.O_CREAT) as descriptor:
-                    if end:
-                        self._files.pwrite(
-                            descriptor, self._files.read_file(aside / path.name)[:end], 0
-                        )
-                    self._files.datasync(descriptor)
-                break
         mark = meta / MARK_NAME
-        if mark.exists():
-            self._put_aside(meta, [mark])
-        space, _ = self._meta_log().read()
+        torn = [each for each in self._meta_log().survey() if each[1] < each[0].stat().st_size]
+        self._copy_aside(meta, [mark, *(path for path, _ in torn)])
+        for path, length in torn:
+            self._cut(path, length)
+        # Invariant: until the mark is removed, it shows that transactions are missing.
+        space, _ = self._meta_log().replay()
         known = {self._data.journal(item).name for item in space}
         for directory in self._directories():
             if directory.name not in known:
-                self._files.rename(directory, directory.with_name(f"{directory.name}.orphan"))
+                self._data.put_aside(directory)
+        self._files.sync_directory(self._data.journals)
+        self._files.unlink(mark)
         self._files.sync_directory(meta)
 
-    def _put_aside(self, directory: Path, paths: list[Path]) -> Path:
-        """Move files into a new directory below `directory`, and return it."""
-        number = 1
-        while (aside := directory / f"damaged-{number}").exists():
-            number += 1
-        self._files.make_directory(aside)
+    def _copy_aside(self, directory: Path, paths: list[Path]) -> Path:
+        """Copy files into a new directory below `directory`, and return it."""
+        aside = self._new_directory(directory)
+        for path in paths:
+            if path.exists():
+                data = self._files.read_file(path)
+                with opened(self._files, aside / path.name, os.O_RDWR | os.O_CREAT) as descriptor:
+                    self._files.pwrite(descriptor, data, 0)
+                    self._files.datasync(descriptor)
+        self._files.sync_directory(aside)
+        self._files.sync_directory(directory)
+        return aside
+
+    def _move(self, paths: list[Path], aside: Path) -> None:
         for path in paths:
             if path.exists():
                 self._files.rename(path, aside / path.name)
         self._files.sync_directory(aside)
-        self._files.sync_directory(directory)
+        self._files.sync_directory(aside.parent)
+
+    def _new_directory(self, directory: Path) -> Path:
+        number = 1
+        while (aside := directory / f"damaged-{number}").exists():
+            number += 1
+        self._files.make_directory(aside)
         return aside
 
 
@@ -260,15 +298,44 @@ def _journal_of(files: FileOps, directory: Path) -> str | None:
     return None
 
 
+def _registers(files: FileOps, directory: Path, journal: str) -> pb.LabelSet:
+    """Return the newest registers that any record has, so that no older writer passes a fence.
+
+    Logs which an earlier, interrupted repair has put aside count as well.
+    """
+    newest, encoded = -1, b""
+    for path in sorted(directory.rglob("*.log")):
+        entries = list(_entries(files.read_file(path)))
+        if any(isinstance(entry, Begin) and entry.journal != journal for entry in entries):
+            continue
+        for entry in entries:
+            match entry:
+                case Begin(begin=offset, registers=registers):
+                    pass
+                case Commit(end=offset, registers=bytes(registers)):
+                    pass
+                case _:
+                    continue
+            if offset >= newest:
+                newest, encoded = offset, registers
+    return pb.LabelSet.FromString(encoded)
+
+
 def _ends(log: bytes) -> Iterator[int]:
     """Yield the ends of commits and fragments of all sound records, wherever they are."""
+    for entry in _entries(log):
+        if isinstance(entry, Commit | Mark):
+            yield entry.end
+
+
+def _entries(log: bytes) -> Iterator[Entry]:
+    """Yield the entries of all sound records of a log, wherever they are."""
     position = 0
     while True:
         records, end = scan_records(memoryview(log)[position:])
         for record in records:
-            entry = decode_entry(record.payload)
-            if isinstance(entry, Commit | Mark):
-                yield entry.end
+            if (entry := decode_entry(record.payload)) is not None:
+                yield entry
         found = find_tagged_record(log, position + end, TAG)
         if found is None:
             return

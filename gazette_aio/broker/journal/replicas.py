@@ -12,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.journal.life import first_store
 from gazette_aio.broker.journal.replica import Replica
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
+from gazette_aio.broker.keyspace.data_directory import ORPHAN_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,6 @@ STOPPED = "resolver has stopped serving local replicas"
 _logger = logging.getLogger(__name__)
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
-_ORPHAN_SUFFIX = ".orphan"
 _FLUSHES_AT_ONCE = 8
 
 
@@ -144,7 +144,7 @@ class Replicas:
     def _directories(self) -> tuple[list[str], set[str]]:
         """Return journals which have a directory, and directories without a journal."""
         names = {
-            path.name for path in self._data.journals.iterdir() if path.suffix != _ORPHAN_SUFFIX
+            path.name for path in self._data.journals.iterdir() if path.suffix != ORPHAN_SUFFIX
         }
         kept: list[str] = []
         for item in self._space if names else ():
@@ -158,7 +158,7 @@ class Replicas:
             if not revision.isdecimal() or int(revision) > self._space.revision:
                 path = self._data.journals / name
                 _logger.warning("put aside an unknown journal", extra={"path": str(path)})
-                self._runtime.files.rename(path, path.with_name(name + _ORPHAN_SUFFIX))
+                self._data.put_aside(path)
                 names.remove(name)
         return kept, names
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 IDENTITY_NAME = "CLUSTER"
+ORPHAN_SUFFIX = ".orphan"
+"""Suffix of directories which were put aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,20 @@ class DataDirectory:
         """
         digest = hashlib.sha1(item.name.encode(), usedforsecurity=False).hexdigest()
         return self.journals / f"{item.create_revision}-{digest[:16]}"
+
+    def put_aside(self, directory: Path) -> Path:
+        """Rename the directory of a journal that the key space doesn't know; return its path.
+
+        Raises:
+            OSError: If that fails.
+        """
+        aside = directory.with_name(directory.name + ORPHAN_SUFFIX)
+        number = 1
+        while aside.exists():  # Revisions may come again after a repair.
+            number += 1
+            aside = directory.with_name(f"{directory.name}.{number}{ORPHAN_SUFFIX}")
+        self._files.rename(directory, aside)
+        return aside
 
     def newest_journal(self) -> int:
         """Return the newest revision at which a journal with files was created, 0 for none."""

@@ -81,15 +81,26 @@ def decode_transaction(payload: bytes) -> KeySpaceTransaction:
     return KeySpaceTransaction(revision, tuple(puts), tuple(deletes))
 
 
-def sound_length(log: bytes) -> int:
-    """Return the length of the transactions at the head of a log that are sound."""
+def sound_length(log: bytes, revision: int) -> tuple[int, int]:
+    """Return the length of the transactions at the head of a log that are sound.
+
+    Args:
+        log: Content of the log.
+        revision: Revision that the log continues.
+
+    Returns:
+        The length, and the revision after these transactions.
+    """
     records, end = scan_records(log)
     for record in records:
         try:
-            decode_transaction(record.payload)
+            transaction = decode_transaction(record.payload)
         except ValueError:
-            return record.offset
-    return end
+            return record.offset, revision
+        if transaction.revision > revision + 1:
+            return record.offset, revision
+        revision = max(revision, transaction.revision)
+    return end, revision
 
 
 _ITEM = struct.Struct("<qqI")
@@ -193,27 +204,50 @@ class MetaLog:
         Returns:
             The key space, and the offset from which on the end of the newest log is torn, if it is.
         """
-        space = KeySpace()
-        snapshots, logs = self._list()
-        for path in reversed(snapshots):
-            if (loaded := self._load_snapshot(path)) is not None:
-                space.restore(*loaded)
-                break
-        # The first log continues an empty key space, and each later one a snapshot.
-        if not snapshots and logs and int(logs[0].stem) > 1:
-            raise pb.StoreError(f"{self._directory}: the snapshot before {logs[0].name} is missing")
-        written = _written(logs)
-        torn_at: int | None = None
-        for path in written:
-            torn_at = self._replay(path, space, is_last=path == written[-1])
+        space, torn_at = self.replay()
         known = max(known_revision, mark.end if (mark := self._mark.read()) is not None else 0)
         if space.revision < known:
-            where = f"{written[-1]} at {torn_at}" if torn_at is not None else f"{self._directory}"
+            where = f"{self._directory}"
+            if torn_at is not None:
+                where = f"{_written(self._list()[1])[-1]} at {torn_at}"
             raise pb.StoreError(
                 f"{where}: transactions are damaged, or missing: the key space is as of revision "
                 f"{space.revision}, and revision {known} was acknowledged"
             )
         return space, torn_at
+
+    def replay(self) -> tuple[KeySpace, int | None]:
+        """Do the same as `read`, and believe that no transaction is missing at the end."""
+        space, written = self._begin()
+        torn_at: int | None = None
+        for path in written:
+            torn_at = self._replay(path, space, is_last=path == written[-1])
+        return space, torn_at
+
+    def survey(self) -> list[tuple[Path, int]]:
+        """Return the logs, each with the length that is sound, and change no file.
+
+        Raises:
+            StoreError: If the snapshot that they continue is damaged or missing.
+        """
+        space, written = self._begin()
+        revision = space.revision
+        found: list[tuple[Path, int]] = []
+        for path in written:
+            length, revision = sound_length(self._files.read_file(path), revision)
+            found.append((path, length))
+        return found
+
+    def _begin(self) -> tuple[KeySpace, list[Path]]:
+        """Return the key space as of its snapshot, and the logs which have content."""
+        space = KeySpace()
+        snapshots, logs = self._list()
+        if snapshots:
+            space.restore(*self._load_snapshot(snapshots[-1]))
+        elif logs and int(logs[0].stem) > 1:
+            # The first log continues an empty key space, and each later one a snapshot.
+            raise pb.StoreError(f"{self._directory}: the snapshot before {logs[0].name} is missing")
+        return space, _written(logs)
 
     def cut(self, length: int) -> None:
         """Cut the newest log, from which on it isn't whole."""
@@ -311,7 +345,7 @@ class MetaLog:
         snapshots = [p for p in paths if p.suffix == ".bin" and p.stem.startswith("snapshot-")]
         return snapshots, [p for p in paths if p.suffix == ".log" and p.stem.isdecimal()]
 
-    def _load_snapshot(self, path: Path) -> tuple[list[JournalItem], int] | None:
+    def _load_snapshot(self, path: Path) -> tuple[list[JournalItem], int]:
         records, _ = scan_records(self._files.read_file(path))
         if len(records) == 1:
             try:

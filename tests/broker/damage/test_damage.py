@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import shutil
@@ -14,6 +15,9 @@ import gazette_aio.protocol as pb
 from benchmarks.attacks.damages import damage, files_below
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.options import BrokerOptions
+from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
+from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.serving.rpc_error import RpcError
@@ -47,7 +51,7 @@ async def write(core: BrokerCore) -> tuple[dict[str, dict[int, bytes]], dict[str
     content: dict[str, dict[int, bytes]] = {name: {} for name in NAMES}
     heads = dict.fromkeys(NAMES, 0)
     for name in NAMES:
-        await apply(core, journal_spec(name))
+        await apply(core, journal_spec(name, labels=pb.label_set("again", "true")))
     rng = random.Random(7)
     for number in range(12):
         for name in NAMES:
@@ -67,7 +71,7 @@ async def write(core: BrokerCore) -> tuple[dict[str, dict[int, bytes]], dict[str
 
 async def apply(core: BrokerCore, spec: pb.JournalSpec) -> None:
     request = pb.ApplyRequest()
-    request.changes.add(upsert=spec)
+    request.changes.add(upsert=spec, expect_mod_revision=-1)
     assert (await serve_apply(core, CLAIMS, request)).status == pb.Status.OK
 
 
@@ -78,6 +82,10 @@ def acknowledged(tmp_path_factory: pytest.TempPathFactory) -> Acknowledged:
     directory = tmp_path_factory.mktemp("sound") / "data"
 
     async def run() -> Acknowledged:
+        # The key space has a snapshot, and transactions after it.
+        async with running(directory, FileOps()) as core:
+            for name in NAMES:
+                await apply(core, journal_spec(name))
         async with running(directory, FileOps()) as core:
             content, heads = await write(core)
             # As a killed process leaves it.
@@ -170,3 +178,33 @@ async def check(
         for path, content in before.items():
             if path.parent.name.startswith(prefix):
                 assert path.read_bytes() == content, "a damaged journal was changed"
+
+
+async def test_journals_of_a_missing_snapshot_keep_their_files(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    (snapshot,) = (directory / "meta").glob("snapshot-*.bin")
+    snapshot.unlink()
+    (directory / "meta" / "acknowledged").unlink()
+    before = {path: path.read_bytes() for path in files_below(directory / "journals")}
+    with pytest.raises(pb.StoreError, match=r"the snapshot before 000002\.log is missing"):
+        await BrokerCore.open(BrokerOptions(), directory, FileOps())
+    assert {path: path.read_bytes() for path in before} == before
+
+
+async def test_a_transaction_missing_within_a_log_is_damage(tmp_path: Path) -> None:
+    log = MetaLog(FileOps(), tmp_path, sync=True)
+    log.load()
+    ends = [0]
+    for number in range(3):
+        log.append(KeySpaceTransaction(number + 2, (journal_spec(f"test/{number}"),)))
+        ends.append((tmp_path / "000001.log").stat().st_size)
+    log.close()
+    path = tmp_path / "000001.log"
+    data = path.read_bytes()
+    for begin, end in itertools.pairwise(ends[:-1]):
+        path.write_bytes(data[:begin] + data[end:])
+        with pytest.raises(pb.StoreError, match=rf"missing at offset {begin}"):
+            MetaLog(FileOps(), tmp_path, sync=True).load()
