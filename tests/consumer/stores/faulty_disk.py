@@ -13,6 +13,9 @@ ERRORS = (apsw.FullError("injected: disk full"), apsw.IOError("injected: I/O err
 class FaultyDisk(apsw.VFS):
     """Default VFS of apsw until it's closed."""
 
+    is_synced = True
+    """Whether files are synced, which only matters if the machine is killed."""
+
     def __init__(self) -> None:
         self.calls: list[str] = []
         """Calls since `fail()`, each with the name of its file."""
@@ -80,7 +83,8 @@ class _File(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name.
         self._disk.check("xSync", self._path)
-        super().xSync(flags)
+        if self._disk.is_synced:
+            super().xSync(flags)
 
     def xFileSize(self) -> int:  # noqa: N802 - SQLite's name.
         self._disk.check("xFileSize", self._path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import random
 import resource
 import sqlite3
@@ -82,6 +84,20 @@ async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
             assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             latest = number - (number > 0 and not number % 4)
             assert firsts == {(b"%d" % latest,) if latest else ()}
+
+
+@pytest.mark.crash
+async def test_kills_amid_commits_of_several_databases(tmp_path: Path) -> None:
+    """Without a recorder, at calls that SQLite makes of the disk, also amid recoveries."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.consumer.stores.killed", str(tmp_path), str(extent.seed())),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    outcomes = json.loads(out)
+    assert outcomes["done"]
+    assert outcomes["undone"]
 
 
 @pytest.mark.parametrize("kinds", [(SQLiteStore, SQLiteVFSStore), (SQLiteVFSStore, SQLiteStore)])

@@ -243,7 +243,7 @@ class SQLiteVFSStore(EngineStore[apsw.Connection]):
 
     - `db` is an `apsw.Connection`, and errors of SQL are of `apsw.Error`.
     - `schema` may attach databases by names below the directory, such as `ATTACH 'words.db' AS
-      words`. Transactions are atomic across all of them.
+      words`. Transactions are atomic across all of them, also without a recorder.
     - Each page is recorded once for a transaction, and not once more when a write-ahead log ends.
 
     Args:
