@@ -97,6 +97,18 @@ async def test_stat_of_shards_that_the_caller_does_not_see(member):
     assert not response.header.route.endpoints
 
 
+async def test_a_large_group_is_listed_at_once(member):
+    """By more than the 4 MiB that gRPC takes by default."""
+    texts = (f"label-{number:03}" for number in range(100))
+    labels = pb.label_set(*(part for text in texts for part in (text, text * 100)))
+    specs = [shard_spec(f"shard-{number:02}", labels=labels) for number in range(60)]
+    for begin in range(0, len(specs), 10):
+        await member.create(*specs[begin : begin + 10])
+    listing = await list_shards(member.client)
+    assert listing.ByteSize() > 5 << 20
+    assert [each.spec for each in listing.shards] == specs
+
+
 async def test_invalid_requests_are_refused_by_text(member):
     """By code UNKNOWN, as other implementations do. The client would refuse them itself."""
     methods = member.client.dispatcher.default().methods
