@@ -59,6 +59,12 @@ def test_a_dry_run_prints_the_request_without_a_broker(inline, space):
     assert done.code == 0
     assert done.text.startswith('changes: <\n  upsert: <\n    name: "demo/one"\n')
     assert "refresh_interval: <\n        seconds: 60\n      >\n" in done.text
+    # As in Go, zero is no duration.
+    minute = "refresh_interval: 1m0s"
+    zero = space.read_text().replace(minute, f"{minute}\n  flush_interval: 0s")
+    done = inline("journals", "apply", "--dry-run", "-o", "proto", address, stdin=zero.encode())
+    assert "refresh_interval" in done.text
+    assert "flush_interval" not in done.text
 
 
 async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space):

@@ -11,6 +11,7 @@ from google.protobuf import json_format, text_format
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+_DURATION: Final = "google.protobuf.Duration"
 _NANOSECONDS: Final = 1_000_000_000
 _WIDE: Final = {1, 3, 4, 6, 16, 18}
 """Types of double and of 64-bit integers, of which JSON has the latter as texts."""
@@ -21,9 +22,15 @@ _ENUM: Final = 14
 
 
 def prototext(message: Message) -> str:
-    """Return a message as protobuf text with angle brackets, a field to a line."""
+    """Return a message as protobuf text with angle brackets, a field to a line.
+
+    Durations of zero are left out: in Go, they can't be told from absent ones.
+    """
+    shown = type(message)()
+    shown.CopyFrom(message)
+    _clear_zero_durations(shown)
     lines: list[str] = []
-    for line in text_format.MessageToString(message).splitlines():
+    for line in text_format.MessageToString(shown).splitlines():
         # Strings are quoted, and don't end in these.
         if line.endswith(" {"):
             lines.append(f"{line[:-2]}: <")
@@ -32,6 +39,19 @@ def prototext(message: Message) -> str:
         else:
             lines.append(line)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _clear_zero_durations(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.type != _MESSAGE or _is_map(field):
+            continue
+        if _is_repeated(field):
+            for each in value:
+                _clear_zero_durations(each)
+        elif field.message_type.full_name != _DURATION:
+            _clear_zero_durations(value)
+        elif not value.ListFields():
+            message.ClearField(field.name)
 
 
 def json_of(message: Message) -> str:
@@ -75,7 +95,7 @@ def plain_json_of(message: Message) -> str:
 
 
 def _plain(message: Message) -> Any:
-    if message.DESCRIPTOR.full_name == "google.protobuf.Duration":
+    if message.DESCRIPTOR.full_name == _DURATION:
         fields = {field.name: value for field, value in message.ListFields()}
         return fields.get("seconds", 0) * _NANOSECONDS + fields.get("nanos", 0)
     return {
