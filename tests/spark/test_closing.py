@@ -134,6 +134,20 @@ async def test_what_reads_and_appends(
     assert await close_at_every_await(lambda: opened(client), check) >= 1
 
 
+@pytest.mark.parametrize("opened", [a_bounded_reader, a_range, a_task])
+async def test_one_cancelled_close_is_enough(
+    client: JournalClient,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[JournalClient], Awaitable[Closeable]],
+) -> None:
+    steps = functools.partial(RangeContent, step_bytes=len(CONTENT))
+    monkeypatch.setattr("gazette_aio.spark.reading.partitions.RangeContent", steps)
+    thing = await opened(client)
+    assert client.context.rpc.streams
+    assert await cancel_at(thing.aclose(), 0)
+    await eventually(lambda: not client.context.rpc.streams)
+
+
 async def test_a_task(client: JournalClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> None:
         assert not client.context.rpc.streams

@@ -11,7 +11,6 @@ from google.protobuf import json_format, text_format
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-_DURATION: Final = "google.protobuf.Duration"
 _NANOSECONDS: Final = 1_000_000_000
 _WIDE: Final = {1, 3, 4, 6, 16, 18}
 """Types of double and of 64-bit integers, of which JSON has the latter as texts."""
@@ -48,7 +47,7 @@ def _clear_zero_durations(message: Message) -> None:
         if _is_repeated(field):
             for each in value:
                 _clear_zero_durations(each)
-        elif field.message_type.full_name != _DURATION:
+        elif not _is_duration(value):
             _clear_zero_durations(value)
         elif not value.ListFields():
             message.ClearField(field.name)
@@ -95,7 +94,7 @@ def plain_json_of(message: Message) -> str:
 
 
 def _plain(message: Message) -> Any:
-    if message.DESCRIPTOR.full_name == _DURATION:
+    if _is_duration(message):
         fields = {field.name: value for field, value in message.ListFields()}
         return fields.get("seconds", 0) * _NANOSECONDS + fields.get("nanos", 0)
     return {
@@ -110,6 +109,10 @@ def _plain_value(value: Any, field: Any) -> Any:
     if field.type == _MESSAGE:
         return _plain(value)
     return base64.b64encode(value).decode() if field.type == _BYTES else value
+
+
+def _is_duration(message: Message) -> bool:
+    return message.DESCRIPTOR.full_name == "google.protobuf.Duration"
 
 
 def _is_repeated(field: Any) -> bool:

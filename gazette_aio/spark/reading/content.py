@@ -8,6 +8,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError
 from gazette_aio.spark.reading.bounded import BoundedReader
@@ -144,8 +145,11 @@ class RangeContent(Owner):
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
-        Cancellation: safe — closing continues; call again to await it.
+        Cancellation: safe — raised once reading has ended.
         """
+        await finish(self._close())
+
+    async def _close(self) -> None:
         if (ahead := self._ahead) is not None:
             if not self.is_closed:
                 ahead.cancel()
