@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 120.0
 
-_NOT_CONNECTED: Final = "Timed out while waiting for the Python worker to connect back"
+_NOT_CONNECTED: Final = re.compile("Python worker (failed )?to connect back")
 _POLL_SECONDS: Final = 0.02
 
 
@@ -42,6 +43,6 @@ def start_query(
         while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(_POLL_SECONDS)
         error = None if query.isActive else query.exception()
-        if error is None or _NOT_CONNECTED not in str(error) or time.monotonic() >= deadline:
+        if error is None or not _NOT_CONNECTED.search(str(error)) or time.monotonic() >= deadline:
             return query
         _logger.warning("the process of a source was too slow to connect: starting the query again")
