@@ -454,6 +454,8 @@ async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucke
         b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
         b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
         b"<ListBucketResult><Contents><LastModified>x</LastModified></Contents></ListBucketResult>",
+        # Entities make a short page a long one.
+        b'<!DOCTYPE a [<!ENTITY e "x">]><ListBucketResult><Key>&e;</Key></ListBucketResult>',
     ],
 )
 def test_answers_which_are_no_listing(document: bytes) -> None:
