@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.handlers.authorization import check_authorized
+from gazette_aio.consumer.handlers.authorization import check_authorized, is_unconfined
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete
 from gazette_aio.consumer.shards.replica import spec_of
@@ -14,7 +14,7 @@ from gazette_aio.protocol import consumer as pc
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gazette_aio.consumer.allocator.model import Assignment
     from gazette_aio.consumer.handlers.serving import ShardServing
@@ -43,9 +43,17 @@ async def shard_unassign(
     pb.validate(request)
     response = pc.UnassignResponse(status=pc.Status.OK)
     removed: list[Assignment] = []
+    # What holds of shards whose labels were matched: this member may not have seen their newest.
+    matched: dict[str, Compare] = {}
     for shard in dict.fromkeys(request.shards):
         item = service.host.group.items.get(shard)
         check_authorized(claims, shard, None if item is None else spec_of(item).labels)
+        if not is_unconfined(claims):
+            key, mod_revision = (
+                service.host.keys.item(shard),
+                0 if item is None else item.mod_revision,
+            )
+            matched[shard] = Compare.mod_revision(key, mod_revision)
         chosen = [
             assignment
             for assignment in service.host.group.assignments(shard)
@@ -56,9 +64,9 @@ async def shard_unassign(
             removed.extend(chosen)
     if request.dry_run:
         return response
-    revision = 0
-    for first in range(0, len(removed), MAX_OPERATIONS):
-        revision = await _remove(service, removed[first : first + MAX_OPERATIONS])
+    revision, step = 0, MAX_OPERATIONS // (2 if matched else 1)
+    for first in range(0, len(removed), step):
+        revision = await _remove(service, removed[first : first + step], matched)
         if not revision:
             response.status = pc.Status.ETCD_TRANSACTION_FAILED
             return response
@@ -72,12 +80,16 @@ def _is_removed(assignment: Assignment, *, only_failed: bool) -> bool:
     return assignment.slot == 0 and not only_failed
 
 
-async def _remove(service: ShardServing, assignments: Sequence[Assignment]) -> int:
-    """Remove assignments, and return the revision; 0 if one of them has changed."""
+async def _remove(
+    service: ShardServing, assignments: Sequence[Assignment], matched: Mapping[str, Compare]
+) -> int:
+    """Remove assignments, and return the revision; 0 if one of them, or its shard, has changed."""
+    compares = [Compare.mod_revision(each.key, each.mod_revision) for each in assignments]
+    shards = dict.fromkeys(each.item for each in assignments)
+    compares += [matched[shard] for shard in shards if shard in matched]
     try:
         result = await service.host.store.transact(
-            [Compare.mod_revision(each.key, each.mod_revision) for each in assignments],
-            [Delete(each.key) for each in assignments],
+            compares, [Delete(each.key) for each in assignments]
         )
     except KeyValueStoreError as error:
         raise RpcError(f"executing etcd transaction: {error}") from error

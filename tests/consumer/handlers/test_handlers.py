@@ -387,6 +387,26 @@ async def test_labels_that_this_member_has_not_seen_confine(client):
             await apply()
 
 
+async def test_an_unassign_is_confined_by_labels_that_this_member_has_not_seen(member, monkeypatch):
+    await member.create(shard_spec(A, labels=pb.label_set("env", "staging")))
+    await member.assign(member=REMOTE, value=PRIMARY)
+    transact = member.store.transact
+    relabelled = shard_spec(A, labels=pb.label_set("env", "production"))
+
+    async def overtaken(compares, operations, otherwise=()):
+        monkeypatch.undo()
+        await transact([], [Put(KEYS.item(A), relabelled.SerializeToString())])
+        return await transact(compares, operations, otherwise)
+
+    async def unassign():
+        with pb.with_claims(claims(APPLY, "env=staging")):
+            return await member.client.rpc.unassign(pc.UnassignRequest(shards=[A]))
+
+    monkeypatch.setattr(member.store, "transact", overtaken)
+    assert (await unassign()).status == pc.Status.ETCD_TRANSACTION_FAILED
+    assert len(member.group.assignments(A)) == 1
+
+
 async def test_hints_are_no_keys_of_the_group(member):
     prefixes = {"recovery_log_prefix": "recovery/logs", "hint_prefix": f"{KEYS.root}/items"}
     spec = shard_spec("shard-B", hint_backups=1, **prefixes)
@@ -506,7 +526,8 @@ async def test_unassigning_many_takes_several_transactions(member):
                 for each in shards[first : first + 75]
             )
         )
-    response = await unassign_shards(member.client, shards)
+    with pb.with_claims(claims(APPLY, "env!=production")):
+        response = await member.client.rpc.unassign(pc.UnassignRequest(shards=shards))
     assert list(response.shards) == shards
     assert not any(member.group.assignments(each) for each in shards)
 
