@@ -1,11 +1,12 @@
 """Batches of a time: bytes which are fetched of journals of many hours.
 
-The environment variable `BENCH_TIME_JOURNALS` sets the number of journals, 2 by default. The proof
-is of 20 journals, whose content takes 8 GiB.
+The environment variable `BENCH_TIME_FRAGMENT_MIB` sets the size of fragments, 1 by default: all
+content takes 1 GiB then. Of larger fragments, the probes of the search are a smaller part.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import tempfile
@@ -29,14 +30,14 @@ from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
     from gazette_aio.client import JournalClient
 
-JOURNALS: Final = int(os.environ.get("BENCH_TIME_JOURNALS", "2"))
+JOURNALS: Final = 20
 HOURS: Final = 50
 """Fragments of a journal, of an hour each."""
-FRAGMENT_BYTES: Final = 8 << 20
+FRAGMENT_BYTES: Final = int(os.environ.get("BENCH_TIME_FRAGMENT_MIB", "1")) << 20
 ROW_BYTES: Final = 2048
 BEGIN: Final = 1_700_000_000
 START: Final = BEGIN + 20 * 3600 + 1800
@@ -70,26 +71,31 @@ async def bytes_of_a_time(codec: str) -> AsyncGenerator[Subject]:
 
 async def _fill(client: JournalClient, codec: str) -> None:
     """Write fragments of an hour each."""
+    kind = {"codec": pb.CompressionCodec.Value(codec), "stores": ["file:///"]}
+    labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
+    names = [f"times/{journal}" for journal in range(JOURNALS)]
+    specs = (journal_spec(name, labels=labels, length=FRAGMENT_BYTES, **kind) for name in names)
+    await create_journals(client, *specs)
+    for content in _hours():
+        await asyncio.gather(*(client.append(name, content) for name in names))
+
+
+def _hours() -> Iterator[bytes]:
+    """Yield the content of each hour, a little more than a fragment's."""
     rng, producer = random.Random(1), new_producer_id()
     # Rows that a codec compresses to about a quarter.
     tail = "x" * (ROW_BYTES // 2 - _OVERHEAD)
     rows = FRAGMENT_BYTES // ROW_BYTES + 1
-    kind = {"codec": pb.CompressionCodec.Value(codec), "stores": ["file:///"]}
-    labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
-    for journal in range(JOURNALS):
-        name = f"times/{journal}"
-        spec = journal_spec(name, labels=labels, length=FRAGMENT_BYTES, **kind)
-        await create_journals(client, spec)
-        for hour in range(HOURS):
-            lines: list[str] = []
-            for row in range(rows):
-                when = BEGIN + 3600 * hour + 3600 * row // rows
-                clock = Clock.from_time(when * 10**9).value + (row << 4)
-                flags = ACK_TXN if row == rows - 1 else CONTINUE_TXN
-                uuid = build_uuid(producer, clock, flags)
-                pad = rng.randbytes(ROW_BYTES // 4).hex() + tail
-                lines.append(f'{{"_meta":{{"uuid":"{uuid}"}},"pad":"{pad}"}}\n')
-            await client.append(name, "".join(lines).encode())
+    for hour in range(HOURS):
+        lines: list[str] = []
+        for row in range(rows):
+            when = BEGIN + 3600 * hour + 3600 * row // rows
+            clock = Clock.from_time(when * 10**9).value + (row << 4)
+            flags = ACK_TXN if row == rows - 1 else CONTINUE_TXN
+            uuid = build_uuid(producer, clock, flags)
+            pad = rng.randbytes(ROW_BYTES // 4).hex() + tail
+            lines.append(f'{{"_meta":{{"uuid":"{uuid}"}},"pad":"{pad}"}}\n')
+        yield "".join(lines).encode()
 
 
 def _overlapping_bytes(directory: Path) -> int:
@@ -135,6 +141,6 @@ for _codec in ("NONE", "ZSTANDARD"):
         unit="B",
         better="less",
         rounds=1,
-        about=f"bytes fetched by a query of two of {HOURS} hours, against the files of the"
-        " fragments which overlap them and five minutes around",
+        about=f"bytes fetched by a query of two of {HOURS} hours of {JOURNALS} journals, against"
+        " the files of the fragments which overlap them and five minutes around",
     )(partial(bytes_of_a_time, _codec))

@@ -193,7 +193,7 @@ def test_offsets(read, journals):
 
 
 def test_timestamps_are_exact(read, journals):
-    journals.create("one")
+    (name,) = journals.create("one")
     producer = Producer()
     start = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
     epoch = datetime(1582, 10, 15, tzinfo=UTC)
@@ -206,6 +206,9 @@ def test_timestamps_are_exact(read, journals):
         ({"endingTimestamp": at + 2}, [0, 1]),
         ({"startingTimestamp": at + 1, "endingTimestamp": at + 3}, [1, 2]),
         ({"startingTimestamp": at + 9}, []),
+        ({"startingTimestamp": "2024-01-02", "endingTimestamp": "2024-01-02T03:04:05.002"}, [0, 1]),
+        ({"startingTimestamp": "2024-01-02T05:04:05.003+02:00"}, [3]),
+        ({"startingTimestamp": json.dumps({name: "2024-01-02T03:04:05.002Z"})}, [2, 3]),
     ):
         assert ids(read("id BIGINT", **given)) == expected, given
 
@@ -486,6 +489,7 @@ def test_options_are_checked_when_it_is_loaded(spark, journals, read):
         ),
         (journals.options(batchRows="many"), "option 'batchRows': 'many' is invalid"),
         (journals.options(selector="app=x"), "options 'selector' and 'prefix' exclude each other"),
+        (given | {"selector": ""}, "option 'selector': '' is invalid: it selects every journal"),
     ):
         assert f"ConfigurationError: {text}" in error_of(lambda options=options: load(**options))
     # Those of other kinds, when it's known that a batch is read.

@@ -76,6 +76,7 @@ def test_what_a_query_is_called():
 def test_what_a_source_is_called():
     assert str(Selection(prefix="a/")) == "prefix=a/"
     assert str(Selection(selector="app=x, !old")) == "selector=app=x, !old"
+    assert str(Selection(selector="")) == "selector=*"
     assert str(Selection(journals=("a/b", "c"))) == "journals=a/b,c"
 
 

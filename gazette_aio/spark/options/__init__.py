@@ -20,6 +20,7 @@ from gazette_aio.spark.options.table import (
     refuse_table,
     refuse_together,
 )
+from gazette_aio.spark.options.values import ALL_JOURNALS
 from gazette_aio.spark.types import CORRUPT_COLUMN, PartitionColumn
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Selection:
     def __str__(self) -> str:
         """Return the option, and its value."""
         if self.selector is not None:
-            return f"selector={self.selector}"
+            return f"selector={self.selector or ALL_JOURNALS}"
         if self.prefix is not None:
             return f"prefix={self.prefix}"
         return f"journals={','.join(self.journals)}"

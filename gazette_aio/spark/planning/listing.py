@@ -138,6 +138,5 @@ def check_found(selection: Selection, names: Collection[str]) -> None:
             f"{more}"
         )
     if not names:
-        option = "selector" if selection.selector is not None else "prefix"
-        value = selection.selector if selection.selector is not None else selection.prefix
+        option, _, value = str(selection).partition("=")
         raise pb.ConfigurationError(f"JOURNAL_NOT_FOUND: {option} {value!r} matches no journal")
