@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.cli.journals.committed_read import json_line
 from gazette_aio.cli.journals.read_offsets import first_offset, format_offsets, parse_offsets
 from gazette_aio.cli.journals.read_outputs import file_name_of
 from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.message import (
+    Envelope,
     FixedFraming,
+    Flags,
     NDJSONFraming,
+    ProducerID,
     Publisher,
     json_adapter,
     modulo_mapping,
@@ -201,9 +205,39 @@ async def test_committed_messages(broker_cli: Any, gazette_client: Any, topic: l
     await (await publisher.publish_uncommitted(to_a, {"n": 2}))
     compact = await broker_cli("journals", "read", *ALL, "--committed")
     pretty = await broker_cli("journals", "read", "test/a", "--committed", "--pretty")
+    placed = await broker_cli("journals", "read", *ALL, "--committed", "--json")
 
     assert [json.loads(line)["n"] for line in compact.text.splitlines()] == [1], compact.err
     assert pretty.text.startswith('{\n  "')
+    message = compact.text.removesuffix("\n")
+    assert placed.json == {
+        "journal": "test/a",
+        "begin": 0,
+        "end": len(message) + 1,
+        "message": json.loads(message),
+    }
+
+
+async def test_lines_of_json(broker_cli: Any, filled: dict[str, bytes], tmp_path: Path) -> None:
+    found = dict.fromkeys(filled, b"")
+    done = await broker_cli("journals", "read", *ALL, "--json")
+    for line in map(json.loads, done.text.splitlines()):
+        content = base64.b64decode(line["content"])
+        assert (line["begin"], line["end"]) == (
+            len(found[line["journal"]]),
+            len(found[line["journal"]]) + len(content),
+        )
+        found[line["journal"]] += content
+    assert found == filled
+
+    one = await broker_cli("journals", "read", "test/a", "--offset=3", "--end-offset=5", "--json")
+    content = base64.b64encode(filled["test/a"][3:5]).decode()
+    assert one.json == {"journal": "test/a", "begin": 3, "end": 5, "content": content}
+
+
+def test_messages_of_several_lines_are_printed_in_one() -> None:
+    envelope = Envelope("a/journal", 3, 9, 0, Flags(0), ProducerID(b"\1" * 6), b'{"n":\n 1e3}')
+    assert json_line(envelope) == b'{"journal":"a/journal","begin":3,"end":9,"message":{"n":1e3}}'
 
 
 @pytest.mark.parametrize("mapping", ["modulo", "rendezvous", "direct", "random"])
@@ -282,6 +316,7 @@ async def test_append_to_a_random_journal(
         ["append"],
         ["read"],
         ["read", "a/journal", "--tail"],
+        ["read", "a/journal", "--committed", "--pretty", "--json"],
         ["read", "-l", "a=b", "--offset=3"],
         ["read", "-l", "a=b", "--committed", "--offsets-out=x"],
     ],

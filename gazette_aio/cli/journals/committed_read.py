@@ -6,15 +6,22 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gazette_aio.message import ReadCommittedIter, raw_adapter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import gazette_aio.protocol as pb
     from gazette_aio.cli.journals.multi_read import ReadPlan
     from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient
+    from gazette_aio.message import Envelope
 
     Source = str | pb.LabelSelector
+    MessageForm = Callable[[Envelope[bytes]], bytes]
+    """Returns the printed form of a message, without the end of its line."""
 
 
 async def print_committed(
@@ -23,7 +30,7 @@ async def print_committed(
     plan: ReadPlan,
     *,
     uuid_path: str,
-    pretty: bool,
+    form: MessageForm,
     progress: Progress,
 ) -> None:
     """Print the committed messages of journals, which are JSON documents, each once.
@@ -33,7 +40,7 @@ async def print_committed(
         source: Name of a journal, or a selector.
         plan: How to read.
         uuid_path: Path of members to the UUID of a message.
-        pretty: Whether to indent messages.
+        form: Form in which messages are printed.
         progress: Shows bytes.
 
     Raises:
@@ -52,11 +59,28 @@ async def print_committed(
     async with messages:
         async for envelopes in messages.batches():
             for envelope in envelopes:
-                content = bytes(envelope.message or b"")
-                sys.stdout.buffer.write((_indented(content) if pretty else content) + b"\n")
+                sys.stdout.buffer.write(form(envelope) + b"\n")
             sys.stdout.buffer.flush()
             progress.advance(sum(each.end - each.begin for each in envelopes))
 
 
-def _indented(content: bytes) -> bytes:
-    return json.dumps(json.loads(content), indent=2, ensure_ascii=False).encode()
+def compact(envelope: Envelope[bytes]) -> bytes:
+    """Return a message as it was published."""
+    return bytes(envelope.message)
+
+
+def indented(envelope: Envelope[bytes]) -> bytes:
+    """Return a message with indents."""
+    return json.dumps(json.loads(compact(envelope)), indent=2, ensure_ascii=False).encode()
+
+
+def json_line(envelope: Envelope[bytes]) -> bytes:
+    """Return a message with its place, in one line."""
+    line = {
+        "journal": envelope.journal,
+        "begin": envelope.begin,
+        "end": envelope.end,
+        # A message of a framing that isn't of lines may have several.
+        "message": msgspec.Raw(msgspec.json.format(compact(envelope), indent=-1)),
+    }
+    return msgspec.json.encode(line)

@@ -11,6 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.cli.journals.read_offsets import first_offset
+from gazette_aio.cli.shell.content_forms import plain
 from gazette_aio.cli.shell.failures import explain
 from gazette_aio.cli.shell.quantities import size_of
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gazette_aio.cli.journals.read_outputs import Output
+    from gazette_aio.cli.shell.content_forms import ContentForm
     from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient, RetryReader
 
@@ -34,12 +36,14 @@ class ReadPlan:
         tail: Whether journals without an offset are read from their write heads.
         begin_mod_time: Unix seconds; fragments stored earlier are skipped.
         direct: Whether to fetch the files of fragments from their stores.
+        form: Form in which raw content is written.
     """
 
     block: bool
     tail: bool
     begin_mod_time: int
     direct: bool | None
+    form: ContentForm = plain
 
 
 class MultiRead:
@@ -176,7 +180,8 @@ class MultiRead:
 
         async def write() -> None:
             afresh = journal not in self._written and journal not in self._resumed
-            await self._output.write(journal, content, afresh=afresh)
+            written = self._plan.form(journal, offset - len(content), content)
+            await self._output.write(journal, written, afresh=afresh)
             self._written.add(journal)
             self._offsets[journal] = offset
 

@@ -17,6 +17,7 @@ from gazette_aio.cli.journals.fragments import unix_time
 from gazette_aio.cli.journals.multi_read import MultiRead, ReadPlan
 from gazette_aio.cli.journals.read_offsets import format_offsets, parse_offsets
 from gazette_aio.cli.journals.read_outputs import open_output
+from gazette_aio.cli.shell import content_forms
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.output import progress
@@ -91,6 +92,13 @@ _MANY = ("tail", "offsets", "offsets_out")
     default=None,
     help="Whether to indent committed messages. [default: on a terminal]",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a line of JSON with the place of each piece of content, which is base64, or of "
+    "each committed message.",
+)
 @connection_options
 def read(
     connection: ClientSettings, journal: str | None, selector: str | None, **given: Any
@@ -107,6 +115,7 @@ def read(
         tail=given["tail"],
         begin_mod_time=given["begin"],
         direct=True if given["file_root"] or connection.cache_size else None,
+        form=content_forms.json_line if given["as_json"] else content_forms.plain,
     )
     if given["committed"]:
         source = checked_journal(journal) if journal else parse_selector(selector or "")
@@ -123,7 +132,8 @@ def read(
             pb.validate(request)
         except pb.ValidationError as error:
             raise InputError(str(error)) from None
-        asyncio.run(read_one(connection, request, given["output"], given["file_root"]))
+        reading = read_one(connection, request, given["output"], given["file_root"], plan.form)
+        asyncio.run(reading)
     else:
         _read_selector(connection, parse_selector(selector or ""), plan, given)
 
@@ -131,6 +141,8 @@ def read(
 def _check(journal: str | None, selector: str | None, given: dict[str, Any]) -> None:
     if (journal is None) == (selector is None):
         raise click.UsageError("give JOURNAL or --selector")
+    if given["pretty"] and given["as_json"]:
+        raise click.UsageError("--pretty doesn't go with --json")
     unfit: list[str] = []
     if journal is not None or given["committed"]:
         unfit += _MANY
@@ -150,13 +162,18 @@ async def _read_committed(
     given: dict[str, Any],
 ) -> None:
     # Raw reads need no messages.
-    from gazette_aio.cli.journals.committed_read import print_committed  # noqa: PLC0415
+    from gazette_aio.cli.journals import committed_read  # noqa: PLC0415
 
     pretty = sys.stdout.isatty() if given["pretty"] is None else given["pretty"]
+    form = committed_read.indented if pretty else committed_read.compact
+    if given["as_json"]:
+        form = committed_read.json_line
     async with connection.open(file_root=given["file_root"]) as client:
         with progress("reading", in_bytes=True) as bar:
             path = given["uuid_path"]
-            await print_committed(client, source, plan, uuid_path=path, pretty=pretty, progress=bar)
+            await committed_read.print_committed(
+                client, source, plan, uuid_path=path, form=form, progress=bar
+            )
 
 
 def _read_selector(

@@ -14,6 +14,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.file_calls import FileCalls
+from gazette_aio.cli.shell.content_forms import plain
 from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.protocol.selector import is_selector_expression
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.cli.shell.connection import ClientSettings
+    from gazette_aio.cli.shell.content_forms import ContentForm
     from gazette_aio.client import Content, RetryReader
 
 _SPOOLED_BYTES = 1 << 20
@@ -31,6 +33,7 @@ async def read_one(
     request: pb.ReadRequest,
     output: str | None,
     file_root: str | None = None,
+    form: ContentForm = plain,
 ) -> None:
     """Copy the raw content of a journal to a file, or to stdout.
 
@@ -39,6 +42,7 @@ async def read_one(
         request: What to read.
         output: Path of the file; None or `-` is stdout.
         file_root: Directory of fragment files with `file` URLs, or None for the default.
+        form: Form of the content.
 
     Raises:
         CommandError: The offset is beyond the write head.
@@ -49,7 +53,7 @@ async def read_one(
     """
     if output is None or output == "-":
         async with connection.open(file_root=file_root) as client, client.read(request) as reader:
-            await _copy(reader, _write_out)
+            await _copy(reader, _write_out, form)
         return
     calls = FileCalls()
     file = await calls.open(aiofiles.open(output, "wb", buffering=0, executor=calls))
@@ -61,7 +65,7 @@ async def read_one(
 
     try:
         async with connection.open(file_root=file_root) as client, client.read(request) as reader:
-            await _copy(reader, write)
+            await _copy(reader, write, form)
     finally:
         await calls.close(file)
 
@@ -73,7 +77,9 @@ async def _write_out(chunk: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _copy(reader: RetryReader, write: Callable[[bytes], Awaitable[None]]) -> None:
+async def _copy(
+    reader: RetryReader, write: Callable[[bytes], Awaitable[None]], form: ContentForm
+) -> None:
     requested = reader.offset
     while True:
         try:
@@ -90,7 +96,7 @@ async def _copy(reader: RetryReader, write: Callable[[bytes], Awaitable[None]]) 
                 text = f"offset {requested} is beyond the write head {head}: {reader.journal}"
                 raise CommandError(text) from None
             return
-        await write(chunk)
+        await write(form(str(reader.journal), reader.offset - len(chunk), chunk))
         requested = reader.offset
 
 
