@@ -31,14 +31,15 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
     Cancellation: safe — the broker is stopped.
     """
     await run_until_signal(
-        _ServedBroker(options=options), drain_seconds=options.drain_seconds, ready_file=ready_file
+        ServedBroker(options=options), drain_seconds=options.drain_seconds, ready_file=ready_file
     )
 
 
-class _ServedBroker(EmbeddedBroker):
+class ServedBroker(EmbeddedBroker):
     """A broker which a process runs."""
 
     def ready(self) -> dict[str, object]:
+        """Return the members of the ready line."""
         process_id = self.process_id
         return {
             "endpoint": self.endpoint,

@@ -16,8 +16,11 @@ from gazette_aio.serving.address import parse_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gazette_aio.client import JournalClient
+
 DEFAULT_PORT = 8080
 DEFAULT_HTTP_PORT = 8081
+_CONSOLE_SECONDS = 10.0
 
 
 class _AliasedOption(click.Option):
@@ -177,18 +180,55 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
     default="commit",
     help="When to sync files: before each acknowledgement, periodically, or never.",
 )
+@_option(
+    "console-port",
+    type=_PORT,
+    help="Port of a page about the journals, on 127.0.0.1; 0 chooses a free port. [default: no "
+    "page]",
+)
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of the line of JSON while the broker is ready, instead of stdout.",
 )
-def serve(ready_file: Path | None, **given: Any) -> None:
+def serve(ready_file: Path | None, console_port: int | None, **given: Any) -> None:
     """Serve journals from a directory, until SIGTERM or Ctrl-C.
 
-    When the broker is ready, it prints `endpoint`, `http_endpoint`, `process_id` and `pid` as JSON.
+    When the broker is ready, it prints `endpoint`, `http_endpoint`, `process_id` and `pid` as JSON,
+    and `console` if there's a page.
     """
     options = _broker_options(given)
-    asyncio.run(run_broker(options, ready_file=ready_file))
+    if console_port is None:
+        asyncio.run(run_broker(options, ready_file=ready_file))
+        return
+    if options.advertise or options.server_cert_file:
+        raise click.UsageError(
+            "--console-port doesn't go with --advertise and --server-cert-file: "
+            "run gazette-aio console"
+        )
+    asyncio.run(_serve_with_console(options, console_port, ready_file))
+
+
+async def _serve_with_console(options: BrokerOptions, port: int, ready_file: Path | None) -> None:
+    # A broker without a page needs none of these.
+    from gazette_aio.broker.serve import ServedBroker  # noqa: PLC0415
+    from gazette_aio.client import RetryPolicy, connect  # noqa: PLC0415
+    from gazette_aio.console import Console, ServedWithConsole  # noqa: PLC0415
+    from gazette_aio.serving.process import run_until_signal  # noqa: PLC0415
+
+    broker = ServedBroker(options=options)
+
+    def open_client(auth: pb.Authorizer) -> JournalClient:
+        return connect(
+            broker.endpoint,
+            auth=auth,
+            retry=RetryPolicy(max_elapsed=_CONSOLE_SECONDS),
+            connect_timeout=_CONSOLE_SECONDS,
+            zone=options.zone,
+        )
+
+    served = ServedWithConsole(broker, Console(open_client, port=port))
+    await run_until_signal(served, drain_seconds=options.drain_seconds, ready_file=ready_file)
 
 
 _RENAMED = {"id": "suffix", "max_grpc_recv_size": "max_recv_size"}

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 
+import aiohttp
 import pytest
 from click.testing import CliRunner
 
@@ -52,6 +53,24 @@ async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, num
     assert ready["http_endpoint"].startswith("http://127.0.0.1:")
     assert (process_id.zone, process_id.suffix) == ("here", "mine")
     assert content == b"content"
+
+
+async def test_serve_with_the_console():
+    process = await spawn("serve", "--port=0", "--http-port=0", "--console-port=0")
+    ready = await ready_line(process)
+    async with connect(ready["endpoint"]) as client:
+        await create_journals(client, journal_spec("test/shown"))
+    async with aiohttp.ClientSession(ready["console"]) as page:
+        async with page.get("/api/journals") as response:
+            rows = (await response.json())["rows"]
+        async with page.get("/api/journals", headers={"Host": "evil.example"}) as response:
+            refused = response.status
+    code, err = await ended(process)
+
+    assert ready["console"].startswith("http://127.0.0.1:")
+    assert [row["name"] for row in rows] == ["test/shown"]
+    assert refused == 403
+    assert (code, err) == (0, "")
 
 
 async def test_serve_takes_options_of_the_environment_and_aliases(tmp_path, unused_port):
@@ -151,6 +170,7 @@ async def test_directory_in_use(cli, gazette_broker, tmp_path):
         (["serve", "--zone=not a token"], "zone: not a valid token (not a token)"),
         (["serve", "--id=me"], "suffix (id): invalid length (2; expected 4 <= length <= 128)"),
         (["serve", "--watch-delay=soon"], "soon"),
+        (["serve", "--console-port=0", "--advertise=http://a:1"], "gazette-aio console"),
         (["serve", "--watch-delay=-1s"], "watch_delay"),
         (["serve", "--advertise=broker"], "advertise: not absolute: broker"),
         (["serve", "--file-root=/no/such/directory"], "/no/such/directory"),
