@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.console.assets import Asset
+    from gazette_aio.console.tails import Tails
 
     OpenClient = Callable[[pb.Authorizer], AbstractAsyncContextManager[JournalClient]]
     """Opens a client that authorizes its calls as it's told."""
@@ -48,20 +49,27 @@ class Doors:
         open_client: Opens a client of the brokers.
         assets: Files of the page, by path.
         hosts: Host names by which browsers call the console.
+        tails: Live tails.
     """
 
     def __init__(
-        self, open_client: OpenClient, assets: Mapping[str, Asset], hosts: Collection[str]
+        self,
+        open_client: OpenClient,
+        assets: Mapping[str, Asset],
+        hosts: Collection[str],
+        tails: Tails,
     ) -> None:
         self._open_client = open_client
         self._assets = assets
         self._hosts = frozenset(hosts)
+        self._tails = tails
 
     def application(self) -> web.Application:
         """Return the application of all doors."""
         application = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
         application.router.add_get("/api/journals", self._journals)
         application.router.add_get("/api/journal", self._journal)
+        application.router.add_get("/api/tail", self._tail)
         application.router.add_post("/api/heads", self._heads)
         for path in self._assets:
             application.router.add_get(path, self._asset)
@@ -121,6 +129,11 @@ class Doors:
             listed.journals[0], [fragment.spec for fragment in fragments.fragments], head
         )
         return _answer(detail)
+
+    async def _tail(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        pb.validate_journal(name)
+        return await self._tails.answer(request, self._client(request), name)
 
     async def _heads(self, request: web.Request) -> web.StreamResponse:
         wanted = msgspec.json.decode(await request.read(), type=_HeadsWanted).names

@@ -10,6 +10,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.console.assets import read_assets
 from gazette_aio.console.doors import Doors
 from gazette_aio.console.guards import LOOPBACK_HOSTS
+from gazette_aio.console.tails import TailLimits, Tails
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.http_site import listen
 
@@ -27,6 +28,7 @@ class Console:
         host: Address to listen on.
         port: Port; zero takes any free one.
         allow_hosts: Further host names by which browsers call the console.
+        tail_limits: Bounds of live tails; None for the defaults.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Console:
         host: str = "127.0.0.1",
         port: int = 0,
         allow_hosts: Iterable[str] = (),
+        tail_limits: TailLimits | None = None,
     ) -> None:
         self._open_client = open_client
         self._host = host
         self._port = port
         named = (name.lower() for name in (host, *allow_hosts) if name)
         self._hosts = LOOPBACK_HOSTS | frozenset(named)
+        self._tails = Tails(tail_limits or TailLimits())
         self._runner: web.AppRunner | None = None
 
     @property
@@ -61,7 +65,7 @@ class Console:
 
         Cancellation: safe, if `stop()` is called.
         """
-        doors = Doors(self._open_client, await in_thread(read_assets), self._hosts)
+        doors = Doors(self._open_client, await in_thread(read_assets), self._hosts, self._tails)
         runner = self._runner = web.AppRunner(
             doors.application(), access_log=None, handler_cancellation=True
         )
@@ -80,6 +84,7 @@ class Console:
             return
         for site in list(runner.sites):
             await site.stop()
+        self._tails.end()
         if runner.server is not None:
             runner.server.pre_shutdown()
             await runner.server.shutdown(grace)

@@ -48,6 +48,17 @@ async def test_page(gazette_broker, gazette_client, tmp_path, pictures):
             await tab.until("document.activeElement.id === 'detail'")
             assert "9,000" in await tab.run("document.getElementById('facts').textContent")
             assert await tab.run("document.title") == "orders/region-3/part-003 · Gazette"
+            # Content is text, and so are its ends of events.
+            await gazette_client.append(
+                "orders/region-3/part-003", f"{_HOSTILE}\n\ndata: {{}}\n\nlast".encode()
+            )
+            await tab.run("document.getElementById('follow').click()")
+            await tab.until("document.getElementById('tail').textContent.endsWith('last')")
+            assert _HOSTILE in await tab.run("document.getElementById('tail').textContent")
+            await gazette_client.append("orders/region-3/part-003", b", and more")
+            await tab.until("document.getElementById('tail').textContent.endsWith('and more')")
+            await tab.run("document.getElementById('follow').click()")
+            assert await tab.run("document.getElementById('follow').textContent") == "Follow"
             # What a broker says of a text is text.
             await tab.type("selector", _HOSTILE)
             await tab.until("!document.getElementById('problem').hidden")

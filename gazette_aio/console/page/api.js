@@ -9,7 +9,7 @@ export const token = {
 
 export class Problem extends Error {}
 
-export async function ask(path, { query = {}, body, signal } = {}) {
+async function open(path, { query = {}, body, signal } = {}) {
   const headers = {};
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -28,10 +28,35 @@ export async function ask(path, { query = {}, body, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The console doesn't answer.");
   }
-  const answer = await response.json().catch(() => ({}));
   if (!response.ok) {
+    const answer = await response.json().catch(() => ({}));
     const hint = response.status === 401 ? " Enter a token of the brokers." : "";
     throw new Problem((answer.problem ?? `Status ${response.status}`) + hint);
   }
-  return answer;
+  return response;
+}
+
+export async function ask(path, options) {
+  const response = await open(path, options);
+  return response.json().catch(() => ({}));
+}
+
+// Server-sent events. EventSource has no headers, and thus no token.
+export async function* events(path, options) {
+  const response = await open(path, options);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (pending + value).split("\n\n");
+    pending = parts.pop();
+    for (const part of parts) {
+      const line = part.split("\n").find((each) => each.startsWith("data: "));
+      if (line === undefined) continue;
+      const data = JSON.parse(line.slice(6));
+      if (data.problem !== undefined) throw new Problem(data.problem);
+      yield data;
+    }
+  }
 }

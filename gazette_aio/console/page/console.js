@@ -5,6 +5,7 @@ import { show } from "./detail.js";
 import { find } from "./dom.js";
 import { refresh } from "./heads.js";
 import { JournalList } from "./list.js";
+import { reset, toggle } from "./tail.js";
 
 const PERIOD_MS = 3000;
 const TYPING_MS = 200;
@@ -49,6 +50,7 @@ async function choose({ focus = false } = {}) {
   }
   if (name === "journals") return;
   list.chosen = name;
+  reset(name);
   list.draw();
   if (!name) {
     find("detail").hidden = true;
@@ -85,6 +87,7 @@ find("close").addEventListener("click", () => {
   choose();
   find("journals").focus();
 });
+find("follow").addEventListener("click", () => attempt(toggle));
 addEventListener("hashchange", () => choose({ focus: true }));
 
 find("token").placeholder = token.get() ? "in use" : "none";

@@ -1,0 +1,188 @@
+"""Live tails of the console."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import connect
+from gazette_aio.console import Console, TailLimits
+from gazette_aio.console.guards import HEADERS
+from gazette_aio.console.tails import tail_event
+from gazette_aio.testing import create_journals, journal_spec
+from tests.waiting import eventually
+
+_HOSTILE = "</script><img src=x onerror=alert(1)>\n\ndata: {}\r\n\x00\x1b[2J"
+
+
+@asynccontextmanager
+async def serving(broker: EmbeddedBroker, **limits: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    console = Console(
+        lambda auth: connect(broker.endpoint, auth=auth), tail_limits=TailLimits(**limits)
+    )
+    await console.start()
+    try:
+        async with aiohttp.ClientSession(console.url) as session:
+            yield session
+    finally:
+        await console.stop(1.0)
+
+
+@pytest.fixture
+async def journal(gazette_client: Any) -> str:
+    await create_journals(gazette_client, journal_spec("a/journal"))
+    return "a/journal"
+
+
+async def next_event(response: aiohttp.ClientResponse) -> Any:
+    lines: list[bytes] = []
+    while (line := await response.content.readline()) != b"\n":
+        assert line, "the tail ended"
+        lines.append(line)
+    data = [line for line in lines if line.startswith(b"data: ")]
+    return json.loads(data[0][6:]) if data else None
+
+
+async def test_new_content_follows_the_most_recent(gazette_broker, gazette_client, journal):
+    await gazette_client.append(journal, b"old, recent")
+    async with serving(gazette_broker, recent_bytes=6) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+            assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+            assert await next_event(response) == {"begin": "5", "end": "11", "text": "recent"}
+            await gazette_client.append(journal, b"new")
+            assert await next_event(response) == {"begin": "11", "end": "14", "text": "new"}
+
+
+def test_content_neither_ends_its_event_nor_is_markup():
+    event = tail_event(100, 10, _HOSTILE)
+    assert event.count(b"\n") == 3
+    assert b"\r" not in event
+    first, data, end, rest = event.split(b"\n")
+    assert (first, end, rest) == (b"id: 100", b"", b"")
+    assert json.loads(data.removeprefix(b"data: ")) == {
+        "begin": "90",
+        "end": "100",
+        "text": _HOSTILE,
+    }
+
+
+async def test_large_content_comes_in_small_events(gazette_broker, gazette_client, journal):
+    text = "ä€😀" * 3000
+    await gazette_client.append(journal, text.encode())
+    async with serving(gazette_broker, event_bytes=1000, recent_bytes=1 << 20) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            found = ""
+            while len(found) < len(text):
+                event = await next_event(response)
+                assert int(event["end"]) - int(event["begin"]) <= 1000
+                found += event["text"]
+    assert found == text
+
+
+async def test_quiet_journals_keep_the_connection(gazette_broker, journal):
+    async with serving(gazette_broker, quiet_seconds=0.01) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            assert await next_event(response) is None
+            assert await next_event(response) is None
+
+
+async def test_tails_are_few_and_end_with_their_page(gazette_broker, journal):
+    async with serving(gazette_broker, count=2) as page:
+        path = f"/api/tail?name={journal}"
+        first, second = await page.get(path), await page.get(path)
+        async with page.get(path) as third:
+            assert third.status == 503
+            assert "too many tails" in (await third.json())["problem"]
+        first.close()
+        await eventually(lambda: is_free(page, path))
+        second.close()
+
+
+async def is_free(page: aiohttp.ClientSession, path: str) -> bool:
+    """Return whether another tail is served."""
+    async with page.get(path) as response:
+        return response.status == 200
+
+
+async def test_browsers_that_take_nothing_are_cut_off(gazette_broker, gazette_client, journal):
+    await gazette_client.append(journal, b"x" * (12 << 20))
+    limits = {"count": 1, "write_seconds": 0.05, "recent_bytes": 12 << 20}
+    async with serving(gazette_broker, **limits) as page:
+        async with page.get("/") as response:
+            host, port = response.url.host, response.url.port
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(slow, (host, port))
+        request = f"GET /api/tail?name={journal} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        await loop.sock_sendall(slow, request.encode())
+        assert (await loop.sock_recv(slow, 12)) == b"HTTP/1.1 200"
+        await eventually(lambda: is_free(page, f"/api/tail?name={journal}"))
+        slow.close()
+
+
+async def test_a_stop_ends_tails_at_once(gazette_broker, journal):
+    console = Console(lambda auth: connect(gazette_broker.endpoint, auth=auth))
+    await console.start()
+    async with aiohttp.ClientSession(console.url) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            # A tail that isn't ended takes all of the grace.
+            await console.stop(3600.0)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+
+
+async def test_a_journal_that_goes_ends_its_tail_with_the_reason(
+    gazette_broker, gazette_client, journal
+):
+    async with serving(gazette_broker) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            [listed] = (await gazette_client.list()).journals
+            await gazette_client.append(journal, b"x")
+            assert (await next_event(response))["text"] == "x"
+            name = listed.spec.name
+            deletion = pb.ApplyRequest.Change(delete=name, expect_mod_revision=listed.mod_revision)
+            await gazette_client.apply(pb.ApplyRequest(changes=[deletion]))
+            assert "JOURNAL_NOT_FOUND" in (await next_event(response))["problem"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("name=a/missing", 404),
+        ("name=../../etc/passwd", 400),
+        ("name=%2e%2e/a", 400),
+        ("name=%3Cscript%3E", 400),
+        ("", 400),
+    ],
+)
+async def test_names_that_are_no_journals(gazette_broker, query, status):
+    async with serving(gazette_broker) as page:
+        async with page.get(f"/api/tail?{query}") as response:
+            assert response.status == status
+            assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+async def test_other_sites_get_no_content(gazette_broker, journal, headers):
+    async with serving(gazette_broker) as page:
+        async with page.get(f"/api/tail?name={journal}", headers=headers) as response:
+            assert response.status == 403
+
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_content_needs_a_token(gazette_broker, journal):
+    async with serving(gazette_broker) as page:
+        async with page.get(f"/api/tail?name={journal}") as response:
+            assert response.status == 401
