@@ -73,6 +73,22 @@ async def test_journals_and_heads(page, gazette_client):
     assert "JOURNAL_NOT_FOUND" in missing["problem"]
 
 
+async def test_pages_are_bounded(page, gazette_client):
+    for kind in "abc":
+        names = (f"{kind}/{number:03}" for number in range(100))
+        await create_journals(gazette_client, *map(journal_spec, names))
+    for limit in (1000, 999999999):
+        listed = await asked(page, f"/api/journals?limit={limit}")
+        assert (listed["total"], len(listed["rows"])) == (300, 200)
+    rest = await asked(page, "/api/journals?limit=1000&offset=200")
+    assert [row["name"] for row in rest["rows"]] == [f"c/{number:03}" for number in range(100)]
+    # Brokers list those of a prefix only.
+    listed = await asked(page, "/api/journals?selector=name:prefix%3Db/&limit=3")
+    assert (listed["total"], len(listed["rows"])) == (100, 3)
+    beyond = await asked(page, "/api/journals?offset=999999999")
+    assert beyond["rows"] == []
+
+
 async def test_a_journal(page, gazette_client):
     await create_journals(gazette_client, journal_spec("a/one"))
     await gazette_client.append("a/one", b"hello")

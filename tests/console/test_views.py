@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import gazette_aio.protocol as pb
 from gazette_aio.console.views import fragments_by_store, journal_detail, journal_page, journal_row
 
@@ -19,6 +21,28 @@ def test_pages_of_matching_journals():
     page = journal_page(journals, "b/", 4990, 100)
     assert (page.total, page.matched, page.offset) == (10000, 5000, 4990)
     assert [row.name for row in page.rows] == [f"B/{number}" for number in range(4990, 5000)]
+
+
+def test_a_page_looks_at_the_rows_that_it_shows():
+    looked: list[str] = []
+
+    class Listed:
+        def __init__(self, name: str) -> None:
+            self._listed = _listed(name)
+
+        @property
+        def spec(self) -> pb.JournalSpec:
+            return self._listed.spec
+
+        @property
+        def route(self) -> pb.Route:
+            looked.append(self._listed.spec.name)
+            return self._listed.route
+
+    journals = [Listed(f"a/{number:05}") for number in range(10_000)]
+    page = journal_page(cast("Any", journals), "", 5000, 100)
+    assert (page.total, len(page.rows)) == (10_000, 100)
+    assert set(looked) == {row.name for row in page.rows}
 
 
 def test_the_primary_is_first():
