@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.finish import finish
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
 
     from gazette_aio.client.appends.futures import OpFuture
+
+_logger = logging.getLogger(__name__)
 
 
 class Commits:
@@ -147,7 +150,11 @@ class Commits:
             await apply()
         except BaseException:
             if abandon is not None:
-                await finish(abandon())
+                try:
+                    await finish(abandon())
+                except Exception:
+                    # The commit fails with the first error, which says why it was undone.
+                    _logger.exception("failed to undo a commit that failed")
             raise
 
 

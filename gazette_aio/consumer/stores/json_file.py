@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -21,6 +19,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.state_file import decode_state_file, encode_state_file
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
@@ -40,7 +39,6 @@ _NEXT: Final = "next.json"
 _FENCE: Final = "fence"
 _FIRST_PAUSE: Final = 0.001
 _LAST_PAUSE: Final = 0.1
-_logger = logging.getLogger(__name__)
 
 
 class JSONFileStore(Generic[S]):
@@ -143,10 +141,7 @@ class JSONFileStore(Generic[S]):
         """
         await self._commits.aclose()
         if self._recorder is not None:
-            try:
-                await in_thread(shutil.rmtree, self.directory)
-            except OSError:
-                _logger.exception("failed to remove the directory of a store: %s", self.directory)
+            await in_thread(remove_directory, self.directory)
 
     async def _commit(self, content: bytes) -> None:
         await _unlocked(lambda: self._replace(content), self._commits.pause)

@@ -1,12 +1,15 @@
-"""What stores need of the recorder of their directory."""
+"""What stores need of the recorder of their directory, and how they record a transaction."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
+
+from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Generator
     from contextlib import AbstractContextManager
 
     from gazette_aio.client.appends.futures import OpFuture
@@ -47,6 +50,10 @@ class DirectoryRecorder(FileRecorder, Protocol):
     before_hints: Callable[[], Awaitable[None]] | None
     """Called before hints are built."""
 
+    def fail(self, error: StoreError, /) -> None:
+        """Record nothing further, and drop what isn't appended. An open `atomic()` block isn't."""
+        ...
+
     def record_link(self, source: str, target: str, /) -> None:
         """Record a further path of a file."""
         ...
@@ -70,3 +77,21 @@ class DirectoryRecorder(FileRecorder, Protocol):
     def path_of(self, path: str, /) -> str:
         """Return the path in the log of a path below the directory."""
         ...
+
+
+@contextlib.contextmanager
+def recorded_as_a_whole(recorder: DirectoryRecorder) -> Generator[None]:
+    """Have everything that is recorded within the block in one append, or nothing of it.
+
+    If the block fails, so does the recorder: files differ from what is recorded of them, and a part
+    of a transaction must not be recovered.
+
+    Raises:
+        StoreError: Recording has failed before.
+    """
+    with recorder.atomic():
+        try:
+            yield
+        except BaseException as error:
+            recorder.fail(StoreError(f"a change wasn't recorded as a whole: {error}"))
+            raise

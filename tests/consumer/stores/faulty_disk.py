@@ -81,6 +81,10 @@ class _File(apsw.VFSFile):
         self._disk.check("xTruncate", self._path)
         super().xTruncate(newsize)
 
+    def xClose(self) -> None:  # noqa: N802 - SQLite's name.
+        super().xClose()
+        self._disk.check("xClose", self._path)
+
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name.
         self._disk.check("xSync", self._path)
         if self._disk.is_synced:

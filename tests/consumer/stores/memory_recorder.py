@@ -12,6 +12,7 @@ from gazette_aio.consumer.recoverylog import FSM, Author, LogEncoder
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import Playback
 from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
+from gazette_aio.protocol.errors import StoreError
 from gazette_aio.protocol.recoverylog import FSMHints
 
 LOG = "recovery/log"
@@ -34,6 +35,7 @@ class MemoryRecorder:
         self.fsm = fsm or FSM(FSMHints(log=LOG))
         self._encoder = LogEncoder(self.fsm, Author(author), LOG, len(content))
         self._content = bytearray(content)
+        self._error: StoreError | None = None
         self.calls = [len(content)]
         """Offsets at which calls end."""
         self.appends = [len(content)]
@@ -48,8 +50,20 @@ class MemoryRecorder:
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
+        self._check()
         yield
-        self.appends.append(self._encoder.offset)
+        if self._error is None:
+            self.appends.append(self._encoder.offset)
+
+    def fail(self, error: StoreError) -> None:
+        """Drop what was recorded since the latest append, and record nothing further."""
+        if self._error is None:
+            self._error = error
+            del self._content[self.appends[-1] :]
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise StoreError(f"recording has failed: {self._error}")
 
     def record_create(self, path: str) -> int:
         fnode = self._encoder.open(self.path_of(path), create=True, truncate=True)
@@ -89,6 +103,7 @@ class MemoryRecorder:
         return finished_operation()
 
     def _called(self) -> None:
+        self._check()
         for piece in self._encoder.take():
             self._content += piece
         self.calls.append(self._encoder.offset)

@@ -18,7 +18,7 @@ from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import DependencyError, FencedError
+from gazette_aio.protocol.errors import DependencyError, FencedError, StoreError
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing import (
     StubShard,
@@ -29,6 +29,7 @@ from gazette_aio.testing import (
 )
 from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.stores.databases import checkpoint_at
+from tests.consumer.stores.memory_recorder import MemoryRecorder
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT)"
 
@@ -78,6 +79,18 @@ async def client(tmp_path: Path) -> AsyncIterator[JournalClient]:
         connect(broker.endpoint, drain_timeout=5) as client,
     ):
         yield client
+
+
+async def test_a_store_that_is_destroyed_twice(
+    kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a cancellation: there's nothing left to do, and nothing to report."""
+    store = kind.make(MemoryRecorder(tmp_path / "one"))
+    await store.restore_checkpoint(StubShard("a-shard"))
+    await store.destroy()
+    assert not (tmp_path / "one").exists()
+    await store.destroy()
+    assert caplog.text == ""
 
 
 class Owner:
@@ -156,6 +169,39 @@ async def test_a_state_moves_by_its_log(client: JournalClient, tmp_path: Path, k
     for each in (former, owner, third):
         await each.destroy()
         assert not each.store.directory.exists()
+
+
+async def test_no_part_of_a_transaction_is_recorded(
+    client: JournalClient, tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though more than is kept in memory was, before the next part couldn't be read."""
+    log, shard = "recovery/a-shard", StubShard("a-shard")
+    await create_log(client, log)
+    former = await take_over(client, log, tmp_path / "one", kind)
+    await former.restore_checkpoint(shard)
+    kind.put(former.store, "one", "1" * 2_000_000)
+    kind.put(former.store, "two", "1")
+    await former.start_commit(shard, checkpoint_at(1), ())
+    write, lengths = former.recorder.record_write_at, list[int]()
+
+    def write_some(fnode: int, data: bytes, offset: int) -> None:
+        lengths.append(len(data))
+        if sum(lengths) > 1_500_000:
+            raise OSError("it can't be read")
+        write(fnode, data, offset)
+
+    monkeypatch.setattr(former.recorder, "record_write_at", write_some)
+    kind.put(former.store, "one", "2" * 2_000_000)
+    kind.put(former.store, "two", "2")
+    with pytest.raises((StoreError, OSError), match="it can't be read"):
+        await former.start_commit(shard, checkpoint_at(2), ())
+    await former.recorder.aclose()
+    await former.store.destroy()
+    owner = await take_over(client, log, tmp_path / "two", kind)
+    assert await owner.restore_checkpoint(shard) == checkpoint_at(1)
+    assert kind.get(owner.store, "one") == "1" * 2_000_000
+    assert kind.get(owner.store, "two") == "1"
+    await owner.destroy()
 
 
 class Counting(Application[dict[str, str], Any]):

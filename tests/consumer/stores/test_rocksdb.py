@@ -152,6 +152,31 @@ async def test_after_a_failed_commit_another_store_is_needed(tmp_path: Path) -> 
             await commit
         with pytest.raises(StoreError, match="a commit has failed"):
             await store.restore_checkpoint(SHARD)
+        # It would leave out the changes of the one before.
+        with pytest.raises(StoreError, match="a commit has failed"):
+            await store.start_commit(SHARD, checkpoint_at(2), ())
+
+
+async def test_after_a_failed_opening_another_store_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The opening has changed files, and nothing of that is recorded."""
+    recorder = MemoryRecorder(tmp_path / "db")
+    write, lengths = recorder.record_write_at, [1, 1, 0]
+
+    def write_some(fnode: int, data: bytes, offset: int) -> None:
+        if not lengths.pop(0):
+            raise OSError("no space")
+        write(fnode, data, offset)
+
+    async with opened(recorder) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(recorder, "record_write_at", write_some)
+            with pytest.raises(StoreError, match="opening the database: no space"):
+                await store.restore_checkpoint(SHARD)
+        with pytest.raises(StoreError, match="opening has failed"):
+            await store.restore_checkpoint(SHARD)
+    assert recorder.content == b""
 
 
 State = dict[bytes, bytes]

@@ -12,9 +12,10 @@ from typing import Any
 import apsw
 import pytest
 
+from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import StoreError
+from gazette_aio.protocol.errors import DependencyError, StoreError
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.faulty_disk import FaultyDisk
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
@@ -182,6 +183,52 @@ async def test_an_opening_that_fails_records_nothing_wrong(
     async with vfs(MemoryRecorder(tmp_path / "again", fsm, content, author=3)) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
         assert value_of(store, 1) == b"one"
+
+
+async def test_a_database_that_fails_to_close(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It's closed, its VFS is gone, and its directory is removed."""
+    before = apsw.vfs_names()
+    async with vfs(MemoryRecorder(tmp_path / "one"), TWO) as store:
+        await store.restore_checkpoint(SHARD)
+        disk.fail("xClose", lasts=9)
+    assert disk.failed
+    assert apsw.vfs_names() == before
+    assert not (tmp_path / "one").exists()
+    assert "failed to close the database of a store" in caplog.text
+
+
+async def test_an_opening_fails_with_its_own_error(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = apsw.vfs_names()
+    async with vfs(MemoryRecorder(tmp_path / "one"), f"{SCHEMA}; CREATE nothing") as store:
+        disk.fail("xClose", lasts=9)
+        with pytest.raises(StoreError, match="syntax error"):
+            await store.restore_checkpoint(SHARD)
+        assert disk.failed
+        assert apsw.vfs_names() == before
+    assert "failed to close the database in" in caplog.text
+
+
+async def test_a_commit_fails_with_its_first_error(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here, a failed dependency, after which the transaction can't be rolled back."""
+    async with opened(None, kind=SQLiteVFSStore, directory=tmp_path, pragmas=SMALL) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.executemany(PUT, [(key, bytes(3000)) for key in range(20)])
+        appended = AsyncOperation()
+        commit = store.start_commit(SHARD, checkpoint_at(1), [appended])
+        disk.fail("xTruncate")
+        appended.resolve(OSError("not appended"))
+        with pytest.raises(DependencyError, match="not appended"):
+            await commit
+        assert disk.failed
+    assert "failed to undo a commit that failed" in caplog.text
+    async with opened(None, kind=SQLiteVFSStore, directory=tmp_path) as store:
+        assert await store.restore_checkpoint(SHARD) == Checkpoint()
 
 
 @pytest.mark.parametrize("name", ["no/such.db", "primary.db"])

@@ -153,8 +153,9 @@ class StagedFiles:
     def discard(self) -> None:
         """Close all files, and remove the directory. Failures are logged."""
         self._run.clear()
-        with contextlib.suppress(OSError):
-            self._close_all()
+        while self._open:
+            with contextlib.suppress(OSError):
+                self._close_all()
         if self._is_prepared:
             shutil.rmtree(self._directory, onerror=_warn)
 

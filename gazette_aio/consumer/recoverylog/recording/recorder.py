@@ -294,9 +294,10 @@ class Recorder(RecordedFiles, Owner):
             self.fail(errors.RecorderError(f"property {os.fspath(path)!r} can't be read: {error}"))
             raise
 
-    def fail(self, error: errors.RecorderError) -> None:
+    def fail(self, error: pb.StoreError) -> None:
         """Record nothing further, because of a change of files that can't be recorded.
 
+        What isn't handed over to be appended is dropped, and so is all of an open `atomic()` block.
         Nothing changes if recording has failed before.
         """
         with self._lock:
@@ -449,7 +450,7 @@ class Recorder(RecordedFiles, Owner):
             if self._encoder.pending_bytes >= HAND_OVER_BYTES:
                 self._hand_over()
 
-    def _poison(self, error: errors.RecorderError) -> None:
+    def _poison(self, error: pb.StoreError) -> None:
         """Record nothing further: the files were changed, and the history wasn't."""
         self._error = error
         self._drop()

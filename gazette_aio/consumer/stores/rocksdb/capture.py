@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class DirectoryCapture:
         with self._lock:
             before = self._log_bytes
             write()
-            with self._recorder.atomic():
+            with recorded_as_a_whole(self._recorder):
                 # Hot: most writes only extend the latest log.
                 if self._log is not None and self._is_as_seen():
                     self._record_log(*self._log)
@@ -133,7 +134,7 @@ class DirectoryCapture:
         with self._lock:
             if change is not None:
                 change()
-            with self._recorder.atomic():
+            with recorded_as_a_whole(self._recorder):
                 self._capture()
 
     def close(self) -> None:

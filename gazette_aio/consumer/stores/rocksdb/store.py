@@ -6,13 +6,13 @@ import contextlib
 import heapq
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.rocksdb import encoding
 from gazette_aio.consumer.stores.rocksdb.capture import DirectoryCapture
 from gazette_aio.protocol.consumer import Checkpoint
@@ -100,7 +100,8 @@ class RocksDBStore:
         self._db: Rdict | None = None
         self._pending: dict[bytes, bytes | None] = {}
         self._committing: dict[bytes, bytes | None] = {}
-        self._has_failed = False
+        self._failure = ""
+        """Text of why the store can't be used any longer, or empty."""
 
     @staticmethod
     def default_options() -> Options:
@@ -183,10 +184,12 @@ class RocksDBStore:
 
         Raises:
             ConfigurationError: The options aren't of raw mode.
-            StoreError: It can't be opened, or not be recorded.
+            StoreError: It can't be opened, or not be recorded; or that, or a commit, has failed.
 
         Cancellation: safe — it may be open.
         """
+        if self._failure:
+            raise StoreError(self._failure)
         if self._db is None:
             await in_thread(self._open)
 
@@ -198,8 +201,8 @@ class RocksDBStore:
         /,
     ) -> OpFuture[None]:
         """Begin to write changes and checkpoint as one batch. See `Store.start_commit()`."""
-        if self._db is None:
-            return finished_operation(StoreError("the database isn't open"))
+        if self._db is None or self._failure:
+            return finished_operation(StoreError(self._failure or "the database isn't open"))
         batch, self.batch = self.batch, WriteBatch(raw_mode=True)
         changes, self._pending = self._pending, {}
         self._committing = changes
@@ -229,10 +232,9 @@ class RocksDBStore:
 
         Raises:
             ConfigurationError: The options aren't of raw mode.
-            StoreError: The database can't be opened, read or recorded, or a commit has failed.
+            StoreError: The database can't be opened, read or recorded, or that, or a commit, has
+                failed.
         """
-        if self._has_failed:
-            raise StoreError("a commit has failed: make another store")
         await self.open()
         self._pending.clear()
         self.batch.clear()
@@ -264,13 +266,19 @@ class RocksDBStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             # Before: opening a database changes its files.
             capture = None if recorder is None else DirectoryCapture(self.directory, recorder)
-            db = Rdict(str(self.directory), options)
             try:
-                _check_mode(self.directory)
-                if capture is not None:
-                    capture.capture()
+                db = Rdict(str(self.directory), options)
+                try:
+                    _check_mode(self.directory)
+                    if capture is not None:
+                        capture.capture()
+                except BaseException:
+                    db.close()
+                    raise
             except BaseException:
-                db.close()
+                if capture is not None:
+                    # Files may differ from what is recorded of them.
+                    self._failure = "opening has failed: make another store"
                 raise
         self._db, self._capture = db, capture
         if recorder is not None:
@@ -309,7 +317,7 @@ class RocksDBStore:
 
     def _committed(self, commit: OpFuture[None], changes: dict[bytes, bytes | None]) -> None:
         if commit.exception() is not None:
-            self._has_failed = True
+            self._failure = "a commit has failed: make another store"
         elif self._committing is changes:
             self._committing = {}
 
@@ -343,10 +351,10 @@ class RocksDBStore:
                 capture.close()
             if db is not None:
                 db.close()
-            if self._recorder is not None:
-                shutil.rmtree(self.directory)
         except Exception:
             _logger.exception("failed to close the database of a store: %s", self.directory)
+        if self._recorder is not None:
+            remove_directory(self.directory)
 
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""

@@ -6,6 +6,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.sqlite.capture import DatabaseCapture
 from gazette_aio.consumer.stores.sqlite.databases import DATABASE_NAME, forget_copies
 from gazette_aio.protocol.errors import StoreError
@@ -78,7 +79,7 @@ class Engine(ABC, Generic[ConnectionT]):
     def record(self) -> None:
         """Record what was committed since the last call. There's no open transaction.
 
-        It's called within `recorder.atomic()`, and only if there's a recorder.
+        It's called within `recorded_as_a_whole()`, and only if there's a recorder.
 
         Raises:
             StoreError: It can't be recorded.
@@ -112,7 +113,7 @@ class WALEngine(Engine[sqlite3.Connection]):
         try:
             self._set_up(connection)
             if capture is not None and self._recorder is not None:
-                with self._recorder.atomic():
+                with recorded_as_a_whole(self._recorder):
                     # Invariant: the write-ahead log that was recovered is recorded in the
                     # database before the schema may move it there unseen.
                     capture.begin(connection)
@@ -156,10 +157,12 @@ class WALEngine(Engine[sqlite3.Connection]):
         """Close the database. Idempotent."""
         connection, self.connection = self.connection, None
         capture, self._capture = self._capture, None
-        if connection is not None:
-            connection.close()
-        if capture is not None:
-            capture.close()
+        try:
+            if connection is not None:
+                connection.close()
+        finally:
+            if capture is not None:
+                capture.close()
 
 
 def _run_scripts(connection: sqlite3.Connection, scripts: Iterable[str]) -> None:

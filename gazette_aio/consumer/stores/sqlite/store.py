@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import shutil
 import sqlite3
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,8 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
+from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.sqlite.engine import ConnectionT, Engine, WALEngine
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
@@ -275,7 +276,7 @@ class EngineStore(Generic[ConnectionT]):
             await self._in_thread(self._close)
         self._thread.shutdown(wait=False)
         if self._recorder is not None:
-            await in_thread(shutil.rmtree, self.directory, ignore_errors=True)
+            await in_thread(remove_directory, self.directory)
 
     # What follows runs in the store's thread
 
@@ -297,7 +298,7 @@ class EngineStore(Generic[ConnectionT]):
                 raise
 
     def _commit_recorded(self, recorder: DirectoryRecorder, content: bytes) -> OpFuture[Any]:
-        with recorder.atomic(), self._explained("recording"):
+        with self._explained("recording"), recorded_as_a_whole(recorder):
             self._commit(content)
             self._engine.record()
         return recorder.barrier()
@@ -333,8 +334,10 @@ class EngineStore(Generic[ConnectionT]):
         self._is_begun = False
 
     def _close(self) -> None:
-        with contextlib.suppress(*self._engine.errors):
+        try:
             self._engine.close()
+        except self._failures:
+            _logger.exception("failed to close the database of a store: %s", self.directory)
 
     # What follows runs in any thread
 

@@ -6,10 +6,12 @@ A VFS is SQLite's interface to a system's files: https://www.sqlite.org/vfs.html
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.sqlite.databases import (
     DATABASE_NAME,
     RecordedDatabase,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+
+_logger = logging.getLogger(__name__)
 
 _numbers: Final = itertools.count()
 _TEMPORARY: Final = "temp"
@@ -166,11 +170,15 @@ class VFSEngine(Engine[apsw.Connection]):
         try:
             self._set_up(connection, schema)
             if recorder is not None:
-                with recorder.atomic():
+                with recorded_as_a_whole(recorder):
                     _record(vfs, recorder)
         except BaseException:
-            connection.close()
-            vfs.unregister()
+            try:
+                connection.close()
+            except apsw.Error:
+                _logger.exception("failed to close the database in %s", self._directory)
+            finally:
+                vfs.unregister()
             raise
         vfs.is_set_up = recorder is not None
         self.connection, self._vfs = connection, vfs
@@ -214,10 +222,12 @@ class VFSEngine(Engine[apsw.Connection]):
         """Close the databases. Idempotent."""
         connection, self.connection = self.connection, None
         vfs, self._vfs = self._vfs, None
-        if connection is not None:
-            connection.close()
-        if vfs is not None:
-            vfs.unregister()
+        try:
+            if connection is not None:
+                connection.close()
+        finally:
+            if vfs is not None:
+                vfs.unregister()
 
 
 def _record(vfs: _RecordingVFS, recorder: DirectoryRecorder) -> None:

@@ -188,6 +188,25 @@ def test_directories_that_stay(
     shutil.rmtree(directory)
 
 
+def test_files_that_fail_to_close(files: StagedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are closed, too."""
+    for fnode in (1, 2, 3):
+        files.create(fnode)
+    close, closed = os.close, list[int]()
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        files.discard()
+    assert len(closed) == 3
+    assert files.open_count == 0
+
+
 def test_progress() -> None:
     assert PlaybackProgress().lag_bytes == 0
     meter = RateMeter(100.0)
