@@ -177,6 +177,24 @@ async def test_messages_above_the_limit(broker: EmbeddedBroker, caller: Caller) 
     assert await caller.commit(b"fine") == 0
 
 
+async def test_registers_which_grow_above_the_limit(caller: Caller) -> None:
+    await caller.create(journal_spec())
+
+    def labels(prefix: str, count: int) -> pb.LabelSet:
+        return pb.LabelSet(
+            labels=[pb.Label(name=f"{prefix}{n:06}", value="x" * 100) for n in range(count)]
+        )
+
+    await caller.commit(b"a", union_registers=labels("a", 2000))
+    for more in (labels("b", 2000), labels("c", 4000)):
+        with pytest.raises(grpc.aio.AioRpcError, match="too long") as caught:
+            await caller.append(b"b", union_registers=more)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    response = await caller.append(b"c")
+    assert response.commit.begin == 1
+    assert response.registers == labels("a", 2000)
+
+
 @needs_proc
 async def test_messages_which_grow_above_the_limit(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path, options=OPTIONS) as process:

@@ -12,7 +12,11 @@ from gazette_aio.broker.fragments.append_writer import AppendWriter
 from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
-from gazette_aio.broker.journal.registers import update_registers
+from gazette_aio.broker.journal.registers import (
+    RegistersTooLongError,
+    check_request,
+    update_registers,
+)
 from gazette_aio.broker.journal.write_head import JournalDamagedError, ReplicaFailedError
 from gazette_aio.broker.service.append_machine import AppendMachine, AppendStreamError
 from gazette_aio.broker.service.append_rules import (
@@ -67,6 +71,8 @@ async def serve_append(
         return await append.run()
     except AppendStreamError as error:
         raise RpcError(str(error)) from None
+    except RegistersTooLongError as error:
+        raise RpcError(f"append stream: {error}", "INVALID_ARGUMENT") from None
     except JournalDamagedError as error:
         raise RpcError(str(error), "DATA_LOSS") from None
     except ReplicaFailedError as error:
@@ -93,6 +99,8 @@ class _Append:
         first = await anext(self._messages, None)
         if first is not None and not isinstance(first, pb.AppendRequest):
             first = pb.AppendRequest(content=bytes(first))
+        if first is not None:
+            check_request(first)
         self._request = self._machine.open(first)
         while True:
             resolved = await self._resolve()

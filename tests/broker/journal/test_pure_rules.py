@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.rolling import SpoolExtent, roll_offset
-from gazette_aio.broker.journal.registers import registers_match, update_registers
+from gazette_aio.broker.journal.registers import (
+    MAX_REGISTERS_BYTES,
+    RegistersTooLongError,
+    check_request,
+    registers_match,
+    update_registers,
+)
 from gazette_aio.broker.keyspace.keyspace import KeySpace, TransactionError
 from gazette_aio.broker.service.append_machine import (
     AppendMachine,
@@ -40,6 +48,26 @@ def test_register_sequence() -> None:
     assert registers == pb.label_set("AA", "44", "BB", "22")
     assert not registers_match(registers, pb.parse_label_selector("AA=55"))
     assert registers_match(registers, None)
+
+
+def _long_labels(prefix: str, length: int) -> pb.LabelSet:
+    labels = (pb.Label(name=f"{prefix}{number:06}", value="x" * 100) for number in range(10000))
+    return pb.LabelSet(labels=itertools.islice(labels, length // 110))
+
+
+def test_registers_are_bounded() -> None:
+    half = _long_labels("a", MAX_REGISTERS_BYTES // 2)
+    check_request(pb.AppendRequest(union_registers=half, content=bytes(MAX_REGISTERS_BYTES)))
+    assert update_registers(pb.LabelSet(), union=half, subtract=None) == half
+    whole = _long_labels("b", MAX_REGISTERS_BYTES)
+    with pytest.raises(RegistersTooLongError, match="registers are too long"):
+        update_registers(half, union=whole, subtract=None)
+    # Those of an earlier version can still be made shorter.
+    long = pb.union_label_sets(half, whole)
+    shorter = pb.label_set("b000000", "y")
+    assert update_registers(long, union=shorter, subtract=None).ByteSize() < long.ByteSize()
+    with pytest.raises(RegistersTooLongError, match="request is too long"):
+        check_request(pb.AppendRequest(subtract_registers=long))
 
 
 _VALUES = st.dictionaries(
