@@ -241,10 +241,11 @@ def test_spark_connect_with_another_module_which_cant_be_imported(
         print(sorted(row.id for row in read.load().collect()))
         read.options(isolation="read-uncommitted", includeAcks="true")
         print(sorted(row.id for row in read_committed(read.load()).collect()))
+        spark.conf.set("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true")
         try:
             spark.read.format("gazette").options(brokers="http://localhost:1", prefx="a/").load().collect()
         except Exception as error:
-            print("did you mean 'prefix'?" in str(error))
+            print("did you mean 'prefix'?" in str(error).splitlines()[0])
         spark.stop()
         """,
         json.dumps(flights.options()),

@@ -259,6 +259,9 @@ def test_limits_which_spark_sets_count(reader, journals):
     bytewise = reader(startingOffsets="earliest", maxBytesPerTrigger="1k")
     assert bytewise.getDefaultReadLimit() == streaming.ReadMaxBytes(1024)
     assert reader().getDefaultReadLimit() == streaming.ReadAllAvailable()
+    # Of another limit than all content, it may wait.
+    assert reader(minRowsPerTrigger=3).getDefaultReadLimit() == streaming.ReadMinRows(3)
+    assert reader(minBytesPerTrigger="1k").getDefaultReadLimit() == streaming.ReadMinRows(1)
     assert isinstance(limited, streaming.SupportsTriggerAvailableNow)
     start = limited.initialOffset()
     for limit, count in (
@@ -270,6 +273,27 @@ def test_limits_which_spark_sets_count(reader, journals):
         assert len(rows_of(limited, start, limited.latestOffset(start, limit))) == count
     with pytest.raises(ConfigurationError, match="ReadMaxFiles"):
         limited.latestOffset(start, streaming.ReadMaxFiles(3))
+
+
+def test_batches_wait_for_their_least_bytes(reader, journals):
+    journals.create("a")
+    one = reader(startingOffsets="earliest", minBytesPerTrigger=2000)
+    limit = one.getDefaultReadLimit()
+    start = one.latestOffset(one.initialOffset(), limit)
+    journals.publish("a", documents([0]))
+    assert one.latestOffset(start, limit) is start
+    journals.publish("a", documents(range(1, 60)))
+    assert len(rows_of(one, start, one.latestOffset(start, limit))) == 60
+
+
+def test_journals_begin_at_times_of_their_own(reader, journals):
+    a, _, c = journals.create("a", "b", "c")
+    for number, name in enumerate("abc"):
+        journals.publish(name, documents([number]))
+    one = reader(startingTimestamp=json.dumps({a: "2100-01-01", c: "2013-01-01T00:00:00+02:00"}))
+    start = one.initialOffset()
+    end = one.latestOffset(start, one.getDefaultReadLimit())
+    assert sorted(row["id"] for row in rows_of(one, start, end)) == [1, 2]
 
 
 def test_a_reader_which_is_pickled_has_no_more_than_it_needs(reader, journals):
