@@ -12,7 +12,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import list_all_fragments, list_all_journals
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.console.guards import HEADERS, bearer_token, refusal
+from gazette_aio.console.shard_views import ShardPage, shard_page
 from gazette_aio.console.views import Head, JournalDetail, JournalPage, journal_detail, journal_page
+from gazette_aio.consumer.api import list_shards
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
     from gazette_aio.console.assets import Asset
     from gazette_aio.console.tails import Tails
+    from gazette_aio.consumer.api import ShardClient
 
     OpenClient = Callable[[pb.Authorizer], AbstractAsyncContextManager[JournalClient]]
     """Opens a client that authorizes its calls as it's told."""
+
+    OpenShards = Callable[[pb.Authorizer], AbstractAsyncContextManager[ShardClient]]
+    """Opens a client of the members of a consumer, as OpenClient does of brokers."""
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -50,6 +56,7 @@ class Doors:
         assets: Files of the page, by path.
         hosts: Host names by which browsers call the console.
         tails: Live tails.
+        open_shards: Opens a client of a consumer; None if there is no consumer.
     """
 
     def __init__(
@@ -58,17 +65,20 @@ class Doors:
         assets: Mapping[str, Asset],
         hosts: Collection[str],
         tails: Tails,
+        open_shards: OpenShards | None = None,
     ) -> None:
         self._open_client = open_client
         self._assets = assets
         self._hosts = frozenset(hosts)
         self._tails = tails
+        self._open_shards = open_shards
 
     def application(self) -> web.Application:
         """Return the application of all doors."""
         application = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
         application.router.add_get("/api/journals", self._journals)
         application.router.add_get("/api/journal", self._journal)
+        application.router.add_get("/api/shards", self._shards)
         application.router.add_get("/api/tail", self._tail)
         application.router.add_post("/api/heads", self._heads)
         for path in self._assets:
@@ -105,14 +115,22 @@ class Doors:
 
     async def _journals(self, request: web.Request) -> web.StreamResponse:
         query = request.query
-        offset, limit = _number(query.get("offset", "0")), _number(query.get("limit", "100"))
+        offset, limit = _part(request)
         async with self._client(request) as client:
             listed = await list_all_journals(
                 client, query.get("selector", ""), timeout=_CALL_SECONDS
             )
-        page: JournalPage = journal_page(
-            listed.journals, query.get("text", ""), offset, min(limit, _MAX_ROWS)
-        )
+        page: JournalPage = journal_page(listed.journals, query.get("text", ""), offset, limit)
+        return _answer(page)
+
+    async def _shards(self, request: web.Request) -> web.StreamResponse:
+        if self._open_shards is None:
+            return _failure(404, "the console has no consumer: start it with --consumer.address")
+        query = request.query
+        offset, limit = _part(request)
+        async with self._open_shards(_credentials(request)) as client:
+            listed = await list_shards(client, query.get("selector", ""), timeout=_CALL_SECONDS)
+        page: ShardPage = shard_page(listed.shards, query.get("text", ""), offset, limit)
         return _answer(page)
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
@@ -157,8 +175,21 @@ class Doors:
         return _answer([task.result() for task in tasks])
 
     def _client(self, request: web.Request) -> AbstractAsyncContextManager[JournalClient]:
-        token = bearer_token(request.headers.get("Authorization"))
-        return self._open_client(pb.NoopAuth() if token is None else pb.BearerAuth(token))
+        return self._open_client(_credentials(request))
+
+
+def _credentials(request: web.Request) -> pb.Authorizer:
+    token = bearer_token(request.headers.get("Authorization"))
+    return pb.NoopAuth() if token is None else pb.BearerAuth(token)
+
+
+def _part(request: web.Request) -> tuple[int, int]:
+    """Return the first row of the part of a list that a request is for, and its length."""
+    offset, limit = (
+        _number(request.query.get(name, default))
+        for name, default in (("offset", "0"), ("limit", "100"))
+    )
+    return offset, min(limit, _MAX_ROWS)
 
 
 def _number(text: str) -> int:

@@ -17,7 +17,7 @@ from gazette_aio.serving.http_site import listen
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.console.doors import OpenClient
+    from gazette_aio.console.doors import OpenClient, OpenShards
 
 
 class Console:
@@ -29,6 +29,7 @@ class Console:
         port: Port; zero takes any free one.
         allow_hosts: Further host names by which browsers call the console.
         tail_limits: Bounds of live tails; None for the defaults.
+        open_shards: Opens a client of a consumer with an authorizer; None if there is no consumer.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Console:
         port: int = 0,
         allow_hosts: Iterable[str] = (),
         tail_limits: TailLimits | None = None,
+        open_shards: OpenShards | None = None,
     ) -> None:
         self._open_client = open_client
+        self._open_shards = open_shards
         self._host = host
         self._port = port
         named = (name.lower() for name in (host, *allow_hosts) if name)
@@ -65,7 +68,8 @@ class Console:
 
         Cancellation: safe, if `stop()` is called.
         """
-        doors = Doors(self._open_client, await in_thread(read_assets), self._hosts, self._tails)
+        assets = await in_thread(read_assets)
+        doors = Doors(self._open_client, assets, self._hosts, self._tails, self._open_shards)
         runner = self._runner = web.AppRunner(
             doors.application(), access_log=None, handler_cancellation=True
         )

@@ -5,14 +5,16 @@ Offsets and sizes are texts of decimal digits: numbers of JavaScript end at 2^53
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
 
 
 class JournalRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -92,12 +94,17 @@ def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
     )
 
 
+def having(items: Sequence[T], name: Callable[[T], str], text: str) -> Sequence[T]:
+    """Return the items whose name has a text, in any case."""
+    wanted = text.casefold()
+    return [item for item in items if wanted in name(item).casefold()] if wanted else items
+
+
 def journal_page(
     journals: Sequence[pb.ListResponse.Journal], text: str, offset: int, limit: int
 ) -> JournalPage:
     """Return the rows from `offset` on of the journals whose name has a text, in any case."""
-    wanted = text.casefold()
-    matched = [item for item in journals if not wanted or wanted in item.spec.name.casefold()]
+    matched = having(journals, lambda item: item.spec.name, text)
     rows = tuple(journal_row(item) for item in matched[offset : offset + limit])
     return JournalPage(total=len(journals), matched=len(matched), offset=offset, rows=rows)
 

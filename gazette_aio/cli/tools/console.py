@@ -11,11 +11,13 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.console import Console
+from gazette_aio.consumer.api import connect_shards
 from gazette_aio.serving.process import run_until_signal
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb
     from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.api import ShardClient
 
 DEFAULT_CONSOLE_PORT = 8082
 
@@ -35,12 +37,26 @@ DEFAULT_CONSOLE_PORT = 8082
     metavar="NAME",
     help="Further host name by which browsers call the console, as behind a proxy; repeatable.",
 )
+@click.option(
+    "--consumer.address",
+    "consumer_address",
+    envvar="CONSUMER_ADDRESS",
+    show_envvar=True,
+    metavar="URL",
+    help="URL of a member of a consumer, for the page of shards. [default: no page of shards]",
+)
 @connection_options
-def console(connection: ClientSettings, host: str, port: int, allow_host: tuple[str, ...]) -> None:
+def console(
+    connection: ClientSettings,
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+    consumer_address: str | None,
+) -> None:
     """Serve a page about the journals of a cluster, until SIGTERM or Ctrl-C.
 
-    The brokers see the token that is entered in the page. Credentials of the command aren't lent to
-    browsers, so none may be given.
+    The brokers, and the members of the consumer, see the token that is entered in the page.
+    Credentials of the command aren't lent to browsers, so none may be given.
     """
     if connection.auth_keys or connection.auth_token:
         raise InputError("the console takes no keys and no token: enter a token in its page")
@@ -57,5 +73,21 @@ def console(connection: ClientSettings, host: str, port: int, allow_host: tuple[
             tls=connection.tls,
         )
 
-    page = Console(open_client, host=host, port=port, allow_hosts=allow_host)
+    def open_shards(auth: pb.Authorizer) -> ShardClient:
+        return connect_shards(
+            consumer_address,
+            auth=auth,
+            retry=RetryPolicy(max_elapsed=connection.timeout),
+            connect_timeout=connection.timeout,
+            zone=connection.zone,
+            tls=connection.tls,
+        )
+
+    page = Console(
+        open_client,
+        host=host,
+        port=port,
+        allow_hosts=allow_host,
+        open_shards=open_shards if consumer_address else None,
+    )
     asyncio.run(run_until_signal(page, drain_seconds=0.0))

@@ -1,0 +1,69 @@
+"""What the page shows of shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import gazette_aio.protocol.consumer as pc
+from gazette_aio.console.views import having
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A shard in the list."""
+
+    id: str
+    status: str
+    """Status of the shard, as its members report it together."""
+    members: tuple[str, ...]
+    """Members that have it with their statuses, the primary first."""
+    sources: tuple[str, ...]
+    """Journals that it reads."""
+    problems: tuple[str, ...]
+    """Errors that members report."""
+
+
+class ShardPage(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the list."""
+
+    total: int
+    """Shards that the selector matches."""
+    matched: int
+    """Those of them whose ID has the text."""
+    offset: int
+    """Number of shards before the first row."""
+    rows: tuple[ShardRow, ...]
+
+
+def shard_row(shard: pc.ListResponse.Shard) -> ShardRow:
+    """Return the row of a listed shard."""
+    reduced = pc.ReplicaStatus()
+    for status in shard.status:
+        pc.reduce_status(reduced, status)
+    names = pc.ReplicaStatus.Code.Name
+    members = [
+        f"{member.zone}/{member.suffix} {names(status.code)}"
+        for member, status in zip(shard.route.members, shard.status, strict=False)
+    ]
+    if 0 < shard.route.primary < len(members):
+        members.insert(0, members.pop(shard.route.primary))
+    return ShardRow(
+        id=shard.spec.id,
+        status=names(reduced.code),
+        members=tuple(members),
+        sources=tuple(source.journal for source in shard.spec.sources),
+        problems=tuple(error for status in shard.status for error in status.errors),
+    )
+
+
+def shard_page(
+    shards: Sequence[pc.ListResponse.Shard], text: str, offset: int, limit: int
+) -> ShardPage:
+    """Return the rows from `offset` on of the shards whose ID has a text, in any case."""
+    matched = having(shards, lambda item: item.spec.id, text)
+    rows = tuple(shard_row(item) for item in matched[offset : offset + limit])
+    return ShardPage(total=len(shards), matched=len(matched), offset=offset, rows=rows)

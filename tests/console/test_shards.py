@@ -1,0 +1,119 @@
+"""The page of shards."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+import gazette_aio.protocol as pb
+import gazette_aio.protocol.consumer as pc
+from gazette_aio.client import connect
+from gazette_aio.console import Console
+from gazette_aio.console.guards import HEADERS
+from gazette_aio.console.shard_views import shard_page, shard_row
+from gazette_aio.consumer.api import connect_shards
+from gazette_aio.testing import consumer_harness, create_journals, journal_spec
+from tests.cli.test_shards import Forgetful
+from tests.console.browser import PROGRAM, opened
+
+_KEYS = "c2VjcmV0"
+
+
+def _listed(name: str, *codes: int, primary: int = 0) -> pc.ListResponse.Shard:
+    shard = pc.ListResponse.Shard(spec=pc.ShardSpec(id=name))
+    for number, code in enumerate(codes):
+        shard.route.members.add(zone="here", suffix=f"member-{number}")
+        shard.status.add(code=code)
+    shard.route.primary = primary
+    return shard
+
+
+def test_the_primary_is_first_and_errors_are_shown():
+    codes = pc.ReplicaStatus.Code
+    shard = _listed("shard", codes.STANDBY, codes.FAILED, primary=1)
+    shard.spec.sources.add(journal="a/journal")
+    shard.status[1].errors.append("<b>broken</b>")
+    row = shard_row(shard)
+    assert row.members == ("here/member-1 FAILED", "here/member-0 STANDBY")
+    assert (row.status, row.sources) == ("FAILED", ("a/journal",))
+    assert row.problems == ("<b>broken</b>",)
+
+
+def test_shards_without_members():
+    row = shard_row(_listed("shard", primary=-1))
+    assert (row.status, row.members, row.problems) == ("IDLE", (), ())
+
+
+def test_pages_of_matching_shards():
+    shards = [_listed(f"{kind}-{number:04}") for kind in ("a", "B") for number in range(5000)]
+    page = shard_page(shards, "b-", 4990, 100)
+    assert (page.total, page.matched, page.offset) == (10000, 5000, 4990)
+    assert [row.id for row in page.rows] == [f"B-{number}" for number in range(4990, 5000)]
+
+
+@pytest.fixture
+async def harness():
+    async with consumer_harness(Forgetful()) as harness:
+        labels = {"content-type": "application/x-ndjson"}
+        await create_journals(harness.client, journal_spec("words/in", labels=labels))
+        member = await harness.start_member()
+        source = pc.ShardSpec.Source(journal="words/in")
+        await harness.create_shards(
+            pc.ShardSpec(id="shard-one", sources=[source], max_txn_duration={"seconds": 1})
+        )
+        await harness.wait_for_primary("shard-one")
+        yield harness, member.endpoint
+
+
+async def test_shards(harness: Any, tmp_path: Any) -> None:
+    running, endpoint = harness
+    console = Console(
+        lambda auth: connect(running.client.endpoint, auth=auth),
+        open_shards=lambda auth: connect_shards(endpoint, auth=auth),
+    )
+    claims = pb.Claims(capability=pb.Capability.LIST)
+    metadata = await pb.KeyedAuth(_KEYS).authorize(claims, timedelta(minutes=1))
+    token = dict(metadata)["authorization"]
+    await console.start()
+    try:
+        async with aiohttp.ClientSession(console.url) as page:
+            async with page.get("/api/shards") as response:
+                assert response.status == 401
+            async with page.get("/api/shards", headers={"Host": "evil.example"}) as response:
+                assert response.status == 403
+            async with page.get("/api/shards", headers={"Authorization": token}) as response:
+                assert response.status == 200
+                assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+                listed = await response.json()
+        assert (listed["total"], listed["matched"]) == (1, 1)
+        [row] = listed["rows"]
+        assert (row["id"], row["status"]) == ("shard-one", "PRIMARY")
+        assert row["sources"] == ["words/in"]
+        if PROGRAM is None:
+            return
+        async with opened(f"{console.url}shards.html", tmp_path / "profile") as tab:
+            await tab.until("document.getElementById('problem')?.textContent.includes('token')")
+            await tab.run(f"sessionStorage.setItem('gazette-token', '{token.split()[1]}')")
+            tab.complaints.clear()  # The refusal without a token.
+            await tab.until("document.getElementById('status').textContent === '1 of 1 shards'")
+            shown = await tab.run("document.getElementById('rows').textContent")
+            assert "shard-one" in shown
+            assert "words/in" in shown
+            assert tab.complaints == []
+    finally:
+        await console.stop(1.0)
+
+
+async def test_a_console_without_a_consumer(gazette_broker: Any) -> None:
+    console = Console(lambda auth: connect(gazette_broker.endpoint, auth=auth))
+    await console.start()
+    try:
+        async with aiohttp.ClientSession(console.url) as page:
+            async with page.get("/api/shards") as response:
+                assert response.status == 404
+                assert "--consumer.address" in (await response.json())["problem"]
+    finally:
+        await console.stop(1.0)
