@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,6 +19,7 @@ from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.client import JournalClient, connect
 from gazette_aio.console import Console
 from gazette_aio.console.guards import HEADERS
+from gazette_aio.consumer.api import list_shards
 from gazette_aio.testing import create_journals, journal_spec
 
 _KEYS = "c2VjcmV0"
@@ -164,6 +166,34 @@ async def test_tokens_are_those_of_the_brokers(gazette_broker, gazette_client, m
         [head] = await asked(page, "/api/heads", body={"names": ["a/one"]}, Authorization=header)
         assert head["head"] == ""
         assert head["problem"]
+
+
+def test_the_command_lends_no_credentials_to_members(tmp_path, monkeypatch):
+    """Members see the token of the browser, also where the environment has credentials."""
+    taken: dict[str, Any] = {}
+
+    async def run(served: object, **_: Any) -> None:
+        pass
+
+    monkeypatch.setattr("gazette_aio.cli.tools.console.run_until_signal", run)
+    monkeypatch.setattr(
+        "gazette_aio.cli.tools.console.Console", lambda *_, **options: taken.update(options)
+    )
+    monkeypatch.setenv("CONSUMER_AUTH_KEYS", _KEYS)
+    monkeypatch.setenv("CONSUMER_CERT_FILE", str(tmp_path / "missing"))
+    monkeypatch.setenv("CONSUMER_CERT_KEY_FILE", str(tmp_path / "missing"))
+    arguments = ["console", "--consumer.address=https://127.0.0.1:1", "--timeout=0.1"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+
+    async def ask() -> str:
+        async with taken["open_shards"](pb.NoopAuth()) as client:
+            with pytest.raises(pb.GazetteError) as caught:
+                await list_shards(client)
+        return str(caught.value)
+
+    # The certificate would be read before anybody is dialled.
+    assert "missing" not in asyncio.run(ask())
 
 
 @pytest.mark.parametrize("option", ["auth-keys=c2VjcmV0", "auth-token=token", "cert-file={}"])

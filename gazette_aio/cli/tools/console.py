@@ -9,7 +9,7 @@ import click
 
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.client import RetryPolicy, connect
+from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.console import Console
 from gazette_aio.consumer.api import connect_shards
 from gazette_aio.serving.process import run_until_signal
@@ -45,13 +45,23 @@ DEFAULT_CONSOLE_PORT = 8082
     metavar="URL",
     help="URL of a member of a consumer, for the page of shards. [default: no page of shards]",
 )
+@click.option(
+    "--consumer.trusted-ca-file",
+    "consumer_ca_file",
+    type=click.Path(dir_okay=False),
+    envvar="CONSUMER_TRUSTED_CA_FILE",
+    show_envvar=True,
+    help="Authorities of members, in PEM format.",
+)
 @connection_options
 def console(
     connection: ClientSettings,
+    *,
     host: str,
     port: int,
     allow_host: tuple[str, ...],
     consumer_address: str | None,
+    consumer_ca_file: str | None,
 ) -> None:
     """Serve a page about the journals of a cluster, until SIGTERM or Ctrl-C.
 
@@ -80,7 +90,8 @@ def console(
             retry=RetryPolicy(max_elapsed=connection.timeout),
             connect_timeout=connection.timeout,
             zone=connection.zone,
-            tls=connection.tls,
+            # Without options of its own, a client takes the certificate of the environment.
+            tls=TLSOptions(ca_file=consumer_ca_file or None),
         )
 
     page = Console(
