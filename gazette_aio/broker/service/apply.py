@@ -15,6 +15,7 @@ from gazette_aio.broker.service.claim_rules import (
     added_stores,
     refusal_of_change,
 )
+from gazette_aio.broker.service.common import is_long
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
 _SLICE_JOURNALS = 32
-_INLINE_BYTES = 8 << 10
-"""Longest change which is validated by the event loop itself."""
 
 
 async def serve_apply(
@@ -39,7 +38,7 @@ async def serve_apply(
     """
     turns = Turns()
     for index, change in enumerate(request.changes):
-        if change.ByteSize() > _INLINE_BYTES:
+        if is_long(change):
             await core.runtime.bulk.run(_validate, index, change)
         else:
             _validate(index, change)

@@ -14,16 +14,33 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.core import BrokerCore
 
+_INLINE_BYTES = 8 << 10
+"""Longest request which the event loop itself looks at."""
+
 URL_SECONDS = 60.0
 """How long clients may take to fetch a fragment by the URL of a read."""
 
 
-def validated(request: Message) -> None:
+def is_long(request: Message) -> bool:
+    """Return whether a request is to be looked at in a worker thread."""
+    return request.ByteSize() > _INLINE_BYTES
+
+
+async def validate(core: BrokerCore, request: Message) -> None:
     """Validate a request.
 
     Raises:
         RpcError: If it's invalid, with the text of the violation.
+
+    Cancellation: safe — takes effect when that's done.
     """
+    if is_long(request):
+        await core.runtime.bulk.run(_validate, request)
+    else:
+        _validate(request)
+
+
+def _validate(request: Message) -> None:
     try:
         pb.validate(request)
     except pb.ValidationError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.service.common import signed_urls, validated
+from gazette_aio.broker.service.common import signed_urls, validate
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -30,7 +30,7 @@ async def serve_fragments(
 
     Cancellation: safe.
     """
-    validated(request)
+    await validate(core, request)
     resolved = await core.resolver.resolve(
         request.journal,
         claims,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.broker.resolver import visibility
-from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.service.common import validate
 from gazette_aio.protocol.auth.claims import check_capability
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -27,7 +27,7 @@ async def serve_health(
 
     Cancellation: safe.
     """
-    validated(request)
+    await validate(core, request)
     url = request.fragment_store
     strict = not core.is_open and core.runtime.options.claim_checks == "strict"
     if strict and not await _is_named(core, claims, url):

@@ -9,7 +9,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.broker.headers import empty_header
 from gazette_aio.broker.resolver import visibility
-from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.service.common import is_long, validate
 from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 
 if TYPE_CHECKING:
@@ -36,11 +36,14 @@ async def serve_list(
 
     Cancellation: safe.
     """
-    validated(request)
-    selector = with_name_prefixes(request.selector)
-    matches = compile_selector(selector)
+    await validate(core, request)
+    if is_long(request):
+        step = 1
+        matches, prefix = await core.runtime.bulk.run(_prepare, request.selector)
+    else:
+        step = _SLICE_JOURNALS
+        matches, prefix = _prepare(request.selector)
     visible = visibility(with_name_prefixes(claims.selector))
-    prefix = name_prefix(selector)
 
     def predicate(labels: pb.LabelSet) -> bool:
         return matches(labels) and (visible is None or visible(labels))
@@ -54,7 +57,7 @@ async def serve_list(
         space = core.space
         revision = space.revision + 1
         header = core.headers.unrouted()
-        items, newest = await _select(space.prefixed(prefix), predicate)
+        items, newest = await _select(space.prefixed(prefix), predicate, step)
         # A change is judged by the number of matches and the newest of them; routes don't count.
         if (len(items), newest) == last:
             continue
@@ -68,15 +71,27 @@ async def serve_list(
             return
 
 
+def _prepare(selector: pb.LabelSelector) -> tuple[Callable[[pb.LabelSet], bool], str]:
+    """Return the predicate of a selector, and a prefix of the names of all that it matches."""
+    selector = with_name_prefixes(selector)
+    return compile_selector(selector), name_prefix(selector)
+
+
 async def _select(
-    items: list[JournalItem], matches: Callable[[pb.LabelSet], bool]
+    items: list[JournalItem], matches: Callable[[pb.LabelSet], bool], step: int
 ) -> tuple[list[JournalItem], int]:
-    """Return the journals which match, and the newest revision of one; in slices of time."""
+    """Return the journals which match, and the newest revision of one; in slices of time.
+
+    Args:
+        items: The journals.
+        matches: Whether labels match.
+        step: How many journals are matched at once.
+    """
     selected: list[JournalItem] = []
     newest = -1
     turns = Turns()
     for number, item in enumerate(items):
-        if number % _SLICE_JOURNALS == 0:
+        if number % step == 0:
             await turns.rest()
         if matches(item.labels):
             selected.append(item)

@@ -13,7 +13,7 @@ from gazette_aio.broker.fragments.cover_index import Hit, query
 from gazette_aio.broker.fragments.stored_content import StoredContent
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.write_head import JournalDamagedError
-from gazette_aio.broker.service.common import signed_urls, validated
+from gazette_aio.broker.service.common import signed_urls, validate
 from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -55,7 +55,7 @@ async def serve_read(
 
     Cancellation: safe.
     """
-    validated(request)
+    await validate(core, request)
     resolved = await core.resolver.resolve(
         request.journal,
         claims,

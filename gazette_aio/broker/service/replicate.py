@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.service.common import validated
+from gazette_aio.broker.service.common import validate
 from gazette_aio.protocol.validation.specs import route_equivalent
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -30,7 +30,7 @@ async def serve_replicate(
         raise RpcError("EOF")
     if request.HasField("proposal"):
         request.registers.SetInParent()  # Older peers leave them out if they're empty.
-    validated(request)
+    await validate(core, request)
     if not request.HasField("header"):
         raise RpcError("expected first ReplicateRequest to have Header")
     resolved = await core.resolver.resolve(

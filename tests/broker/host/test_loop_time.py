@@ -14,6 +14,7 @@ from gazette_aio.broker.fragments.index import FragmentCover, pack
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.list import serve_list
+from gazette_aio.broker.service.read import serve_read
 from gazette_aio.broker.stores import Listed
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
@@ -58,6 +59,32 @@ async def test_journals_are_created_and_listed(broker: EmbeddedBroker) -> None:
             assert (await serve_apply(broker.core, ALL, request)).status == pb.Status.OK
         await serve_list(broker.core, ALL, pb.ListRequest(selector=selector), send)
     assert sum(len(response.journals) for response in found) == 512
+
+
+async def test_long_requests(broker: EmbeddedBroker) -> None:
+    await serve_apply(broker.core, ALL, pb.ApplyRequest(changes=[change("test/journal")]))
+    names = (f"name/{number:06}" for number in range(20_000))
+    labels = pb.LabelSet(labels=[pb.Label(name=name, value="x") for name in names])
+    members = [pb.ProcessSpec.ID(zone="zone", suffix=f"{number:06}") for number in range(10_000)]
+    header = pb.Header(
+        etcd=broker.core.headers.unrouted().etcd, route=pb.Route(members=members, primary=-1)
+    )
+    found: list[pb.ListResponse] = []
+
+    async def send(response: pb.ListResponse) -> None:
+        found.append(response)
+
+    async def receive(response: object) -> None:
+        assert isinstance(response, pb.ReadResponse)
+
+    async with quick_steps():
+        for selector in (pb.LabelSelector(exclude=labels), pb.LabelSelector(include=labels)):
+            await serve_list(broker.core, ALL, pb.ListRequest(selector=selector), send)
+        fragments = pb.FragmentsRequest(journal="test/journal", header=header)
+        assert (await serve_fragments(broker.core, ALL, fragments)).status == pb.Status.OK
+        read = pb.ReadRequest(journal="test/journal", header=header)
+        await serve_read(broker.core, ALL, read, receive)
+    assert [len(response.journals) for response in found] == [1, 0]
 
 
 async def test_a_listing_is_of_one_moment(broker: EmbeddedBroker) -> None:
