@@ -1,5 +1,7 @@
 """Kill processes amid commits of several databases, at some calls that SQLite makes of its disk.
 
+After each kill, the directory of the databases is moved.
+
 `python -m tests.consumer.stores.killed DIRECTORY SEED` prints numbers of what became of them.
 """
 
@@ -83,6 +85,7 @@ def run(directory: Path, kill_at: int) -> tuple[int, list[str]]:
 
 
 def main(directory: Path, seed: int) -> None:
+    directory /= "databases"
     run(directory, 0)
     _, lines = run(directory, 0)
     calls = int(lines[-1].split()[1])
@@ -95,6 +98,7 @@ def main(directory: Path, seed: int) -> None:
     outcomes = {True: 0, False: 0}
     is_unknown = False
     for moment in [*moments, 0]:
+        directory = directory.rename(directory.with_name(f"moved to {moment}"))
         status, lines = run(directory, moment)
         assert status in ((-signal.SIGKILL,) if moment else (0,)), (moment, status, lines)
         for line in lines:

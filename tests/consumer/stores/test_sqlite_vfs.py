@@ -21,6 +21,7 @@ from gazette_aio.consumer.stores.sqlite.databases import merged
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
 from tests import extent
+from tests.consumer.recoverylog.player.logs import is_there
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
 from tests.consumer.stores.sqlite_stores import GET, PUT, SCHEMA, SHARD, AnyKind, opened
@@ -88,7 +89,10 @@ async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 async def test_kills_amid_commits_of_several_databases(tmp_path: Path) -> None:
-    """Without a recorder, at calls that SQLite makes of the disk, also amid recoveries."""
+    """Without a recorder, at calls that SQLite makes of the disk, also amid recoveries.
+
+    The directory is moved each time.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.consumer.stores.killed", str(tmp_path), str(extent.seed())),
         stdout=asyncio.subprocess.PIPE,
@@ -170,6 +174,24 @@ async def test_a_hook_attaches_no_database_that_writes_ahead(tmp_path: Path) -> 
             store.db.execute("ATTACH 'ahead.db' AS ahead")
         store.db.execute(PUT, (1, b"one"))
         await store.start_commit(SHARD, checkpoint_at(1), ())
+
+
+async def test_paths_of_directories_and_of_databases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative ones, also of a directory that the process leaves, and absolute ones below it."""
+    (tmp_path / "elsewhere").mkdir()
+    for directory in ("one", "elsewhere/../two"):
+        monkeypatch.chdir(tmp_path)
+        schema = f"{SCHEMA}; ATTACH '{tmp_path / directory[-3:]}/other.db' AS other"
+        async with vfs(directory=directory, schema=schema) as store:
+            await store.restore_checkpoint(SHARD)
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            store.db.execute(PUT, (1, b"one"))
+            store.db.execute("CREATE TABLE other.t (key)")
+            await store.start_commit(SHARD, checkpoint_at(1), ())
+        for name in ("primary.db", "other.db"):
+            assert is_there(tmp_path / directory[-3:] / name)
 
 
 @pytest.mark.parametrize("name", ["../out.db", "{}/out.db", "a/../../out.db", "./../out.db"])

@@ -309,7 +309,8 @@ class Recorder(RecordedFiles, Owner):
         """Have everything that is recorded within the block in one append.
 
         This includes what other threads record meanwhile. An error in the block drops nothing, as
-        the files were changed. Barriers that are made within the block complete after it.
+        the files were changed; call `fail()` in the block if no part of it must be recovered.
+        Barriers that are made within the block complete after it.
 
         Raises:
             RecorderError: Recording has failed before.

@@ -86,8 +86,8 @@ class _Notes:
 class _NotedFile(apsw.VFSFile):
     """A database file whose writes are noted."""
 
-    def __init__(self, notes: _Notes, name: str | apsw.URIFilename, flags: list[int]) -> None:
-        super().__init__("", name, flags)
+    def __init__(self, notes: _Notes, path: str, flags: list[int]) -> None:
+        super().__init__("", path, flags)
         self._notes = notes
         notes.files.append(self)
 
@@ -121,33 +121,42 @@ class _RecordingVFS(apsw.VFS):
         """Paths of files that were removed."""
         self.is_set_up = False
         """Whether no further database may write ahead, as that wouldn't be recorded."""
-        self._directory = os.fspath(directory)
+        self._directory = os.path.abspath(directory)  # noqa: PTH100 - Paths are texts here.
         self._recorder = recorder
         super().__init__(self.name, "")
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802 - SQLite's name.
-        path = os.path.normpath(os.path.join(self._directory, name))  # noqa: PTH118 - Names may be absolute.
+        path = os.path.normpath(self._path(name))
         if not path.startswith(self._directory + os.sep):
             raise apsw.CantOpenError(f"{name} isn't below the directory of the store")
-        return path
+        # Wire: journals of a common commit have the name of its super-journal. It must be found,
+        # or else they're dropped, also after the directory was moved.
+        return path.removeprefix(self._directory + os.sep)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)  # noqa: PTH118 - Names may be absolute.
+
+    def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802 - SQLite's name.
+        return super().xAccess(self._path(pathname), flags)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name.
-        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        given = name.filename() if isinstance(name, apsw.URIFilename) else name
+        path = None if given is None else self._path(given)
         if self.is_set_up and flags[0] & apsw.SQLITE_OPEN_WAL:
             raise apsw.CantOpenError(
                 f"{path}: databases that write ahead can only be attached by the schema"
             )
         if self._recorder is None or path is None or not flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            return apsw.VFSFile("", name, flags)
-        assert name is not None
+            return apsw.VFSFile("", path, flags)
         notes = self.notes.get(path) or _Notes(path, self._recorder)
-        file = _NotedFile(notes, name, flags)
+        file = _NotedFile(notes, path, flags)
         self.notes[path] = notes
         return file
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - apsw's.
-        super().xDelete(filename, syncdir)
-        self.removed.add(filename)
+        path = self._path(filename)
+        super().xDelete(path, syncdir)
+        self.removed.add(path)
 
 
 class VFSEngine(Engine[apsw.Connection]):
