@@ -12,6 +12,7 @@ from gazette_aio.consumer.handlers.authorization import (
     is_unconfined,
     not_authorized,
 )
+from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete, Get, Put
 from gazette_aio.consumer.recoverylog import encode_hints
 from gazette_aio.protocol import consumer as pc
@@ -44,10 +45,7 @@ async def shard_apply(
 
     Cancellation: aborts — the changes may have been applied.
     """
-    pb.validate(request)
-    for change in request.changes:
-        if change.HasField("upsert"):
-            _check_spec(claims, service, change.upsert)
+    await examine(request, _check_request, claims, service, request)
     compares = await _check_replaced(claims, service, request.changes)
     operations: list[Operation] = []
     for change in request.changes:
@@ -66,6 +64,13 @@ async def shard_apply(
         await _wait_until_gone(service, keys, result.header.revision)
     response.header.etcd.revision = result.header.revision
     return response
+
+
+def _check_request(claims: pb.Claims, service: ShardServing, request: pc.ApplyRequest) -> None:
+    pb.validate(request)
+    for change in request.changes:
+        if change.HasField("upsert"):
+            _check_spec(claims, service, change.upsert)
 
 
 def _check_spec(claims: pb.Claims, service: ShardServing, spec: pc.ShardSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.protocol import consumer as pc
@@ -29,7 +30,7 @@ async def shard_get_hints(
 
     Cancellation: safe.
     """
-    pb.validate(request)
+    await examine(request, pb.validate, request)
     header = service.resolver.unrouted_header()
     item = service.resolver.item(request.shard, claims)
     if item is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
+from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.protocol import consumer as pc
@@ -30,10 +31,10 @@ async def shard_list(
 
     Cancellation: safe.
     """
-    pb.validate(request)
+    await examine(request, pb.validate, request)
     group, resolver = service.host.group, service.resolver
     response = pc.ListResponse(status=pc.Status.OK, header=resolver.unrouted_header())
-    wanted = compile_selector(request.selector)
+    wanted = await examine(request, compile_selector, request.selector)
     permitted = compile_selector(claims.selector)
     turns = Turns()
     # Race: shards may come and go during the turns of other tasks; each is listed as it is then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -32,7 +33,7 @@ async def shard_stat(
 
     Cancellation: safe.
     """
-    pb.validate(request)
+    await examine(request, pb.validate, request)
     is_forwarded = request.HasField("header")
     async with service.resolver.resolve(
         request.shard,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.handlers.authorization import check_authorized, is_unconfined
+from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete
 from gazette_aio.consumer.shards.replica import spec_of
@@ -40,12 +42,14 @@ async def shard_unassign(
 
     Cancellation: aborts — assignments may have been removed.
     """
-    pb.validate(request)
+    await examine(request, pb.validate, request)
     response = pc.UnassignResponse(status=pc.Status.OK)
     removed: list[Assignment] = []
     # What holds of shards whose labels were matched: this member may not have seen their newest.
     matched: dict[str, Compare] = {}
+    turns = Turns()
     for shard in dict.fromkeys(request.shards):
+        await turns.rest()
         item = service.host.group.items.get(shard)
         check_authorized(claims, shard, None if item is None else spec_of(item).labels)
         if not is_unconfined(claims):

@@ -18,7 +18,14 @@ from gazette_aio.consumer.api import (
     stat_shard,
     unassign_shards,
 )
-from gazette_aio.consumer.handlers import ShardAPI, shard_get_hints, shard_service
+from gazette_aio.consumer.handlers import (
+    ShardAPI,
+    shard_apply,
+    shard_get_hints,
+    shard_list,
+    shard_service,
+    shard_unassign,
+)
 from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.recoverylog import encode_hints
 from gazette_aio.protocol import consumer as pc
@@ -31,9 +38,11 @@ from gazette_aio.protocol.status_errors import (
 )
 from gazette_aio.serving.calls import CallCounts
 from gazette_aio.serving.drain import Drain
+from gazette_aio.serving.rpc_error import RpcError
 from gazette_aio.serving.server import GrpcServer
 from tests.consumer.handlers.served import KEYED, ServedGroup, claims
 from tests.consumer.shards.group import KEYS, LOCAL, REMOTE, A, shard_spec
+from tests.loop_steps import SLICE_CALLS, longest_step
 from tests.waiting import eventually
 
 READ, LIST, APPLY = pb.Capability.READ, pb.Capability.LIST, pb.Capability.APPLY
@@ -405,6 +414,25 @@ async def test_an_unassign_is_confined_by_labels_that_this_member_has_not_seen(m
     monkeypatch.setattr(member.store, "transact", overtaken)
     assert (await unassign()).status == pc.Status.ETCD_TRANSACTION_FAILED
     assert len(member.group.assignments(A)) == 1
+
+
+async def test_long_requests_keep_the_event_loop_from_nobody(member):
+    await member.create(shard_spec(A))
+    everything = pb.Claims(capability=pb.Capability.ALL)
+    labels = pb.LabelSet(labels=[pb.Label(name=f"name/{n:06}", value="x") for n in range(15_000)])
+    names = [f"shard/{number:06}" for number in range(15_000)]
+    prefixes = {"recovery_log_prefix": "recovery/logs", "hint_prefix": f"{KEYS.root}/items"}
+    spec = shard_spec("shard-B", labels=labels, **prefixes)
+    with longest_step() as longest:
+        await asyncio.sleep(0)
+        listing = pc.ListRequest(selector=pb.LabelSelector(exclude=labels))
+        assert len((await shard_list(everything, member, listing)).shards) == 1
+        unassign = pc.UnassignRequest(shards=names)
+        assert not (await shard_unassign(everything, member, unassign)).shards
+        with pytest.raises(RpcError, match="HintPrefix"):
+            await shard_apply(everything, member, pc.ApplyRequest(changes=[upsert(spec)]))
+        await asyncio.sleep(0)
+    assert longest.calls < 2 * SLICE_CALLS, longest.step
 
 
 async def test_hints_are_no_keys_of_the_group(member):
