@@ -7,6 +7,7 @@ import importlib
 _MODULES = (
     "read_committed",
     "consumer",
+    "consumer_idle",
     "arrow",
     "publish",
     "reads",
