@@ -1,7 +1,7 @@
-"""A member with idle shards in a process of its own: `python -m benchmarks.idle_member BROKER SHARDS`.
+"""A member with idle shards in a process of its own.
 
-Once all shards are primaries, and some seconds have passed, it prints the bytes of memory that the
-process holds, and the part of a core that it takes.
+`python -m benchmarks.idle_member BROKER SHARDS`: once all shards are primaries, and some seconds
+have passed, it prints the bytes of memory that the process holds, and its part of a core.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def run(broker: str, count: int) -> tuple[int, float]:
                 for spec in specs[begin : begin + _SHARDS_AT_ONCE]
             ]
             await apply_shards(shards, pc.ApplyRequest(changes=changes))
-        while await primaries(shards) < count:
+        while await primaries(shards) < count:  # noqa: ASYNC110 - It's asked by an RPC.
             await asyncio.sleep(0.2)
         await asyncio.sleep(SECONDS)
         begun, used = time.monotonic(), time.process_time()
