@@ -243,13 +243,15 @@ def _without_log(directory: Path, survey: Survey) -> Damage | None:
     """Return the first content whose log is missing, and leave out all fragments after it.
 
     Content is written only once its log is durable, and removed before its log. Only of a journal
-    without any acknowledgement neither is durable.
+    without any acknowledgement neither is durable: its content is put aside, since a journal that
+    lost all of its logs, and its mark, looks the same.
     """
-    if survey.mark is None and not survey.fragments:
-        return None
     for begin in sorted(fragment_begins(directory, "spool")):
         content_path, log_path = spool_paths(directory, begin)
         if not log_path.exists() and content_path.stat().st_size:
+            if survey.mark is None and not survey.fragments:
+                survey.put_aside.append((begin, "content without a log"))
+                continue
             survey.fragments = [each for each in survey.fragments if each.begin < begin]
             end = survey.fragments[-1].end if survey.fragments else begin
             return Damage(log_path.name, 0, end, "missing, and its content is there")

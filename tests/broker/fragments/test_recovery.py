@@ -364,3 +364,23 @@ def test_without_the_log_after_a_persisted_fragment_content_is_damaged(tmp_path:
         file.write(encode_record(encode_entry(Mark(EntryKind.PERSISTED, 10))))
     (tmp_path / f"{10:016x}.log").unlink()
     assert _damage_of(tmp_path).offset == 10
+
+
+def test_content_without_any_log_or_mark_is_put_aside(tmp_path: Path) -> None:
+    """Either nothing of it was acknowledged, or all that tells so was lost."""
+    directory = tmp_path / "journal"
+    spool = _spool(directory)
+    _append(spool, b"content")
+    spool.close()
+    spool.log_path.unlink()
+    recovered = recover_journal(FILES, directory, NAME)
+    assert recovered.damage is None
+    assert recovered.spool is None
+    (aside,) = directory.iterdir()
+    assert aside.name == f"{0:016x}.spool.orphan"
+    assert aside.read_bytes() == b"content"
+    again = _spool(directory)
+    _append(again, b"other content")
+    again.close()
+    assert _content(directory)[0] == b"other content"
+    assert aside.read_bytes() == b"content"
