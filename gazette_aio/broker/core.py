@@ -155,6 +155,7 @@ class BrokerCore:
                     open_client=object_stores,
                 ),
                 metrics=metrics,
+                beginnings=data.beginnings,
             )
             log = MetaLog(files, data.meta, sync=syncs)
             # Without syncs, a crash may lose the creation of a journal, and keep its files.

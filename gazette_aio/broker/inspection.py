@@ -67,6 +67,7 @@ class Inspection:
         if not self._data.journals.is_dir() or not self._data.meta.is_dir():
             raise pb.ConfigurationError(f"{path} isn't the data directory of a broker")
         self._data.lock()
+        self._data.beginnings.load()
 
     def close(self) -> None:
         """Unlock the directory. Idempotent."""
@@ -89,7 +90,9 @@ class Inspection:
         names = (
             {} if space is None else {self._data.journal(item).name: item.name for item in space}
         )
-        for directory in self._directories():
+        directories = set(self._directories())
+        lost = self._data.beginnings.names & names.keys()
+        for directory in sorted(directories | {self._data.journals / name for name in lost}):
             yield self._check_journal(directory, names.get(directory.name))
 
     def repair(self) -> Iterator[Finding]:
@@ -98,19 +101,30 @@ class Inspection:
         Raises:
             OSError: If a file can't be read or written.
             StoreError: If the key space can't be repaired, since its snapshot is damaged or
-                missing. No file of it is changed.
+                missing. No file of it is changed. Or, after all else, if nothing tells where a
+                journal ended.
         """
+        lost: list[Finding] = []
         for finding in list(self.check()):
             if not finding.damage:
                 continue
             path = self._data.path / finding.path
             if finding.path == IDENTITY_NAME:
                 self._move([path], self._new_directory(path.parent))
-            elif finding.journal:
-                self._repair_journal(path, finding)
-            else:
+            elif not finding.journal:
                 self._repair_key_space()
+            elif self._data.beginnings.has(path) and not finding.acknowledged_end:
+                lost.append(finding)
+                continue
+            else:
+                self._repair_journal(path, finding)
             yield finding
+        if lost:
+            journals = ", ".join(f"{each.journal} ({each.path})" for each in lost)
+            raise pb.StoreError(
+                f"nothing tells where journals ended: restore their directories from a backup, or "
+                f"delete them and create them again: {journals}"
+            )
 
     def _directories(self) -> list[Path]:
         return sorted(
@@ -138,12 +152,13 @@ class Inspection:
 
     def _check_journal(self, directory: Path, name: str | None) -> Finding:
         path = str(directory.relative_to(self._data.path))
+        has_begun = self._data.beginnings.has(directory)
         journal = name or _journal_of(self._files, directory)
         if journal is None:
             damage = "" if not list(directory.iterdir()) else "no log has a sound opening record"
             return Finding(path, directory.name, damage=damage)
         try:
-            survey = survey_journal(self._files, directory, journal)
+            survey = survey_journal(self._files, directory, journal, has_begun=has_begun)
         except pb.StoreError as error:
             return Finding(path, journal, damage=str(error))
         sound = survey.fragments
@@ -175,7 +190,8 @@ class Inspection:
         return max(ends, default=0)
 
     def _repair_journal(self, directory: Path, finding: Finding) -> None:
-        survey = survey_journal(self._files, directory, finding.journal)
+        has_begun = self._data.beginnings.has(directory)
+        survey = survey_journal(self._files, directory, finding.journal, has_begun=has_begun)
         if survey.damage is None:
             return
         kept, end = survey.fragments, finding.acknowledged_end

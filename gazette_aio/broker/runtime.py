@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.host.scheduler import Scheduler
     from gazette_aio.broker.host.workers import Background, Workers
+    from gazette_aio.broker.keyspace.beginnings import Beginnings
     from gazette_aio.broker.stores import StoreRegistry
 
 
@@ -33,6 +34,8 @@ class Runtime:
     scheduler: Scheduler
     stores: StoreRegistry
     metrics: BrokerMetrics
+    beginnings: Beginnings
+    """Journals that have acknowledged content, whatever their directories hold."""
 
     @property
     def syncs(self) -> bool:

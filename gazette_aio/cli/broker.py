@@ -12,6 +12,7 @@ import click
 from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,14 +57,21 @@ def repair(data_dir: Path, *, as_json: bool) -> None:
     journal continues after the last offset that was ever acknowledged: what is gone is a gap.
     """
     inspection = Inspection(data_dir)
+    repaired: list[Finding] = []
+    failure: StoreError | None = None
     try:
-        repaired = list(inspection.repair())
+        for finding in inspection.repair():
+            repaired.append(finding)  # noqa: PERF402 - Those before a failure count, too.
+    except StoreError as error:
+        failure = error
     finally:
         inspection.close()
     if repaired or as_json:
         _print(repaired, as_json=as_json)
-    else:
+    elif failure is None:
         click.echo("nothing is damaged")
+    if failure is not None:
+        raise failure
 
 
 def _with_progress(findings: Iterable[Finding], count: int) -> Iterator[Finding]:

@@ -41,17 +41,27 @@ class RecoveredJournal:
 
 
 def recover_journal(
-    files: FileOps, directory: Path, journal: str, *, sync: bool = False
+    files: FileOps,
+    directory: Path,
+    journal: str,
+    *,
+    sync: bool = False,
+    has_begun: bool = False,
 ) -> RecoveredJournal:
     """Recover a journal from its directory, and cut off unacknowledged content. Blocks.
 
-    With `sync`, recovered content is made durable: it may be in the page cache only.
+    Args:
+        files: File operations.
+        directory: Directory of the journal, which may be missing.
+        journal: Name of the journal.
+        sync: Make recovered content durable: it may be in the page cache only.
+        has_begun: Whether content of the journal is known to have been acknowledged.
 
     Raises:
         OSError: If the files can't be read, cut, or made durable.
         StoreError: If a log is of a later version.
     """
-    survey = survey_journal(files, directory, journal)
+    survey = survey_journal(files, directory, journal, has_begun=has_begun)
     recovered = RecoveredJournal(damage=survey.damage)
     spools = [(each, each.spool) for each in survey.fragments if each.spool is not None]
     recovered.complete = [

@@ -95,8 +95,16 @@ class Survey:
     damage: Damage | None = None
 
 
-def survey_journal(files: FileOps, directory: Path, journal: str) -> Survey:
+def survey_journal(
+    files: FileOps, directory: Path, journal: str, *, has_begun: bool = False
+) -> Survey:
     """Look at all files of a journal, and change none. Blocks.
+
+    Args:
+        files: File operations.
+        directory: Directory of the journal, which may be missing.
+        journal: Name of the journal.
+        has_begun: Whether content of the journal is known to have been acknowledged.
 
     Raises:
         OSError: If the files can't be read.
@@ -129,7 +137,9 @@ def survey_journal(files: FileOps, directory: Path, journal: str) -> Survey:
         if _is_acknowledged(survey.mark, last) or not is_torn:
             survey.damage = last.unsound
             return survey
-    survey.damage = _without_log(directory, survey) or _missing(directory, survey)
+    survey.damage = _without_log(directory, survey, has_begun=has_begun) or _missing(
+        directory, survey, has_begun=has_begun
+    )
     return survey
 
 
@@ -239,7 +249,7 @@ def _is_acknowledged(mark: HeadMark | None, found: FoundFragment) -> bool:
     return found.begin < mark.first or found.log_length < mark.length or found.end < mark.end
 
 
-def _without_log(directory: Path, survey: Survey) -> Damage | None:
+def _without_log(directory: Path, survey: Survey, *, has_begun: bool) -> Damage | None:
     """Return the first content whose log is missing, and leave out all fragments after it.
 
     Content is written only once its log is durable, and removed before its log. Only of a journal
@@ -249,7 +259,7 @@ def _without_log(directory: Path, survey: Survey) -> Damage | None:
     for begin in sorted(fragment_begins(directory, "spool")):
         content_path, log_path = spool_paths(directory, begin)
         if not log_path.exists() and content_path.stat().st_size:
-            if survey.mark is None and not survey.fragments:
+            if not has_begun and survey.mark is None and not survey.fragments:
                 survey.put_aside.append((begin, "content without a log"))
                 continue
             survey.fragments = [each for each in survey.fragments if each.begin < begin]
@@ -258,7 +268,7 @@ def _without_log(directory: Path, survey: Survey) -> Damage | None:
     return None
 
 
-def _missing(directory: Path, survey: Survey) -> Damage | None:
+def _missing(directory: Path, survey: Survey, *, has_begun: bool) -> Damage | None:
     """Return what is missing after fragments that are sound, and was acknowledged."""
     mark, last = survey.mark, survey.fragments[-1] if survey.fragments else None
     end = 0 if last is None else last.end
@@ -272,7 +282,8 @@ def _missing(directory: Path, survey: Survey) -> Damage | None:
             return Damage(name, last.log_length, end, reason)
         return None
     if last is None:
-        return None
+        reason = "missing with all else, and content was acknowledged"
+        return Damage(MARK_NAME, 0, 0, reason) if has_begun else None
     if last.is_complete and not last.is_persisted:
         name = spool_paths(directory, last.end)[1].name
         return Damage(name, 0, end, "missing, and the fragment before it is complete")

@@ -79,7 +79,11 @@ class Replicas:
             if self.stopped:
                 raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
-            is_fresh = directory not in self._leaving and not directory.exists()
+            is_fresh = (
+                directory not in self._leaving
+                and not self._runtime.beginnings.has(directory)
+                and not directory.exists()
+            )
             is_empty = is_fresh and not item.spec.fragment.stores
             replica = Replica(self._runtime, self._space, item, directory, is_listed=is_empty)
             if self._ending:
@@ -137,15 +141,15 @@ class Replicas:
         for name in kept:
             self._open_later(name)
         for name in removed:
-            await self._runtime.bulk.run(
-                self._runtime.files.remove_tree, self._data.journals / name
-            )
+            await self._runtime.bulk.run(self._data.remove, self._data.journals / name)
 
     def _directories(self) -> tuple[list[str], set[str]]:
-        """Return journals which have a directory, and directories without a journal."""
+        """Return journals which have a directory, or had one, and directories without a journal."""
         names = {
             path.name for path in self._data.journals.iterdir() if path.suffix != ORPHAN_SUFFIX
         }
+        lost = self._runtime.beginnings.names - names
+        names |= lost
         kept: list[str] = []
         for item in self._space if names else ():
             directory = self._data.journal(item).name
@@ -157,9 +161,12 @@ class Replicas:
             revision = name.partition("-")[0]
             if not revision.isdecimal() or int(revision) > self._space.revision:
                 path = self._data.journals / name
+                names.remove(name)
+                if name in lost:
+                    self._runtime.beginnings.remove(path)
+                    continue
                 _logger.warning("put aside an unknown journal", extra={"path": str(path)})
                 self._data.put_aside(path)
-                names.remove(name)
         return kept, names
 
     def _open_later(self, name: str) -> None:
@@ -241,7 +248,7 @@ class Replicas:
         directory = self._data.journal(item)
         if (leaving := self._leaving.get(directory)) is not None:
             await asyncio.wait([leaving])
-        await self._runtime.bulk.run(self._runtime.files.remove_tree, directory)
+        await self._runtime.bulk.run(self._data.remove, directory)
 
     # Periodic work
 

@@ -319,6 +319,7 @@ class WriteHead:
         """Note what is durable. Without the note, recovery knows less of what was acknowledged."""
         try:
             self._mark.write(acknowledged)
+            self._runtime.beginnings.add(self._life.directory)
         except OSError as error:
             _logger.warning(
                 "unable to mark what is durable", extra={"journal": self._life.name}, exc_info=error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
+from gazette_aio.broker.keyspace.beginnings import Beginnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +51,7 @@ class DataDirectory:
         self.path = path
         self.meta: Path = path / "meta"
         self.journals: Path = path / "journals"
+        self.beginnings: Beginnings = Beginnings(files, path / "begun")
         self._files = files
         self._sync = sync
         self._lock = -1
@@ -68,6 +71,7 @@ class DataDirectory:
             # Both names are made durable with that of the identity.
             self._files.make_directory(self.journals)
             self._files.make_directory(self.meta)
+            self.beginnings.load()
             identity = self._next_identity()
         except OSError as error:
             self.close()
@@ -124,8 +128,15 @@ class DataDirectory:
         while aside.exists():  # Revisions may come again after a repair.
             number += 1
             aside = directory.with_name(f"{directory.name}.{number}{ORPHAN_SUFFIX}")
+        self.beginnings.remove(directory)  # Another journal may get the same directory.
         self._files.rename(directory, aside)
         return aside
+
+    def remove(self, directory: Path) -> None:
+        """Remove the directory of a journal that was deleted, as far as that's possible."""
+        with contextlib.suppress(OSError):
+            self.beginnings.remove(directory)
+        self._files.remove_tree(directory)
 
     def newest_journal(self) -> int:
         """Return the newest revision at which a journal with files was created, 0 for none."""

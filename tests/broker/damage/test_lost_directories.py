@@ -1,0 +1,114 @@
+"""Journals whose whole directory was lost, or all that it held: none begins anew in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.cli.app import run as run_command
+from gazette_aio.cli.broker import broker as command
+from tests.broker.caller import calling, journal_spec
+
+LOST, OTHER = "test/journal", "test/other"
+
+
+def outcome(*args: object) -> tuple[int, list[dict[str, object]]]:
+    result = CliRunner().invoke(command, [*map(str, args), "--json"])
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> Path:
+    """The data directory of a stopped broker, which acknowledged content of two journals."""
+    data = tmp_path / "data"
+    async with EmbeddedBroker(data) as broker, calling(broker.endpoint) as caller:
+        await caller.create(journal_spec(LOST), journal_spec(OTHER))
+        await caller.commit(b"lost", LOST)
+        await caller.commit(b"other", OTHER)
+    return data
+
+
+def directory_of(data: Path, journal: str) -> Path:
+    (log,) = (log for log in data.glob("journals/*/*.log") if journal.encode() in log.read_bytes())
+    return log.parent
+
+
+def remove_directory(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def remove_files(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("lose", [remove_directory, remove_files])
+async def test_it_is_refused(
+    directory: Path, lose: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    lose(directory_of(directory, LOST))
+    for _ in range(2):  # Nothing forgets it.
+        caplog.clear()
+        async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
+            with pytest.raises(Exception, match="content was acknowledged") as raised:
+                await caller.commit(b"anew", LOST)
+            assert "DATA_LOSS" in str(raised.value)
+            await caller.commit(b" goes on", OTHER)
+            errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+            assert any(LOST in each.getMessage() for each in errors)
+
+
+async def test_no_repair_guesses_where_it_ended(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove_directory(directory_of(directory, LOST))
+    code, found = outcome("check", directory)
+    assert code != 0
+    (lost,) = (each for each in found if each["damage"])
+    assert lost["journal"] == LOST
+    assert run_command(["broker", "repair", str(directory)]) == 1
+    assert "nothing tells where journals ended" in capsys.readouterr().err
+    assert outcome("check", directory) == (code, found)
+
+
+async def test_a_repair_goes_on_after_content_whose_log_and_mark_are_lost(directory: Path) -> None:
+    where = directory_of(directory, LOST)
+    for path in where.iterdir():
+        if path.suffix != ".spool":
+            path.unlink()
+    code, repaired = outcome("repair", directory)
+    assert code == 0
+    assert [each["journal"] for each in repaired] == [LOST]
+    async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
+        response = await caller.append(b"after", LOST)
+        assert response.commit.begin == len(b"lost")
+
+
+async def test_it_begins_anew_once_it_is_created_again(directory: Path) -> None:
+    remove_directory(directory_of(directory, LOST))
+    async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
+        deleted = pb.ApplyRequest.Change(delete=LOST, expect_mod_revision=-1)
+        await caller.apply_call(pb.ApplyRequest(changes=[deleted]))
+        await caller.create(journal_spec(LOST))
+        response = await caller.append(b"anew", LOST)
+        assert response.commit.begin == 0
+    async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
+        assert await caller.read(LOST) == b"anew"
+    assert outcome("check", directory)[0] == 0
+    assert len(list((directory / "begun").iterdir())) == 2
+
+
+async def test_directories_of_earlier_versions_are_noted(directory: Path) -> None:
+    shutil.rmtree(directory / "begun")
+    async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
+        assert await caller.read(LOST) == b"lost"
+    remove_directory(directory_of(directory, LOST))
+    assert outcome("check", directory)[0] != 0
