@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import zlib
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gazette_aio.broker.keyspace.keyspace import JournalItem
+
+_logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 IDENTITY_NAME = "CLUSTER"
@@ -175,6 +178,9 @@ class DataDirectory:
     def _next_identity(self) -> ClusterIdentity:
         identity = self.identity()
         if identity is None:
+            if any(self.meta.iterdir()):
+                text = "%s is missing beside a key space, which gets another cluster ID"
+                _logger.warning(text, self.path / IDENTITY_NAME)
             identity = ClusterIdentity(
                 secrets.randbits(63) | 1,
                 secrets.randbits(63) | 1,

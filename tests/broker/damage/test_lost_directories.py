@@ -106,6 +106,17 @@ async def test_it_begins_anew_once_it_is_created_again(directory: Path) -> None:
     assert len(list((directory / "begun").iterdir())) == 2
 
 
+async def test_a_new_identity_of_a_key_space_is_told(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not [each for each in caplog.messages if "CLUSTER" in each], "it was fresh"
+    (directory / "CLUSTER").unlink()
+    async with EmbeddedBroker(directory):
+        pass
+    (told,) = (each for each in caplog.messages if "CLUSTER" in each)
+    assert told.endswith("CLUSTER is missing beside a key space, which gets another cluster ID")
+
+
 async def test_directories_of_earlier_versions_are_noted(directory: Path) -> None:
     shutil.rmtree(directory / "begun")
     async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
