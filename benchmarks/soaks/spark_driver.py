@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from benchmarks.soaks.spark_faults import GROUP, FaultySource
+from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,10 +58,7 @@ def main() -> None:
         frame = stream.load().repartition(each["tasks"])
         writer = frame.writeStream.format("faulty_gazette").options(**each["sink"])
         writer = writer.option("checkpointLocation", each["checkpoint"])
-        queries.append(query := writer.trigger(availableNow=True).start())
-        # Spark gives the process of a source 10 seconds to connect, so they start one by one.
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.05)
+        queries.append(start_query(writer.trigger(availableNow=True)))
     for query in queries:
         query.awaitTermination()
 
