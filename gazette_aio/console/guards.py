@@ -31,12 +31,16 @@ LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names by which a browser of this machine may call the console."""
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
+_JSON_TYPES: Final = frozenset({"application/json", "application/json; charset=utf-8"})
 
 
-def refusal(headers: Mapping[str, str], hosts: Collection[str], *, is_page: bool) -> str | None:
+def refusal(
+    method: str, headers: Mapping[str, str], hosts: Collection[str], *, is_page: bool
+) -> str | None:
     """Return why a request is refused, or None if it is answered.
 
     Args:
+        method: Method of the request.
         headers: Headers of the request, by names in any case.
         hosts: Host names by which the console may be called.
         is_page: Whether the request is for a file of the page, which links may lead to.
@@ -51,6 +55,9 @@ def refusal(headers: Mapping[str, str], hosts: Collection[str], *, is_page: bool
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES and not is_page:
         return "the request is that of another site"
+    # Forms of other sites, which browsers send without asking, can't have this type.
+    if method == "POST" and headers.get("Content-Type", "").lower() not in _JSON_TYPES:
+        return "expected a body of JSON"
     return None
 
 

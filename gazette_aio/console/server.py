@@ -17,7 +17,7 @@ from gazette_aio.serving.http_site import listen
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.console.doors import OpenClient, OpenShards
+    from gazette_aio.console.exchange import OpenClient, OpenShards
 
 
 class Console:
@@ -30,6 +30,7 @@ class Console:
         allow_hosts: Further host names by which browsers call the console.
         tail_limits: Bounds of live tails; None for the defaults.
         open_shards: Opens a client of a consumer with an authorizer; None if there is no consumer.
+        read_only: Whether edits of specs are refused, whatever the token permits.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class Console:
         allow_hosts: Iterable[str] = (),
         tail_limits: TailLimits | None = None,
         open_shards: OpenShards | None = None,
+        read_only: bool = False,
     ) -> None:
         self._open_client = open_client
         self._open_shards = open_shards
+        self._read_only = read_only
         self._host = host
         self._port = port
         named = (name.lower() for name in (host, *allow_hosts) if name)
@@ -69,7 +72,14 @@ class Console:
         Cancellation: safe, if `stop()` is called.
         """
         assets = await in_thread(read_assets)
-        doors = Doors(self._open_client, assets, self._hosts, self._tails, self._open_shards)
+        doors = Doors(
+            self._open_client,
+            assets,
+            self._hosts,
+            self._tails,
+            self._open_shards,
+            read_only=self._read_only,
+        )
         runner = self._runner = web.AppRunner(
             doors.application(), access_log=None, handler_cancellation=True
         )

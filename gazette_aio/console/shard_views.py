@@ -12,6 +12,8 @@ from gazette_aio.console.views import having
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gazette_aio.consumer.api.lags import Lag
+
 
 class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
     """A shard in the list."""
@@ -25,6 +27,24 @@ class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
     """Journals that it reads."""
     problems: tuple[str, ...]
     """Errors that members report."""
+
+
+class SourceLag(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a shard is behind a journal that it reads."""
+
+    journal: str
+    bytes: str
+    """Bytes that are left to read; empty if the journal isn't served."""
+
+
+class ShardLag(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a shard is behind its sources."""
+
+    id: str
+    bytes: str
+    """Bytes that are left to read altogether; empty if that isn't known of all sources."""
+    sources: tuple[SourceLag, ...]
+    """By source; empty if no primary tells the progress of the shard."""
 
 
 class ShardPage(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,6 +77,21 @@ def shard_row(shard: pc.ListResponse.Shard) -> ShardRow:
         members=tuple(members),
         sources=tuple(source.journal for source in shard.spec.sources),
         problems=tuple(error for status in shard.status for error in status.errors),
+    )
+
+
+def shard_lag(shard: str, lag: Lag) -> ShardLag:
+    """Return the lag of a shard, by its ID."""
+    by_source = lag or {}
+    known = [left for left in by_source.values() if left is not None]
+    is_known = lag is not None and len(known) == len(by_source)
+    return ShardLag(
+        id=shard,
+        bytes=str(sum(known)) if is_known else "",
+        sources=tuple(
+            SourceLag(journal=journal, bytes="" if left is None else str(left))
+            for journal, left in by_source.items()
+        ),
     )
 
 

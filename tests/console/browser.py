@@ -6,15 +6,17 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import shutil
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -94,6 +96,7 @@ async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
         "about:blank",
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stderr is not None
     try:
@@ -113,6 +116,7 @@ async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
                 await tab.call("Page.navigate", url=url)
                 yield tab
     finally:
-        if process.returncode is None:
-            process.terminate()
+        # Debian's program is a shell that waits for the browser, which has processes of its own.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.communicate()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import aiohttp
@@ -16,49 +14,16 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.client import JournalClient, connect
-from gazette_aio.console import Console
 from gazette_aio.console.guards import HEADERS
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.testing import create_journals, journal_spec
-
-_KEYS = "c2VjcmV0"
-
-
-@asynccontextmanager
-async def serving(broker: EmbeddedBroker) -> AsyncIterator[aiohttp.ClientSession]:
-    def open_client(auth: pb.Authorizer) -> JournalClient:
-        return connect(broker.endpoint, auth=auth)
-
-    console = Console(open_client)
-    await console.start()
-    try:
-        async with aiohttp.ClientSession(console.url) as session:
-            yield session
-    finally:
-        await console.stop(1.0)
+from tests.console.serving import KEYS, asked, bearer, serving
 
 
 @pytest.fixture
 async def page(gazette_broker: EmbeddedBroker) -> AsyncIterator[aiohttp.ClientSession]:
     async with serving(gazette_broker) as session:
         yield session
-
-
-async def asked(
-    session: aiohttp.ClientSession,
-    path: str,
-    status: int = 200,
-    *,
-    body: Any = None,
-    **headers: str,
-) -> Any:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    method = "GET" if body is None else "POST"
-    async with session.request(method, path, json=body, headers=named) as response:
-        assert response.status == status, await response.text()
-        assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
-        return await response.json()
 
 
 async def test_journals_and_heads(page, gazette_client):
@@ -144,17 +109,12 @@ async def test_other_sites_get_no_answers(page):
     await asked(page, "/api/journals", 403, Host="evil.example")
 
 
-@pytest.mark.gazette_broker(auth_keys=_KEYS)
+@pytest.mark.gazette_broker(auth_keys=KEYS)
 async def test_tokens_are_those_of_the_brokers(gazette_broker, gazette_client, monkeypatch):
     await create_journals(gazette_client, journal_spec("a/one"), journal_spec("b/two"))
     # Credentials of the process itself aren't those of a browser.
-    monkeypatch.setenv("BROKER_AUTH_KEYS", _KEYS)
-    claims = pb.Claims(
-        capability=pb.Capability.LIST,
-        selector=pb.parse_label_selector("name:prefix=a/"),
-    )
-    metadata = await pb.KeyedAuth(_KEYS).authorize(claims, timedelta(minutes=1))
-    header = dict(metadata)["authorization"]
+    monkeypatch.setenv("BROKER_AUTHKEYS", KEYS)
+    header = await bearer(pb.Capability.LIST, "name:prefix=a/")
     async with serving(gazette_broker) as page:
         await asked(page, "/api/journals", 401)
         await asked(page, "/api/journals", 401, Authorization="Bearer forged")
@@ -179,7 +139,7 @@ def test_the_command_lends_no_credentials_to_members(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "gazette_aio.cli.tools.console.Console", lambda *_, **options: taken.update(options)
     )
-    monkeypatch.setenv("CONSUMER_AUTH_KEYS", _KEYS)
+    monkeypatch.setenv("CONSUMER_AUTHKEYS", KEYS)
     monkeypatch.setenv("CONSUMER_CERT_FILE", str(tmp_path / "missing"))
     monkeypatch.setenv("CONSUMER_CERT_KEY_FILE", str(tmp_path / "missing"))
     arguments = ["console", "--consumer.address=https://127.0.0.1:1", "--timeout=0.1"]

@@ -20,7 +20,7 @@ _HOST = "localhost:8082"
 )
 @pytest.mark.parametrize("is_page", [False, True])
 def test_requests_of_the_page_itself(headers, is_page):
-    assert refusal({"Host": _HOST, **headers}, LOOPBACK_HOSTS, is_page=is_page) is None
+    assert refusal("GET", {"Host": _HOST, **headers}, LOOPBACK_HOSTS, is_page=is_page) is None
 
 
 @pytest.mark.parametrize(
@@ -35,23 +35,38 @@ def test_requests_of_the_page_itself(headers, is_page):
     ],
 )
 def test_requests_of_other_sites(headers):
-    assert refusal({"Host": _HOST, **headers}, LOOPBACK_HOSTS, is_page=False)
+    assert refusal("GET", {"Host": _HOST, **headers}, LOOPBACK_HOSTS, is_page=False)
 
 
 def test_links_lead_to_the_page():
     headers = {"Host": _HOST, "Sec-Fetch-Site": "cross-site"}
-    assert refusal(headers, LOOPBACK_HOSTS, is_page=True) is None
+    assert refusal("GET", headers, LOOPBACK_HOSTS, is_page=True) is None
 
 
 @pytest.mark.parametrize("host", ["", "evil.example", "localhost.evil.example:8082", "[", "a@b"])
 @pytest.mark.parametrize("is_page", [False, True])
 def test_names_that_somebody_else_gives_this_machine(host, is_page):
-    assert refusal({"Host": host}, LOOPBACK_HOSTS, is_page=is_page)
+    assert refusal("GET", {"Host": host}, LOOPBACK_HOSTS, is_page=is_page)
 
 
 @pytest.mark.parametrize("host", ["LOCALHOST", "127.0.0.1:1", "[::1]:8082", "[::1]"])
 def test_names_of_this_machine(host):
-    assert refusal({"Host": host}, LOOPBACK_HOSTS, is_page=False) is None
+    assert refusal("GET", {"Host": host}, LOOPBACK_HOSTS, is_page=False) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "text/plain; application/json"},
+    ],
+)
+def test_forms_of_other_sites(headers):
+    assert refusal("POST", {"Host": _HOST, **headers}, LOOPBACK_HOSTS, is_page=False)
+    json = {"Host": _HOST, "Content-Type": "application/json"}
+    assert refusal("POST", json, LOOPBACK_HOSTS, is_page=False) is None
 
 
 def test_tokens():

@@ -13,11 +13,12 @@ import gazette_aio.protocol.consumer as pc
 from gazette_aio.client import connect
 from gazette_aio.console import Console
 from gazette_aio.console.guards import HEADERS
-from gazette_aio.console.shard_views import shard_page, shard_row
+from gazette_aio.console.shard_views import shard_lag, shard_page, shard_row
 from gazette_aio.consumer.api import connect_shards
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from tests.cli.test_shards import Forgetful
 from tests.console.browser import PROGRAM, opened
+from tests.waiting import eventually
 
 _KEYS = "c2VjcmV0"
 
@@ -52,6 +53,19 @@ def test_pages_of_matching_shards():
     page = shard_page(shards, "b-", 4990, 100)
     assert (page.total, page.matched, page.offset) == (10000, 5000, 4990)
     assert [row.id for row in page.rows] == [f"B-{number}" for number in range(4990, 5000)]
+
+
+def test_lags_are_sums_if_all_are_known():
+    lag = shard_lag("shard", {"a": 5, "b": 1 << 60})
+    assert lag.bytes == str((1 << 60) + 5)
+    assert [(source.journal, source.bytes) for source in lag.sources] == [
+        ("a", "5"),
+        ("b", str(1 << 60)),
+    ]
+    partly = shard_lag("shard", {"a": 5, "b": None})
+    assert (partly.bytes, partly.sources[1].bytes) == ("", "")
+    unknown = shard_lag("shard", None)
+    assert (unknown.bytes, unknown.sources) == ("", ())
 
 
 @pytest.fixture
@@ -107,6 +121,38 @@ async def test_shards(harness: Any, tmp_path: Any) -> None:
         await console.stop(1.0)
 
 
+async def test_lags(harness: Any) -> None:
+    running, endpoint = harness
+    console = Console(
+        lambda auth: connect(running.client.endpoint, auth=auth),
+        open_shards=lambda auth: connect_shards(endpoint, auth=auth),
+    )
+    await console.start()
+    try:
+        async with aiohttp.ClientSession(console.url) as page:
+            lags = {"json": {"ids": ["shard-one", "shard-missing"]}}
+            async with page.post("/api/lags", **lags) as response:
+                assert [lag["bytes"] for lag in await response.json()] == ["", ""]
+            reads = pb.Claims(capability=pb.Capability.LIST | pb.Capability.READ)
+            metadata = await pb.KeyedAuth(_KEYS).authorize(reads, timedelta(minutes=1))
+            headers = {"Authorization": dict(metadata)["authorization"]}
+
+            async def caught_up() -> bool:
+                async with page.post("/api/lags", headers=headers, **lags) as response:
+                    one, missing = await response.json()
+                assert missing == {"id": "shard-missing", "bytes": "", "sources": []}
+                [source] = one["sources"]
+                assert source["journal"] == "words/in"
+                return bool(one["bytes"] == source["bytes"] == "0")
+
+            await eventually(caught_up)
+            body = {"ids": ["shard"] * 201}
+            async with page.post("/api/lags", json=body, headers=headers) as response:
+                assert response.status == 400
+    finally:
+        await console.stop(1.0)
+
+
 async def test_a_console_without_a_consumer(gazette_broker: Any) -> None:
     console = Console(lambda auth: connect(gazette_broker.endpoint, auth=auth))
     await console.start()
@@ -115,5 +161,7 @@ async def test_a_console_without_a_consumer(gazette_broker: Any) -> None:
             async with page.get("/api/shards") as response:
                 assert response.status == 404
                 assert "--consumer.address" in (await response.json())["problem"]
+            async with page.post("/api/lags", json={"ids": []}) as response:
+                assert response.status == 404
     finally:
         await console.stop(1.0)

@@ -10,7 +10,7 @@ import click
 from google.protobuf.duration_pb2 import Duration
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.shell.concurrency import in_batches
+from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options, duration
 from gazette_aio.cli.shell.messages import plain_json_of, prototext
 from gazette_aio.cli.shell.output import print_table

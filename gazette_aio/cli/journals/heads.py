@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.journals.fragments import served_journals
-from gazette_aio.cli.shell.concurrency import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.output import print_json, progress

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.batches import in_batches
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
 from gazette_aio.cli.journals.retention import RetentionPlan, plan_retention
-from gazette_aio.cli.shell.concurrency import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, print_table, progress

@@ -13,10 +13,10 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json
-from gazette_aio.cli.specs.changes import SpecChange, compare, lines_of
 from gazette_aio.cli.specs.editing import edit_until_applied
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client import iter_journals
+from gazette_aio.protocol.journal_space.differences import SpecChange, compare, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.shards.lags import lags_of
 from gazette_aio.cli.shards.pruning import prune
 from gazette_aio.cli.shards.recovery import recover
 from gazette_aio.cli.shell.connection import (
@@ -32,13 +31,14 @@ from gazette_aio.consumer.api import (
     unassign_shards,
     verify_referenced_journals,
 )
+from gazette_aio.consumer.api.lags import lags_of
 from gazette_aio.consumer.shardspace import Set, dump_shard_space, load_shard_space
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gazette_aio.cli.shards.lags import Lag
+    from gazette_aio.consumer.api.lags import Lag
 
 _FORMATS = ["table", "yaml", "json", "proto"]
 _UNASSIGN_BATCH = 100

@@ -1,4 +1,4 @@
-"""Files of specs, their editing, and differences between them.
+"""Files of specs, and their editing.
 
 It may import `cli.shell`.
 """

@@ -53,6 +53,7 @@ DEFAULT_CONSOLE_PORT = 8082
     show_envvar=True,
     help="Authorities of members, in PEM format.",
 )
+@click.option("--read-only", is_flag=True, help="Refuse edits, whatever the token permits.")
 @connection_options
 def console(
     connection: ClientSettings,
@@ -62,6 +63,7 @@ def console(
     allow_host: tuple[str, ...],
     consumer_address: str | None,
     consumer_ca_file: str | None,
+    read_only: bool,
 ) -> None:
     """Serve a page about the journals of a cluster, until SIGTERM or Ctrl-C.
 
@@ -100,5 +102,6 @@ def console(
         port=port,
         allow_hosts=allow_host,
         open_shards=open_shards if consumer_address else None,
+        read_only=read_only,
     )
     asyncio.run(run_until_signal(page, drain_seconds=0.0))

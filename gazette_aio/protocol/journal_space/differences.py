@@ -10,7 +10,7 @@ from google.protobuf import json_format
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import gazette_aio.protocol as pb
+    from gazette_aio.protocol._generated import broker_pb2 as pb
 
 _NO_TIME: Final = "0s"
 """A duration that is set to its default, as brokers return it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.shell.concurrency import in_batches
+from gazette_aio.aio.batches import in_batches
 from gazette_aio.client.reads.head import head_of
-from gazette_aio.consumer.api import stat_shard
+from gazette_aio.consumer.api.calls import stat_shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,123 @@
+"""Edits of journal specs: the text to edit, the change that an edit asks for, its differences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+import gazette_aio.protocol as pb
+from gazette_aio.protocol.journal_space.differences import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_TEXT: Final = 64 << 10
+"""Characters of a spec."""
+
+_SOURCE: Final = "spec"
+
+
+class SpecText(msgspec.Struct, frozen=True, rename="camel"):
+    """A spec to edit."""
+
+    name: str
+    revision: str
+    """Revision of the last change, which an edit expects."""
+    text: str
+    """The spec as YAML, without its revision."""
+
+
+class SpecEdit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """An edited spec."""
+
+    name: str
+    """Journal that is edited, or created."""
+    revision: str
+    """Revision that the edit is based on; `0` creates the journal."""
+    text: str
+
+
+class FieldDifference(msgspec.Struct, frozen=True, rename="camel"):
+    """A field that an edit changes."""
+
+    path: str
+    old: str | None
+    """None for no value."""
+    new: str | None
+
+
+class SpecReview(msgspec.Struct, frozen=True, rename="camel"):
+    """What an edit would do."""
+
+    name: str
+    action: str
+    """`create`, `update` or `keep`."""
+    fields: tuple[FieldDifference, ...]
+    conflict: str
+    """Why brokers would refuse the edit, or empty."""
+
+
+class SpecApplied(msgspec.Struct, frozen=True, rename="camel"):
+    """An edit that was applied."""
+
+    name: str
+    revision: str
+    """Revision of the brokers thereafter."""
+
+
+def spec_text(journal: pb.ListResponse.Journal) -> SpecText:
+    """Return the spec of a listed journal as text."""
+    text = pb.dump_journal_space(pb.Node(spec=journal.spec))
+    return SpecText(name=journal.spec.name, revision=str(journal.mod_revision), text=text)
+
+
+def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
+    """Return the change that an edit asks for. It takes long for long texts.
+
+    Raises:
+        ValidationError: The text isn't the spec of this journal, or isn't valid.
+    """
+    if len(edit.text) > MAX_TEXT:
+        raise pb.ValidationError(f"a spec has at most {MAX_TEXT} characters")
+    if not (edit.revision.isascii() and edit.revision.isdigit() and len(edit.revision) < 19):
+        raise pb.ValidationError("expected the revision that the edit is based on")
+    pb.validate_journal(edit.name)
+    request = pb.load_journal_space(edit.text, source=_SOURCE).to_apply_request()
+    if len(request.changes) != 1 or not request.changes[0].HasField("upsert"):
+        raise pb.ValidationError("expected the spec of one journal, without `delete`")
+    [change] = request.changes
+    if change.upsert.name != edit.name:
+        raise pb.ValidationError(f"expected the spec of {edit.name}: journals can't be renamed")
+    revision = int(edit.revision)
+    if change.expect_mod_revision not in (0, revision):
+        raise pb.ValidationError("the text has another revision than the edit: leave it out")
+    # Invariant: an edit never applies to a spec that the browser didn't show.
+    change.expect_mod_revision = revision
+    pb.validate(change.upsert)
+    return request
+
+
+def review(request: pb.ApplyRequest, present: Mapping[str, pb.ListResponse.Journal]) -> SpecReview:
+    """Return what the change of an edit would do.
+
+    Args:
+        request: The change.
+        present: The journal by its name, if it exists.
+    """
+    [change] = compare(request.changes, present)
+    return SpecReview(
+        name=change.journal,
+        action=change.action,
+        fields=tuple(
+            FieldDifference(path=path, old=_shown(old), new=_shown(new))
+            for path, (old, new) in change.fields.items()
+        ),
+        conflict=change.conflict,
+    )
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    return ", ".join(cast("list[str]", value)) if isinstance(value, list) else str(value)
