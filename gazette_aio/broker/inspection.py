@@ -2,7 +2,7 @@
 
 Repair keeps what is sound, and moves everything else to a directory `damaged-N` beside it. A
 repaired journal continues after all that was ever acknowledged: what is gone is a gap between
-offsets, and no offset is given twice.
+offsets, and no offset is given twice. Nor is a revision of a repaired key space.
 
 A repair that is interrupted, at any step, leaves what is damaged still or repaired: the step that
 lets a broker serve it comes last, and sound content stays in place.
@@ -22,7 +22,13 @@ from gazette_aio.broker.host.files import FileOps, opened
 from gazette_aio.broker.host.marks import MarkFile
 from gazette_aio.broker.host.records import find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.data_directory import IDENTITY_NAME, DataDirectory
+from gazette_aio.broker.keyspace.meta_log import MARK_NAME as META_MARK_NAME
 from gazette_aio.broker.keyspace.meta_log import MetaLog
+from gazette_aio.broker.keyspace.meta_salvage import (
+    acknowledged_revision,
+    replace_key_space,
+    salvage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +93,51 @@ class Inspection:
         yield self._check_identity()
         space, finding = self._check_key_space()
         yield finding
+        yield from self._check_journals(space)
+
+    def repair(self) -> Iterator[Finding]:
+        """Repair all that is damaged, and yield what was.
+
+        Raises:
+            OSError: If a file can't be read or written.
+            StoreError: After all else is repaired, if the snapshot of the key space is damaged or
+                missing, and so is what it replaced; or if nothing tells where a journal ended.
+        """
+        failures: list[str] = []
+        finding = self._check_identity()
+        if finding.damage:
+            path = self._data.path / finding.path
+            self._move([path], self._new_directory(path.parent))
+            yield finding
+        space, finding = self._check_key_space()
+        if finding.damage:
+            try:
+                space = self._repair_key_space(finding.acknowledged_end)
+            except pb.StoreError as error:
+                failures.append(
+                    f"the key space can't be repaired, restore its directory from a backup: {error}"
+                )
+            else:
+                yield finding
+        lost: list[str] = []
+        for finding in list(self._check_journals(space)):
+            path = self._data.path / finding.path
+            if not finding.damage:
+                continue
+            if self._data.beginnings.has(path) and not finding.acknowledged_end:
+                lost.append(f"{finding.journal} ({finding.path})")
+                continue
+            self._repair_journal(path, finding)
+            yield finding
+        if lost:
+            failures.append(
+                "nothing tells where journals ended: restore their directories from a backup, or "
+                f"delete them and create them again: {', '.join(lost)}"
+            )
+        if failures:
+            raise pb.StoreError("; ".join(failures))
+
+    def _check_journals(self, space: KeySpace | None) -> Iterator[Finding]:
         names = (
             {} if space is None else {self._data.journal(item).name: item.name for item in space}
         )
@@ -94,37 +145,6 @@ class Inspection:
         lost = self._data.beginnings.names & names.keys()
         for directory in sorted(directories | {self._data.journals / name for name in lost}):
             yield self._check_journal(directory, names.get(directory.name))
-
-    def repair(self) -> Iterator[Finding]:
-        """Repair all that is damaged, and yield what was.
-
-        Raises:
-            OSError: If a file can't be read or written.
-            StoreError: If the key space can't be repaired, since its snapshot is damaged or
-                missing. No file of it is changed. Or, after all else, if nothing tells where a
-                journal ended.
-        """
-        lost: list[Finding] = []
-        for finding in list(self.check()):
-            if not finding.damage:
-                continue
-            path = self._data.path / finding.path
-            if finding.path == IDENTITY_NAME:
-                self._move([path], self._new_directory(path.parent))
-            elif not finding.journal:
-                self._repair_key_space()
-            elif self._data.beginnings.has(path) and not finding.acknowledged_end:
-                lost.append(finding)
-                continue
-            else:
-                self._repair_journal(path, finding)
-            yield finding
-        if lost:
-            journals = ", ".join(f"{each.journal} ({each.path})" for each in lost)
-            raise pb.StoreError(
-                f"nothing tells where journals ended: restore their directories from a backup, or "
-                f"delete them and create them again: {journals}"
-            )
 
     def _directories(self) -> list[Path]:
         return sorted(
@@ -144,6 +164,7 @@ class Inspection:
         try:
             space, _ = self._meta_log().read(known)
         except pb.StoreError as error:
+            known = max(known, acknowledged_revision(self._files, self._data.meta))
             return None, Finding(path, acknowledged_end=known, damage=str(error))
         return space, Finding(path, sound_end=space.revision, acknowledged_end=space.revision)
 
@@ -259,23 +280,26 @@ class Inspection:
                     self._files.truncate(descriptor, length)
                 self._files.datasync(descriptor)
 
-    def _repair_key_space(self) -> None:
-        """Keep the transactions before the damage, and put aside journals that need later ones."""
+    def _repair_key_space(self, acknowledged: int) -> KeySpace:
+        """Keep the sound transactions, and put aside journals that need others.
+
+        The key space continues after the revision `acknowledged`, so that none is given twice.
+        """
         meta = self._data.meta
-        mark = meta / MARK_NAME
-        torn = [each for each in self._meta_log().survey() if each[1] < each[0].stat().st_size]
-        self._copy_aside(meta, [mark, *(path for path, _ in torn)])
+        space, torn, snapshots = salvage(self._files, meta)
+        replaced = [meta / META_MARK_NAME, *snapshots, *(path for path, _ in torn)]
+        self._copy_aside(meta, replaced)
         for path, length in torn:
             self._cut(path, length)
-        # Invariant: until the mark is removed, it shows that transactions are missing.
-        space, _ = self._meta_log().replay()
         known = {self._data.journal(item).name for item in space}
         for directory in self._directories():
             if directory.name not in known:
                 self._data.put_aside(directory)
         self._files.sync_directory(self._data.journals)
-        self._files.unlink(mark)
-        self._files.sync_directory(meta)
+        # Invariant: until then, the mark or the snapshot shows that transactions are missing.
+        space.revision = max(space.revision, acknowledged)
+        replace_key_space(self._files, meta, space)
+        return space
 
     def _copy_aside(self, directory: Path, paths: list[Path]) -> Path:
         """Copy files into a new directory below `directory`, and return it."""

@@ -32,7 +32,9 @@ SNAPSHOT_BYTES = 1 << 20
 """Length of the log from which a snapshot is due."""
 
 TAG = b"jm"
-_MARK_NAME = "acknowledged"
+MARK_NAME = "acknowledged"
+PREVIOUS_NAME = "previous"
+"""Directory of the files that the snapshot replaced, in case it gets damaged."""
 _HEAD = struct.Struct("<2sqI")
 _PUT = struct.Struct("<BIq")
 _DELETE_KIND, _PUT_KIND = 0, 1
@@ -79,28 +81,6 @@ def decode_transaction(payload: bytes) -> KeySpaceTransaction:
     if tag != TAG or position != len(payload):
         raise ValueError("not a transaction")
     return KeySpaceTransaction(revision, tuple(puts), tuple(deletes))
-
-
-def sound_length(log: bytes, revision: int) -> tuple[int, int]:
-    """Return the length of the transactions at the head of a log that are sound.
-
-    Args:
-        log: Content of the log.
-        revision: Revision that the log continues.
-
-    Returns:
-        The length, and the revision after these transactions.
-    """
-    records, end = scan_records(log)
-    for record in records:
-        try:
-            transaction = decode_transaction(record.payload)
-        except ValueError:
-            return record.offset, revision
-        if transaction.revision > revision + 1:
-            return record.offset, revision
-        revision = max(revision, transaction.revision)
-    return end, revision
 
 
 _ITEM = struct.Struct("<qqI")
@@ -157,7 +137,7 @@ class MetaLog:
         self._is_torn = False
         self.has_failed: bool = False
         """Whether it's unknown what is on disk: a restart has to read it before more is written."""
-        self._mark = MarkFile(files, directory / _MARK_NAME)
+        self._mark = MarkFile(files, directory / MARK_NAME)
 
     def __repr__(self) -> str:
         return f"<MetaLog number={self._number} bytes={self._length}>"
@@ -180,7 +160,7 @@ class MetaLog:
         make_durable_directory(self._files, self._directory, sync=self._sync)
         space, torn_at = self.read(known_revision)
         snapshots, logs = self._list()
-        written = _written(logs)
+        written = written_logs(logs)
         if torn_at is not None:
             self.cut(torn_at)
         self._number = int(logs[-1].stem) if logs else 1
@@ -209,7 +189,7 @@ class MetaLog:
         if space.revision < known:
             where = f"{self._directory}"
             if torn_at is not None:
-                where = f"{_written(self._list()[1])[-1]} at {torn_at}"
+                where = f"{written_logs(self._list()[1])[-1]} at {torn_at}"
             raise pb.StoreError(
                 f"{where}: transactions are damaged, or missing: the key space is as of revision "
                 f"{space.revision}, and revision {known} was acknowledged"
@@ -218,41 +198,17 @@ class MetaLog:
 
     def replay(self) -> tuple[KeySpace, int | None]:
         """Do the same as `read`, and believe that no transaction is missing at the end."""
-        space, written = self._begin()
+        space = key_space_of_snapshot(self._files, self._directory)
+        written = written_logs(self._list()[1])
         torn_at: int | None = None
         for path in written:
             torn_at = self._replay(path, space, is_last=path == written[-1])
         return space, torn_at
 
-    def survey(self) -> list[tuple[Path, int]]:
-        """Return the logs, each with the length that is sound, and change no file.
-
-        Raises:
-            StoreError: If the snapshot that they continue is damaged or missing.
-        """
-        space, written = self._begin()
-        revision = space.revision
-        found: list[tuple[Path, int]] = []
-        for path in written:
-            length, revision = sound_length(self._files.read_file(path), revision)
-            found.append((path, length))
-        return found
-
-    def _begin(self) -> tuple[KeySpace, list[Path]]:
-        """Return the key space as of its snapshot, and the logs which have content."""
-        space = KeySpace()
-        snapshots, logs = self._list()
-        if snapshots:
-            space.restore(*self._load_snapshot(snapshots[-1]))
-        elif logs and int(logs[0].stem) > 1:
-            # The first log continues an empty key space, and each later one a snapshot.
-            raise pb.StoreError(f"{self._directory}: the snapshot before {logs[0].name} is missing")
-        return space, _written(logs)
-
     def cut(self, length: int) -> None:
         """Cut the newest log, from which on it isn't whole."""
         _, logs = self._list()
-        path = _written(logs)[-1]
+        path = written_logs(logs)[-1]
         _logger.info("cut a torn transaction", extra={"path": str(path), "offset": length})
         with opened(self._files, path, os.O_RDWR) as descriptor:
             self._files.truncate(descriptor, length)
@@ -313,7 +269,7 @@ class MetaLog:
         self._roll_back()
         self._snapshot_at = self._length + SNAPSHOT_BYTES
         snapshots, logs = self._list()
-        target = self._directory / f"snapshot-{revision:016x}.bin"
+        target = snapshot_path(self._directory, revision)
         write_durably(self._files, target, encode_record(payload), sync=self._sync)
         following = self._log_path(self._number + 1)
         descriptor = self._files.open(following, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -327,9 +283,16 @@ class MetaLog:
         self._number += 1
         self._length = self._snapshot_at = 0
         self._files.close(previous)
-        for path in [*logs, *snapshots]:
-            if path != target:
-                self._files.unlink(path)
+        self._keep([path for path in (*logs, *snapshots) if path != target])
+
+    def _keep(self, replaced: list[Path]) -> None:
+        """Keep files which a snapshot has replaced, rather than those of the one before it."""
+        previous = self._directory / PREVIOUS_NAME
+        self._files.make_directory(previous)
+        for path in previous.iterdir():
+            self._files.unlink(path)
+        for path in replaced:
+            self._files.rename(path, previous / path.name)
 
     def close(self) -> None:
         """Close the log. Idempotent."""
@@ -341,18 +304,7 @@ class MetaLog:
         return self._directory / f"{number or self._number:06d}.log"
 
     def _list(self) -> tuple[list[Path], list[Path]]:
-        paths = sorted(self._directory.iterdir(), key=lambda path: (len(path.name), path.name))
-        snapshots = [p for p in paths if p.suffix == ".bin" and p.stem.startswith("snapshot-")]
-        return snapshots, [p for p in paths if p.suffix == ".log" and p.stem.isdecimal()]
-
-    def _load_snapshot(self, path: Path) -> tuple[list[JournalItem], int]:
-        records, _ = scan_records(self._files.read_file(path))
-        if len(records) == 1:
-            try:
-                return decode_snapshot(records[0].payload)
-            except ValueError as error:
-                _logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
-        raise pb.StoreError(f"{path}: damaged snapshot")
+        return list_files(self._directory)
 
     def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> int | None:
         """Replay a log, and return where it's torn, if it is."""
@@ -380,6 +332,45 @@ class MetaLog:
         return end
 
 
-def _written(logs: list[Path]) -> list[Path]:
+def list_files(directory: Path) -> tuple[list[Path], list[Path]]:
+    """Return the snapshots and the logs of a directory, oldest first."""
+    paths = sorted(directory.iterdir(), key=lambda path: (len(path.name), path.name))
+    snapshots = [p for p in paths if p.suffix == ".bin" and p.stem.startswith("snapshot-")]
+    return snapshots, [p for p in paths if p.suffix == ".log" and p.stem.isdecimal()]
+
+
+def written_logs(logs: list[Path]) -> list[Path]:
+    """Return the logs which have content."""
     # A snapshot which failed leaves a log without content behind the one which is in use.
     return [path for path in logs if path.stat().st_size]
+
+
+def snapshot_path(directory: Path, revision: int) -> Path:
+    """Return the path of the snapshot of a revision."""
+    return directory / f"snapshot-{revision:016x}.bin"
+
+
+def key_space_of_snapshot(files: FileOps, directory: Path) -> KeySpace:
+    """Return the key space which the logs of a directory continue.
+
+    Raises:
+        StoreError: If the snapshot is damaged or missing.
+    """
+    space = KeySpace()
+    snapshots, logs = list_files(directory)
+    if snapshots:
+        space.restore(*_load_snapshot(files, snapshots[-1]))
+    elif logs and int(logs[0].stem) > 1:
+        # The first log continues an empty key space, and each later one a snapshot.
+        raise pb.StoreError(f"{directory}: the snapshot before {logs[0].name} is missing")
+    return space
+
+
+def _load_snapshot(files: FileOps, path: Path) -> tuple[list[JournalItem], int]:
+    records, _ = scan_records(files.read_file(path))
+    if len(records) == 1:
+        try:
+            return decode_snapshot(records[0].payload)
+        except ValueError as error:
+            _logger.warning("ignored a snapshot", extra={"path": str(path)}, exc_info=error)
+    raise pb.StoreError(f"{path}: damaged snapshot")

@@ -21,7 +21,14 @@ from gazette_aio.cli.app import run as run_command
 from gazette_aio.cli.broker import broker as command
 from gazette_aio.serving.rpc_error import RpcError
 from tests import extent
-from tests.broker.damage.test_damage import NAMES, Acknowledged, acknowledged, readable
+from tests.broker.caller import journal_spec
+from tests.broker.damage.test_damage import (
+    NAMES,
+    Acknowledged,
+    acknowledged,
+    apply,
+    readable,
+)
 from tests.broker.journal.test_crash_points import running, send
 
 __all__ = ["acknowledged"]  # The fixture.
@@ -58,11 +65,6 @@ async def check_repair(directory: Path, given: Acknowledged) -> None:
     assert (code != 0) == bool(damaged)
 
     code, repaired = outcome("repair", directory)
-    if any("snapshot" in str(finding["damage"]) for finding in checked):
-        assert code != 0
-        left = {path.read_bytes() for path in files_below(directory)}
-        assert left >= set(before.values())
-        return
     assert code == 0
     assert {finding["path"] for finding in repaired} == damaged
     # Nothing is thrown away.
@@ -154,7 +156,13 @@ def is_killed(directory: Path, *, after: int) -> bool:
     return False
 
 
-DAMAGED = ("journals/2-*/*.log", "journals/3-*/*.spool", "journals/4-*/*c.log", "meta/*.log")
+DAMAGED = (
+    "journals/2-*/*.log",
+    "journals/3-*/*.spool",
+    "journals/4-*/*c.log",
+    "meta/*.log",
+    "meta/*.bin",
+)
 
 
 @pytest.mark.parametrize("what", DAMAGED)
@@ -234,6 +242,85 @@ async def test_content_alone_shows_what_was_reached(
     async with running(directory, FileOps()) as core:
         response = await send(core, b"more", journal=NAMES[2])
         assert response.commit.end - 4 == acknowledged.heads[NAMES[2]]
+
+
+def flip_in_the_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+async def test_a_damaged_snapshot_is_made_again_of_what_it_replaced(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    whole = tmp_path / "whole"
+    shutil.copytree(directory, whole)
+    async with running(whole, FileOps()) as core:
+        before = [(item.name, item.spec, item.create_revision) for item in core.space]
+        revision = core.space.revision
+    (snapshot,) = (directory / "meta").glob("snapshot-*.bin")
+    flip_in_the_middle(snapshot)
+    damaged = snapshot.read_bytes()
+    with pytest.raises(pb.StoreError, match="damaged snapshot"):
+        async with running(directory, FileOps()):
+            pass
+    assert outcome("repair", directory)[0] == 0
+    assert damaged in {path.read_bytes() for path in files_below(directory)}
+    async with running(directory, FileOps()) as core:
+        assert [(item.name, item.spec, item.create_revision) for item in core.space] == before
+        assert core.space.revision == revision
+        assert (await readable(core, NAMES[0], 0))[1] is False
+
+
+@pytest.mark.parametrize("how", ["flip", "remove"])
+async def test_journals_are_repaired_though_the_key_space_is_not(
+    how: str, acknowledged: Acknowledged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    sound = tmp_path / "meta"
+    shutil.copytree(directory / "meta", sound)
+    for path in [*directory.glob("meta/snapshot-*"), *directory.glob("meta/previous/*")]:
+        if how == "flip":
+            flip_in_the_middle(path)
+        else:
+            path.unlink()
+    (log, *_) = sorted((directory / "journals").glob("2-*/*.log"), reverse=True)
+    flip_in_the_middle(log)
+    assert run_command(["broker", "repair", str(directory)]) == 1
+    told = capsys.readouterr()
+    assert "the key space can't be repaired, restore its directory from a backup" in told.err
+    assert "snapshot" in told.err
+    assert NAMES[0] in told.out
+    shutil.rmtree(directory / "meta")
+    shutil.copytree(sound, directory / "meta")
+    assert outcome("check", directory)[0] == 0
+    served = await contents(directory, acknowledged)
+    assert set(served) == set(NAMES)
+
+
+async def test_a_repaired_key_space_gives_no_revision_twice(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    whole = tmp_path / "whole"
+    shutil.copytree(directory, whole)
+    async with running(whole, FileOps()) as core:
+        reached = core.space.revision
+    (log,) = (path for path in (directory / "meta").glob("*.log") if path.stat().st_size)
+    flip_in_the_middle(log)
+    code, (finding,) = outcome("repair", directory)
+    assert code == 0
+    assert finding["acknowledged_end"] == reached
+    async with running(directory, FileOps()) as core:
+        assert core.space.revision == reached
+        await apply(core, journal_spec("test/later"))
+        later = core.space.get("test/later")
+        assert later is not None
+        assert later.create_revision == reached + 1
 
 
 def given_head(given: Acknowledged) -> int:

@@ -172,7 +172,7 @@ async def test_what_a_key_space_refused_does_not_outlive_a_snapshot(tmp_path: Pa
             with pytest.raises(grpc.aio.AioRpcError, match="key space: "):
                 await caller.create(journal_spec("test/refused"))
             files.heal()
-            files.fail("unlink", ".log")  # The end of the broker leaves the replaced log.
+            files.fail("rename", ".log")  # The end of the broker leaves the replaced log.
     assert len(list((tmp_path / "meta").glob("*.log"))) == 2
     async with EmbeddedBroker(tmp_path) as broker, calling(broker.endpoint) as caller:
         assert [journal.spec.name for journal in await caller.journals()] == ["test/journal"]
