@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 BATCH = 10_000
 """Messages of a batch."""
+CALLED_AT_ONCE = 500
+"""Messages which are published before the event loop has a turn."""
 TARGET = (JOURNAL, pb.CONTENT_TYPE_JSON_LINES)
 
 
@@ -32,6 +35,18 @@ async def one_by_one(publisher: Publisher[Any], messages: list[Any]) -> None:
     for message in messages:
         appended = await publisher.publish_uncommitted(mapping, message)
     await appended
+
+
+async def without_waiting(publisher: Publisher[Any], messages: list[Any]) -> None:
+    for begin in range(0, len(messages), CALLED_AT_ONCE):
+        for message in messages[begin : begin + CALLED_AT_ONCE]:
+            try:
+                publisher.publish_uncommitted_nowait(mapping, message)
+            except asyncio.QueueFull:
+                await publisher.drain()
+                publisher.publish_uncommitted_nowait(mapping, message)
+        await asyncio.sleep(0)
+    await publisher.flush()
 
 
 async def in_batches(publisher: Publisher[Any], batches: list[list[Any]]) -> None:
@@ -104,6 +119,13 @@ for each in WORKLOADS:
         unit="msg/s",
         about=f"publish_uncommitted of {each.about}, {BARE}",
     )(partial(setup, each, whole, one_by_one))
+    measure(
+        f"publish_uncommitted_nowait{each.suffix}",
+        goal=0.05,
+        unit="msg/s",
+        about=f"publish_uncommitted_nowait of {each.about}, {CALLED_AT_ONCE} in a turn of the "
+        f"event loop, {BARE}",
+    )(partial(setup, each, whole, without_waiting))
     measure(
         f"publish_batch{each.suffix}",
         goal=0.35,

@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.uuid import CONTINUE_TXN, Clock
+from gazette_aio.message.publishing.routes import merged
+from gazette_aio.message.uuid import CONTINUE_TXN
 from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.routes import Encoded, Routes
+    from gazette_aio.message.uuid import Clock
 
 MAX_BYTES: Final = 16 << 20
 """Bytes which may be queued."""
 
-_ANY_CLOCK: Final = 1 << 60
 _RUN_BYTES: Final = 1 << 18
 _RUN_MESSAGES: Final = 512
 
@@ -82,8 +83,7 @@ class Backlog:
             asyncio.QueueFull: Too many bytes are queued.
             Exception: Stamping or framing raises it.
         """
-        length = len(routes.find(target).stamp(message, Clock(_ANY_CLOCK), CONTINUE_TXN)[1])
-        item = Queued(routes, target, message, length)
+        item = Queued(routes, target, message, routes.find(target).length(message))
         if self._items and self._bytes + item.length > MAX_BYTES:
             raise asyncio.QueueFull(f"{self._bytes} bytes of messages are queued: await drain()")
         if self._task is None:
@@ -159,7 +159,7 @@ class Backlog:
             # Race: what the lock was acquired for is gone; what's queued by now may be elsewhere.
             append.roll_back(DependencyError("uncommitted messages were abandoned"))
             return
-        first = count = length = 0
+        first = 0
         try:
             cleared = self._appends.cleared_error(target[0])
             route = routes.route_to(target, CONTINUE_TXN)
@@ -167,16 +167,11 @@ class Backlog:
                 self._clock.update()
             # Invariant: clocks are taken while the journal is locked, so that the order of bytes
             # is the order of clocks.
-            while count < _RUN_MESSAGES and length < _RUN_BYTES and self._items:
-                item = self._items[0]
-                if item.routes is not routes or item.target != target:
-                    break
-                begin, data = route.stamp(item.message, self._clock, CONTINUE_TXN)
+            run = self._take_run(routes, target)
+            for messages in merged(item.message for item in run):
+                begin, data = route.stamp(messages, self._clock, CONTINUE_TXN)
                 append.write(data)
                 first = first or begin
-                count += 1
-                length += item.length
-                self._items.popleft()
         except BaseException as error:
             append.roll_back(error)
             raise
@@ -184,5 +179,17 @@ class Backlog:
         if not route.state.pending:
             routes.note_pending(route, first, cleared)
         route.state.last = append
-        self._bytes -= length
-        self._note_done(count)
+        self._bytes -= sum(item.length for item in run)
+        self._note_done(len(run))
+
+    def _take_run(self, routes: Routes[Any], target: Target) -> list[Queued]:
+        """Remove and return the first messages, all of which are of one journal and view."""
+        run: list[Queued] = []
+        length = 0
+        while self._items and len(run) < _RUN_MESSAGES and length < _RUN_BYTES:
+            item = self._items[0]
+            if item.routes is not routes or item.target != target:
+                break
+            run.append(self._items.popleft())
+            length += item.length
+        return run

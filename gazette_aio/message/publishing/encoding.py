@@ -58,7 +58,7 @@ class MessageRows(Generic[T]):
 
     Args:
         messages: The messages.
-        adapter: Encodes them.
+        split: Encodes them, as `splitter()` returns it.
         validate: Raises if a message isn't valid.
         plain: Types of messages which need no validation, as known so far.
     """
@@ -68,12 +68,12 @@ class MessageRows(Generic[T]):
     def __init__(
         self,
         messages: Sequence[T],
-        adapter: Adapter[T],
+        split: Callable[[Sequence[T]], Encoded],
         validate: Callable[[T], None],
         plain: set[type],
     ) -> None:
         self._messages = messages
-        self._adapter = adapter
+        self._split = split
         self._validate = validate
         self._plain = plain
 
@@ -101,9 +101,15 @@ class MessageRows(Generic[T]):
             messages = self._messages[indices.start : indices.stop]
         else:
             messages = [self._messages[index] for index in indices]
-        if not isinstance(self._adapter, SplittingAdapter):
-            return list(messages)
-        return cast("SplittingAdapter[T]", self._adapter).split(messages)
+        return self._split(messages)
+
+
+def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
+    """Return a function that encodes messages, or copies them if the adapter can't split them."""
+    # Hot: asking for a protocol takes longer than splitting a message.
+    if isinstance(adapter, SplittingAdapter):
+        return cast("SplittingAdapter[T]", adapter).split
+    return list
 
 
 async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
@@ -327,10 +333,16 @@ def check_journals(targets: Iterable[Target]) -> None:
     """Raise unless targets are of different journals, whose names are valid."""
     content_types: dict[str, str] = {}
     for journal, content_type in targets:
-        within("Request", pb.validate, pb.AppendRequest(journal=journal))
+        check_journal(journal)
         other = content_types.setdefault(journal, content_type)
         if other != content_type:
             raise ValidationError(f"{journal} is of content type {other!r} and {content_type!r}")
+
+
+@functools.lru_cache(maxsize=1024)
+def check_journal(journal: str) -> None:
+    """Raise unless the name of a journal is valid."""
+    within("Request", pb.validate, pb.AppendRequest(journal=journal))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
     awaited_target,
+    check_journal,
     check_journals,
     encode_rows,
     has_validate,
@@ -24,6 +25,7 @@ from gazette_aio.message.publishing.encoding import (
     release,
     require_mapping,
     rows_of_table,
+    splitter,
     take,
 )
 from gazette_aio.message.publishing.gate import Gate
@@ -107,6 +109,7 @@ class Publisher(Generic[T]):
         self.adapter: Adapter[T] = adapter
         self._routes: Routes[T] = Routes(adapter, journals)
         self._open_routes = self._routes.open
+        self._split = splitter(adapter)
         self._plain: set[type] = set()  # Types of messages which have no validation.
         self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
 
@@ -270,9 +273,8 @@ class Publisher(Generic[T]):
             route = self._routes.route_to(target, CONTINUE_TXN)
             if self._append_now(route, message, CONTINUE_TXN) is not None:
                 return
-        check_journals([target])
-        rows = MessageRows([message], self.adapter, self._validate, self._plain)
-        self._backlog.put(self._routes, target, rows.encode(range(1)))
+        check_journal(target[0])
+        self._backlog.put(self._routes, target, self._split([message]))
 
     def _append_now(self, route: Route[T], message: T, flags: Flags) -> AsyncAppend | None:
         if self._update_clock:
@@ -387,7 +389,7 @@ class Publisher(Generic[T]):
     ) -> dict[str, AsyncAppend]:
         pace = Turns()
         taken = await take(messages, pace)
-        rows: Rows = MessageRows(taken, self.adapter, self._validate, self._plain)
+        rows: Rows = MessageRows(taken, self._split, self._validate, self._plain)
         if table is not None:
             if taken:
                 raise ValidationError("a batch has either messages or a table")

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from gazette_aio.message import (
     ACK_TXN,
@@ -16,11 +17,14 @@ from gazette_aio.message import (
     Clock,
     Publisher,
     ReadCommittedIter,
+    csv_adapter,
     get_clock,
     get_flags,
     json_adapter,
     parse_uuid,
+    protobuf_adapter,
 )
+from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.errors import (
     DependencyError,
     StoreError,
@@ -160,6 +164,85 @@ async def test_as_if_each_message_had_been_awaited(seed: int):
         ]
         assert stamped == sorted(set(stamped))
     assert [task.get_name() for task in asyncio.all_tasks()].count("gazette publisher") == 0
+
+
+class Unsplit:
+    """An adapter which encodes one message at a time."""
+
+    def __init__(self) -> None:
+        inner = json_adapter()
+        self.decode, self.encode, self.uuid = inner.decode, inner.encode, inner.uuid
+        self.acknowledgement = inner.acknowledgement
+
+
+def with_own_uuid(number: int) -> Any:
+    """Return a message; every third has a member for the UUID, which the stamp goes into."""
+    return {"v": number} if number % 3 else {"v": number, "_meta": {"uuid": "", "a": 1}, "w": "é"}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "content_type", "message"),
+    [
+        (json_adapter(), NDJSON, lambda number: {"v": number}),
+        (json_adapter(), NDJSON, with_own_uuid),
+        (json_adapter(bytes), NDJSON, lambda number: json.dumps(with_own_uuid(number)).encode()),
+        (Unsplit(), NDJSON, with_own_uuid),
+        (csv_adapter(columns=3, uuid_column=1), "text/csv", lambda n: ["a,b", "", str(n)]),
+        (
+            protobuf_adapter(BytesValue, "value"),
+            "application/x-protobuf-fixed",
+            lambda _number: BytesValue(),
+        ),
+    ],
+    ids=["json", "own uuid", "raw", "unsplit", "csv", "protobuf"],
+)
+async def test_queued_messages_have_the_bytes_of_awaited_ones(
+    adapter: Any, content_type: str, message: Any
+):
+    rng = random.Random(7)
+    calls = [(rng.choice(JOURNALS), message(number)) for number in range(60)]
+    # More than one run of the queue, all of one journal.
+    calls += [(JOURNALS[1], message(number)) for number in range(1200)]
+
+    def publisher(appends: Any) -> Any:
+        return Publisher(appends, adapter, producer=b"\1" * 6, clock=Clock(1 << 60))
+
+    _, awaited = service()
+    one_by_one = publisher(awaited)
+    for journal, value in calls:
+        await one_by_one.publish_uncommitted(lambda _, to=journal: (to, content_type), value)
+
+    _, queued = service()
+    without_waiting = publisher(queued)
+    for journal in JOURNALS:
+        await queued.locks[journal].acquire()
+    for journal, value in calls:
+        without_waiting.publish_uncommitted_nowait(lambda _, to=journal: (to, content_type), value)
+    assert not any(map(queued.journals.get, JOURNALS))
+    for journal in JOURNALS:
+        queued.locks[journal].release()
+    await without_waiting.drain()
+    assert queued.journals == awaited.journals
+    assert without_waiting.build_ack_intents() == one_by_one.build_ack_intents()
+
+
+@pytest.mark.parametrize("message", [{"v": "é"}, {"v": 1, "_meta": {"uuid": ""}}])
+async def test_the_queue_counts_the_bytes_of_frames(
+    monkeypatch: pytest.MonkeyPatch, message: dict[str, Any]
+):
+    _, appends = service()
+    publisher = Publisher(appends, json_adapter())
+    publisher.publish_uncommitted_nowait(to(0), message)
+    frame = len(appends.journals[JOURNALS[0]])
+    await appends.locks[JOURNALS[0]].acquire()
+    monkeypatch.setattr(backlog, "MAX_BYTES", 3 * frame)
+    for _ in range(3):
+        publisher.publish_uncommitted_nowait(to(0), message)
+    with pytest.raises(asyncio.QueueFull, match=f"^{3 * frame} bytes"):
+        publisher.publish_uncommitted_nowait(to(0), message)
+    appends.locks[JOURNALS[0]].release()
+    await publisher.drain()
+    assert len(appends.journals[JOURNALS[0]]) == 4 * frame
 
 
 async def test_a_transaction_commits_what_is_queued():
