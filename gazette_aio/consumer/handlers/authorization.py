@@ -27,6 +27,16 @@ def check_authorized(claims: pb.Claims, shard: str, labels: pb.LabelSet | None =
         raise not_authorized(shard)
 
 
+def is_hidden(claims: pb.Claims, shard: str, labels: pb.LabelSet) -> bool:
+    """Return whether a shard is to look like a missing one, as its labels don't match.
+
+    Of a selector that wouldn't match a missing shard either, the refusal of both is the same.
+    """
+    if pb.selector_matches(claims.selector, with_id_label(shard, labels)):
+        return False
+    return pb.selector_matches(claims.selector, with_id_label(shard, pb.LabelSet()))
+
+
 def not_authorized(shard: str) -> RpcError:
     """Return the refusal of a change of a shard."""
     return RpcError(f"not authorized to {shard}", "UNAUTHENTICATED")

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.consumer.handlers.authorization import check_authorized, is_unconfined
+from gazette_aio.consumer.handlers.authorization import (
+    check_authorized,
+    is_hidden,
+    is_unconfined,
+)
 from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete
@@ -30,7 +34,8 @@ async def shard_unassign(
     Args:
         claims: Claims of the caller, which must match the labels and IDs of the shards.
         service: The service.
-        request: The request. Shards that don't exist are passed over.
+        request: The request. Shards that don't exist are passed over, and so are those that the
+            claims exclude: the caller can't tell them apart.
 
     Returns:
         The response, with the shards that have such assignments, in the order of the request. A
@@ -51,6 +56,8 @@ async def shard_unassign(
     for shard in dict.fromkeys(request.shards):
         await turns.rest()
         item = service.host.group.items.get(shard)
+        if item is not None and is_hidden(claims, shard, spec_of(item).labels):
+            continue
         check_authorized(claims, shard, None if item is None else spec_of(item).labels)
         if not is_unconfined(claims):
             key, mod_revision = (

@@ -65,6 +65,7 @@ class ConsumerMetrics(Collector):
         gazette_shard_read_head{shard,journal}
         gazette_shard_phase_seconds_total{shard,phase,type}
         gazette_shard_up{shard,status}
+        gazette_shard_overdue_stores_total{outcome}
         gazette_recoverylog_recovered_bytes_total
         gazette_allocator_converge_total
         gazette_allocator_assignment_added_total
@@ -76,7 +77,9 @@ class ConsumerMetrics(Collector):
         gazette_allocator_desired_replication_slots
 
     `shard` is the shard's key in Etcd, but for `gazette_shard_up`, where it's its ID. Transactions
-    count once they're fully acknowledged.
+    count once they're fully acknowledged. `outcome` is `in_use` for stores that were destroyed
+    though resolutions of their shard weren't released, and `left` for those whose destruction took
+    too long.
 
     Args:
         registry: Registry of the metrics; None for that of the process.
@@ -117,6 +120,14 @@ class ConsumerMetrics(Collector):
             "Bytes recovered to files from recovery logs.",
             registry=None,
         )
+        self._overdue = Counter(
+            "gazette_shard_overdue_stores",
+            "Stores that were destroyed in use, or left.",
+            ("outcome",),
+            registry=None,
+        )
+        for outcome in ("in_use", "left"):
+            self._overdue.labels(outcome)
         self._rounds = Counter("gazette_allocator_converge", "Rounds of allocation.", registry=None)
         self._changes = {
             change: Counter(
@@ -139,7 +150,13 @@ class ConsumerMetrics(Collector):
         # First, so that shards which have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
-        collectors += (self._recovered, self._rounds, *self._changes.values(), self._solutions)
+        collectors += (
+            self._overdue,
+            self._recovered,
+            self._rounds,
+            *self._changes.values(),
+            self._solutions,
+        )
         registered: list[Collector] = []
         try:
             for collector in collectors:
@@ -153,6 +170,10 @@ class ConsumerMetrics(Collector):
     def recovered(self, size_bytes: int) -> None:
         """Count bytes that were written to files while a recovery log was played."""
         self._recovered.inc(size_bytes)
+
+    def overdue(self, outcome: str) -> None:
+        """Count a store that was destroyed in use, or left."""
+        self._overdue.labels(outcome).inc()
 
     def converged(self, round_: Round) -> None:
         """Count a round of allocation that this process led."""

@@ -74,7 +74,8 @@ class ConsumerOptions:
     release_timeout: float = 60.0
     """Time within which resolutions of a shard that left this member must be released, and after
     that, time within which its store must be destroyed. Then the shard ends nevertheless, which the
-    log tells: the store is destroyed in use, or is left behind. `math.inf` for no bound."""
+    log and a metric tell: the store is destroyed in use, or is left behind. `math.inf` for no
+    bound."""
     restarts: RestartPolicy | None = None
     """When failed replicas are restarted; by default, they aren't: they stay failed until they're
     unassigned."""

@@ -150,6 +150,7 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
         application=service.application,
         primary_loop=primary_loop,
         on_recovered=None if metrics is None else metrics.recovered,
+        on_overdue=None if metrics is None else metrics.overdue,
         restarts=Restarts(options.restarts),
         recovery_directory=options.recovery_directory,
         release_seconds=options.release_timeout,

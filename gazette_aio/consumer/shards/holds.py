@@ -49,11 +49,14 @@ class Holds:
         with contextlib.suppress(RuntimeError):  # The event loop was closed.
             self._loop.call_soon_threadsafe(self.give_back)
 
-    async def released(self, seconds: float) -> None:
+    async def released(self, seconds: float) -> bool:
         """Wait until there are no references, with a warning each 10 s.
 
         Args:
             seconds: Time after which this returns anyway; infinity waits for ever.
+
+        Returns:
+            Whether there are none.
 
         Cancellation: safe.
         """
@@ -67,7 +70,7 @@ class Holds:
                     self._count,
                     seconds,
                 )
-                return
+                return False
             try:
                 async with asyncio.timeout(min(left, WARNING_SECONDS)):
                     await self._is_free.wait()
@@ -75,6 +78,7 @@ class Holds:
                 _logger.warning(
                     "shard %s waits for %d resolutions to be released", self.name, self._count
                 )
+        return True
 
 
 class Hold:

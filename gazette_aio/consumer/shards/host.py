@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gazette_aio.consumer.shards.log_recovery import recovery_of
 from gazette_aio.consumer.shards.restarts import Restarts
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.shards.recovery import Recovery
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
+
+
+Overdue = Literal["in_use", "left"]
+"""What became of a store that couldn't be destroyed in time."""
 
 
 class TransactionLoop(Protocol):
@@ -89,6 +93,9 @@ class ShardHost:
     on_recovered: Callable[[int], object] | None = None
     """Called with the number of bytes that were written to files while a log was played; None for
     nobody."""
+    on_overdue: Callable[[Overdue], object] | None = None
+    """Called when a store is destroyed in use, since resolutions of its shard weren't released in
+    time, and when one is left, since its destruction took too long; None for nobody."""
     restarts: Restarts = field(default_factory=lambda: Restarts(None))
     """Whether failed replicas are restarted; by default they aren't."""
     release_seconds: float = 60.0

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.observed import LocalItem
     from gazette_aio.consumer.application import Progress, Store
     from gazette_aio.consumer.shards.holds import Hold
-    from gazette_aio.consumer.shards.host import ShardHost, TransactionLoop
+    from gazette_aio.consumer.shards.host import Overdue, ShardHost, TransactionLoop
     from gazette_aio.consumer.shards.recovery import Recorder
     from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
 
@@ -351,14 +351,22 @@ class Replica:
 
     async def _destroy(self, store: Store) -> None:
         seconds = self._host.release_seconds
-        await bounded(_destroyed(store), seconds, f"destroying the store of shard {self.id}")
+        work = f"destroying the store of shard {self.id}"
+        if not await bounded(_destroyed(store), seconds, work):
+            self._tell_overdue("left")
+
+    def _tell_overdue(self, what: Overdue) -> None:
+        if self._host.on_overdue is not None:
+            self._host.on_overdue(what)
 
     async def _tear_down(self) -> None:
         seconds = self._host.release_seconds
-        await self._holds.released(seconds)
+        is_released = await self._holds.released(seconds)
         await bounded(self.appends.aclose(), math.inf, f"closing the appends of shard {self.id}")
         self.is_torn_down = True
         if self.store is not None:
+            if not is_released:
+                self._tell_overdue("in_use")
             await self._destroy(self.store)
         await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         await self.hooks.aclose()

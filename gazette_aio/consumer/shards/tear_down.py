@@ -16,7 +16,7 @@ CANCELLED_SECONDS: Final = 1.0
 """Time that cancelled work has."""
 
 
-async def bounded(work: Coroutine[Any, Any, None], seconds: float, name: str) -> None:
+async def bounded(work: Coroutine[Any, Any, None], seconds: float, name: str) -> bool:
     """Do some work, whose error is logged. It's cancelled after `seconds`, or else left behind.
 
     Args:
@@ -24,16 +24,21 @@ async def bounded(work: Coroutine[Any, Any, None], seconds: float, name: str) ->
         seconds: Its bound; infinity for none.
         name: What it is, for the log.
 
+    Returns:
+        Whether it ended in time.
+
     Cancellation: aborts — the work goes on.
     """
     task = asyncio.get_running_loop().create_task(work, name=f"gazette {name}")
     task.add_done_callback(lambda done: _log_error(done, name))
     await asyncio.wait((task,), timeout=None if math.isinf(seconds) else seconds)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,), timeout=CANCELLED_SECONDS)
-        outcome = "was cancelled" if task.done() else "is left running"
-        _logger.error("%s took more than %g s, and %s", name, seconds, outcome)
+    if task.done():
+        return True
+    task.cancel()
+    await asyncio.wait((task,), timeout=CANCELLED_SECONDS)
+    outcome = "was cancelled" if task.done() else "is left running"
+    _logger.error("%s took more than %g s, and %s", name, seconds, outcome)
+    return False
 
 
 def _log_error(task: asyncio.Task[None], name: str) -> None:

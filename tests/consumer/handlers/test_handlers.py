@@ -351,17 +351,37 @@ async def test_a_token_changes_no_shard_which_it_does_not_match(member, selector
         with pytest.raises(pb.TransportError, match="not authorized to shard-A") as caught:
             await apply(*changes)
         assert caught.value.code == "UNAUTHENTICATED"
-    with pytest.raises(pb.TransportError, match="not authorized to shard-A"):
-        await unassign("shard-B", A)
     assert sorted(member.group.items) == ["shard-A", "shard-B"]
     assert member.group.items[A].mod_revision == revision
-    assert len(member.group.assignments("shard-B")) == 1
 
     assert (await unassign("shard-B")).shards == ["shard-B"]
+    assert len(member.group.assignments(A)) == 1
     assert (await apply(upsert(ours, 1))).status == pc.Status.ETCD_TRANSACTION_FAILED
     assert (await apply(upsert(ours, revision))).status == pc.Status.OK
     assert (await apply(delete("shard-B", -1))).status == pc.Status.OK
     assert sorted(member.group.items) == ["shard-A"]
+
+
+@pytest.mark.parametrize("selector", ["env=staging", "env!=production", "id=shard-B"])
+async def test_an_unassign_does_not_tell_a_hidden_shard_from_a_missing_one(member, selector):
+    hidden, missing = A, "shard-M"
+    staging, production = pb.label_set("env", "staging"), pb.label_set("env", "production")
+    await member.create(shard_spec("shard-B", labels=staging))
+    await member.create(shard_spec(hidden, labels=production))
+    await member.assign(hidden)
+
+    async def unassign(shard):
+        await member.assign("shard-B")
+        with pb.with_claims(claims(APPLY, selector)):
+            try:
+                request = pc.UnassignRequest(shards=["shard-B", shard])
+                response = await member.client.rpc.unassign(request)
+            except pb.TransportError as error:
+                return error.code, error.details.replace(shard, "…")
+            return response.status, list(response.shards)
+
+    assert await unassign(hidden) == await unassign(missing)
+    assert len(member.group.assignments(hidden)) == 1
 
 
 async def test_labels_that_this_member_has_not_seen_confine(client):

@@ -49,6 +49,7 @@ def test_names_and_labels(metrics):
     metrics.converged(Round(added=1, removed=2, packed=3))
     metrics.solved(0.5)
     metrics.recovered(7)
+    metrics.overdue("in_use")
     phase = "gazette_shard_phase_seconds_total"
     assert samples(metrics) == {
         ("gazette_shard_transactions_total", KEY): 2,
@@ -62,6 +63,8 @@ def test_names_and_labels(metrics):
         (phase, "50-committing", KEY, "async"): 10,
         (phase, "60-acknowledging", KEY, "async"): 12,
         ("gazette_shard_up", "part-000", "PRIMARY"): 1,
+        ("gazette_shard_overdue_stores_total", "in_use"): 1,
+        ("gazette_shard_overdue_stores_total", "left"): 0,
         ("gazette_recoverylog_recovered_bytes_total",): 7,
         ("gazette_allocator_converge_total",): 1,
         ("gazette_allocator_assignment_added_total",): 1,

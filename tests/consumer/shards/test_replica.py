@@ -288,14 +288,17 @@ async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
 
 
 async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(client, caplog):
-    application = Application()
-    async with Group(client, application=application, release_seconds=0.01) as group:
+    application, overdue = Application(), []
+    async with Group(
+        client, application=application, release_seconds=0.01, on_overdue=overdue.append
+    ) as group:
         await group.create(shard_spec())
         await group.assign()
         resolution = await group.resolver.resolve(A)
     assert application.stores[0].is_destroyed
     text = f"shard {A} ends, though 1 resolutions weren't released within 0.01 s"
     assert text in caplog.text
+    assert overdue == ["in_use"]
     resolution.done()
 
 
@@ -343,7 +346,9 @@ async def test_a_store_that_hangs_holds_nothing_up_for_ever(
             stores.append(StuckStore(resists))
             return stores[0]
 
-    async with recovering(client, application=Stuck(), release_seconds=0.01) as (group, made):
+    overdue = []
+    options = {"application": Stuck(), "release_seconds": 0.01, "on_overdue": overdue.append}
+    async with recovering(client, **options) as (group, made):
         await group.assign()
         await eventually(lambda: made)
         recovery = made[0]
@@ -352,6 +357,7 @@ async def test_a_store_that_hangs_holds_nothing_up_for_ever(
         await group.status("PRIMARY")
     assert f"destroying the store of shard {A} took more than 0.01 s, {text}" in caplog.text
     assert made[0].calls[-1] == "close"
+    assert overdue == ["left"]
     if resists:
         stores[0].may_end.set()
         await eventually(lambda: f"destroying the store of shard {A} failed" in caplog.text)
