@@ -158,8 +158,9 @@ class BrokerCore:
                 beginnings=data.beginnings,
             )
             log = MetaLog(files, data.meta, sync=syncs)
-            # Without syncs, a crash may lose the creation of a journal, and keep its files.
-            known = await io.run(data.newest_journal) if syncs else 0
+            known = data.beginnings.newest_revision
+            if syncs:  # Without, a crash may lose the creation of a journal, and keep its files.
+                known = await io.run(data.newest_journal)
             space = await io.run(log.load, known)
             core = cls(runtime, data, identity, space, log, verifier=verifier, control=control)
             control.attach(runtime.scheduler, runtime.stores)

@@ -19,7 +19,7 @@ from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Entry, M
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool, spool_paths
 from gazette_aio.broker.fragments.survey import Survey, fragment_begins, survey_journal
 from gazette_aio.broker.host.files import FileOps, opened
-from gazette_aio.broker.host.marks import MarkFile
+from gazette_aio.broker.host.marks import MarkFile, mark_paths
 from gazette_aio.broker.host.records import find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.data_directory import IDENTITY_NAME, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MARK_NAME as META_MARK_NAME
@@ -245,7 +245,10 @@ class Inspection:
         torn = [found for found in kept if found.unsound is not None]
         aside = self._copy_aside(
             directory,
-            [mark, *(path for found in torn for path in spool_paths(directory, found.begin))],
+            [
+                *mark_paths(mark),
+                *(path for found in torn for path in spool_paths(directory, found.begin)),
+            ],
         )
         self._replace_mark(mark, acknowledged)
         self._move(gone, aside)
@@ -271,6 +274,8 @@ class Inspection:
         with opened(self._files, temporary, os.O_RDWR) as descriptor:
             self._files.datasync(descriptor)
         self._files.rename(temporary, path)
+        for replaced in mark_paths(path)[1:]:
+            self._files.unlink(replaced)
         self._files.sync_directory(path.parent)
 
     def _cut(self, path: Path, length: int) -> None:
@@ -287,7 +292,7 @@ class Inspection:
         """
         meta = self._data.meta
         space, torn, snapshots = salvage(self._files, meta)
-        replaced = [meta / META_MARK_NAME, *snapshots, *(path for path, _ in torn)]
+        replaced = [*mark_paths(meta / META_MARK_NAME), *snapshots, *(path for path, _ in torn)]
         self._copy_aside(meta, replaced)
         for path, length in torn:
             self._cut(path, length)

@@ -28,7 +28,7 @@ from gazette_aio.broker.fragments.commit_log import (
     decode_entry,
 )
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool, spool_paths
-from gazette_aio.broker.host.marks import MarkFile
+from gazette_aio.broker.host.marks import newest_mark
 from gazette_aio.broker.host.records import (
     HEADER_LENGTH,
     FoundRecord,
@@ -110,7 +110,7 @@ def survey_journal(
         OSError: If the files can't be read.
         StoreError: If a log is of a later version.
     """
-    survey = Survey(MarkFile(files, directory / MARK_NAME).read())
+    survey = Survey(newest_mark(files, directory / MARK_NAME))
     begins = sorted(fragment_begins(directory, "log"))
     for position, begin in enumerate(begins):
         found = _Surveyor(files, directory, journal, begin).survey()

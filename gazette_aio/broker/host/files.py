@@ -10,12 +10,13 @@ import contextlib
 import errno
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
 
 
@@ -88,6 +89,16 @@ class FileOps:
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with all it holds, as far as that's possible."""
         shutil.rmtree(path, ignore_errors=True)
+
+    def boot_id(self) -> str:
+        """Return what tells starts of the machine apart, or an empty text where it isn't known.
+
+        As long as it's the same, no write was lost, whether it was synced or not.
+        """
+        try:
+            return _BOOT_ID.read_text("ascii").strip()
+        except (OSError, ValueError):
+            return ""
 
     def size(self, descriptor: int) -> int:
         """Return the length of an open file."""

@@ -4,6 +4,9 @@ A mark is written after what it tells of is durable, and isn't synced itself: it
 the truth, and never claims too much. Recovery knows by it what may be torn, which is cut off, from
 what was acknowledged, whose damage is reported.
 
+What isn't synced before it's acknowledged has a mark of its own, whose name has the present boot of
+the machine: it counts until the next one, as a power loss may leave it, and take what it tells of.
+
 The file has two slots, which are written in turn, so that a torn write leaves the mark before it.
 A slot is `u64 number | i64 first | i64 end | i64 length | u32 CRC-32 of these`, little-endian.
 """
@@ -37,6 +40,29 @@ class Mark(NamedTuple):
     """End of acknowledged content, or an acknowledged revision."""
     length: int
     """Bytes of the log that are acknowledged."""
+
+
+def newest_mark(files: FileOps, path: Path) -> Mark | None:
+    """Return the newest mark of a path that counts, or None if there's none. Blocks.
+
+    Raises:
+        OSError: If a file is there, and can't be read.
+    """
+    marks = [MarkFile(files, path).read()]
+    if (of_boot := path_of_boot(files, path)) is not None:
+        marks.append(MarkFile(files, of_boot).read())
+    return max((mark for mark in marks if mark is not None), default=None)
+
+
+def path_of_boot(files: FileOps, path: Path) -> Path | None:
+    """Return the path of the mark that counts until the machine ends, None if that isn't known."""
+    boot = files.boot_id()
+    return path.with_name(f"{path.name}.{boot}") if boot else None
+
+
+def mark_paths(path: Path) -> list[Path]:
+    """Return the paths of all marks of a path, also of those that don't count any more."""
+    return [path, *sorted(path.parent.glob(f"{path.name}.*"))]
 
 
 class MarkFile:

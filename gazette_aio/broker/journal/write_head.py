@@ -12,7 +12,7 @@ from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.fragments.index import IndexEntry
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.marks import MarkFile
+from gazette_aio.broker.host.marks import MarkFile, path_of_boot
 from gazette_aio.broker.host.workers import resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
@@ -52,6 +52,10 @@ class WriteHead:
         self._failure = ""
         self._is_damaged = False
         self._mark = MarkFile(runtime.files, life.directory / MARK_NAME)
+        self._mark_of_boot: MarkFile | None = None
+        if runtime.options.fsync != "commit":
+            path = path_of_boot(runtime.files, life.directory / MARK_NAME)
+            self._mark_of_boot = None if path is None else MarkFile(runtime.files, path)
         self._roll_pending = False
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
@@ -171,6 +175,7 @@ class WriteHead:
         if self._runtime.syncs:
             # Only now: a mark of a fragment which is given up would tell of lost content.
             self._note(new.acknowledged)
+        self._note_of_boot(new.acknowledged)
         self._roll_pending = False
         self._published_end = offset
         if is_empty:
@@ -206,6 +211,7 @@ class WriteHead:
             self._runtime.metrics.spool_commits += 1
             self._runtime.metrics.spool_commit_bytes += length
             if self._runtime.options.fsync != "commit":
+                self._note_of_boot(self._spool.acknowledged)
                 self._publish(self._spool_entry())
         return digest
 
@@ -324,6 +330,17 @@ class WriteHead:
             _logger.warning(
                 "unable to mark what is durable", extra={"journal": self._life.name}, exc_info=error
             )
+
+    def _note_of_boot(self, acknowledged: Mark) -> None:
+        """Note what is acknowledged before it's durable, in modes in which that happens."""
+        if self._mark_of_boot is None:
+            return
+        try:
+            self._mark_of_boot.write(acknowledged)
+            self._runtime.beginnings.add_of_boot(self._life.directory)
+        except OSError as error:
+            extra = {"journal": self._life.name}
+            _logger.warning("unable to mark what is acknowledged", extra=extra, exc_info=error)
 
     def _fail(self, error: OSError) -> ReplicaFailedError:
         # The state of the files is unknown now, and a later sync could succeed without having

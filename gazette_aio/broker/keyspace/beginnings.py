@@ -3,6 +3,9 @@
 A journal whose directory was lost would look like a new one, and give its offsets again. So an
 empty file is made beside these directories once something of a journal is durable. As it's made
 after that, and isn't synced itself, it never claims too much.
+
+What is acknowledged before it's durable has evidence until the machine ends: a power loss may take
+the content, and leave the evidence. The name of its file has the boot of the machine.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.files import FileOps
 
 
+def revision_of(directory: str) -> int:
+    """Return the revision that the name of a journal's directory begins with, or 0."""
+    revision = directory.partition("-")[0]
+    return int(revision) if revision.isdecimal() else 0
+
+
 class Beginnings:
     """Names of journals' directories that have acknowledged content. All methods may block.
 
@@ -28,15 +37,24 @@ class Beginnings:
     def __init__(self, files: FileOps, path: Path) -> None:
         self._files = files
         self._path = path
+        self._boot = files.boot_id()
         self._names: set[str] = set()
+        self._names_of_boot: set[str] = set()
+        self._unsynced: dict[str, list[Path]] = {}
+        """Evidence of this boot, and of earlier ones, which doesn't count any more."""
 
     def __repr__(self) -> str:
-        return f"<Beginnings of {len(self._names)} journals>"
+        return f"<Beginnings of {len(self.names)} journals>"
 
     @property
     def names(self) -> frozenset[str]:
         """Names of the directories."""
-        return frozenset(self._names)
+        return frozenset(self._names | self._names_of_boot)
+
+    @property
+    def newest_revision(self) -> int:
+        """Newest revision at which such a journal was created, 0 for none."""
+        return max((revision_of(name) for name in self.names), default=0)
 
     def load(self) -> None:
         """Read which journals have begun.
@@ -44,14 +62,23 @@ class Beginnings:
         Raises:
             OSError: If it can't be read.
         """
+        self._names, self._names_of_boot, self._unsynced = set(), set(), {}
         try:
-            self._names = {path.name for path in self._path.iterdir()}
+            paths = list(self._path.iterdir())
         except FileNotFoundError:
-            self._names = set()
+            return
+        for path in paths:
+            name, _, boot = path.name.partition(".")
+            if not boot:
+                self._names.add(name)
+                continue
+            self._unsynced.setdefault(name, []).append(path)
+            if boot == self._boot:
+                self._names_of_boot.add(name)
 
     def has(self, directory: Path) -> bool:
         """Return whether the journal of a directory has begun."""
-        return directory.name in self._names
+        return directory.name in self._names or directory.name in self._names_of_boot
 
     def add(self, directory: Path) -> None:
         """Note that a journal has begun. Idempotent.
@@ -59,11 +86,26 @@ class Beginnings:
         Raises:
             OSError: If that fails.
         """
-        if directory.name in self._names:
+        name = directory.name
+        if name not in self._names:
+            self._make(name)
+            self._names.add(name)
+            self._remove_unsynced(name)
+
+    def add_of_boot(self, directory: Path) -> None:
+        """Note that a journal has begun, though none of it is durable yet. Idempotent.
+
+        Raises:
+            OSError: If that fails.
+        """
+        name = directory.name
+        if not self._boot or name in self._names or name in self._names_of_boot:
             return
-        self._files.make_directory(self._path)
-        with opened(self._files, self._path / directory.name, os.O_RDWR | os.O_CREAT):
-            self._names.add(directory.name)
+        of_boot = f"{name}.{self._boot}"
+        self._make(of_boot)
+        self._remove_unsynced(name)
+        self._names_of_boot.add(name)
+        self._unsynced[name] = [self._path / of_boot]
 
     def remove(self, directory: Path) -> None:
         """Forget a journal. Idempotent.
@@ -71,6 +113,18 @@ class Beginnings:
         Raises:
             OSError: If that fails.
         """
-        if directory.name in self._names:
-            self._files.unlink(self._path / directory.name)
-            self._names.discard(directory.name)
+        name = directory.name
+        self._remove_unsynced(name)
+        if name in self._names:
+            self._files.unlink(self._path / name)
+            self._names.discard(name)
+
+    def _make(self, name: str) -> None:
+        self._files.make_directory(self._path)
+        with opened(self._files, self._path / name, os.O_RDWR | os.O_CREAT):
+            pass
+
+    def _remove_unsynced(self, name: str) -> None:
+        for path in self._unsynced.pop(name, ()):
+            self._files.unlink(path)
+        self._names_of_boot.discard(name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
-from gazette_aio.broker.keyspace.beginnings import Beginnings
+from gazette_aio.broker.keyspace.beginnings import Beginnings, revision_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,9 +143,8 @@ class DataDirectory:
 
     def newest_journal(self) -> int:
         """Return the newest revision at which a journal with files was created, 0 for none."""
-        names = [path.name for path in self.journals.iterdir() if not path.suffix]
-        revisions = [name.partition("-")[0] for name in names]
-        return max((int(each) for each in revisions if each.isdecimal()), default=0)
+        names = (path.name for path in self.journals.iterdir() if not path.suffix)
+        return max([self.beginnings.newest_revision, *map(revision_of, names)])
 
     def identity(self) -> ClusterIdentity | None:
         """Return the identity that is stored, or None if there's none.

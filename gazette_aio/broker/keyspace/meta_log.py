@@ -19,7 +19,7 @@ from gazette_aio.broker.host.files import (
     opened,
     write_durably,
 )
-from gazette_aio.broker.host.marks import Mark, MarkFile
+from gazette_aio.broker.host.marks import Mark, MarkFile, newest_mark, path_of_boot
 from gazette_aio.broker.host.records import encode_record, find_tagged_record, scan_records
 from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
 
@@ -137,7 +137,9 @@ class MetaLog:
         self._is_torn = False
         self.has_failed: bool = False
         """Whether it's unknown what is on disk: a restart has to read it before more is written."""
-        self._mark = MarkFile(files, directory / MARK_NAME)
+        path = directory / MARK_NAME
+        marked = path if sync else path_of_boot(files, path)
+        self._mark = None if marked is None else MarkFile(files, marked)
 
     def __repr__(self) -> str:
         return f"<MetaLog number={self._number} bytes={self._length}>"
@@ -185,7 +187,8 @@ class MetaLog:
             The key space, and the offset from which on the end of the newest log is torn, if it is.
         """
         space, torn_at = self.replay()
-        known = max(known_revision, mark.end if (mark := self._mark.read()) is not None else 0)
+        mark = newest_mark(self._files, self._directory / MARK_NAME)
+        known = max(known_revision, 0 if mark is None else mark.end)
         if space.revision < known:
             where = f"{self._directory}"
             if torn_at is not None:
@@ -234,8 +237,8 @@ class MetaLog:
             raise
         self._is_torn = False
         self._length += len(record)
-        if self._sync:
-            # The transaction is durable. Without the mark, less is known of it after damage.
+        if self._mark is not None:
+            # Without the mark, less is known of the transaction after damage.
             with contextlib.suppress(OSError):
                 self._mark.write(Mark(self._number, transaction.revision, self._length))
 

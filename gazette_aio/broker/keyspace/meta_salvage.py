@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import write_durably
-from gazette_aio.broker.host.marks import MarkFile
+from gazette_aio.broker.host.marks import mark_paths, newest_mark
 from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.broker.keyspace.meta_log import (
     MARK_NAME,
@@ -47,7 +47,7 @@ def acknowledged_revision(files: FileOps, directory: Path) -> int:
     Raises:
         OSError: If the mark can't be read.
     """
-    mark = MarkFile(files, directory / MARK_NAME).read()
+    mark = newest_mark(files, directory / MARK_NAME)
     return 0 if mark is None else mark.end
 
 
@@ -84,7 +84,8 @@ def replace_key_space(files: FileOps, directory: Path, space: KeySpace) -> None:
     for path in snapshots:
         if path != target:
             files.unlink(path)
-    files.unlink(directory / MARK_NAME)
+    for path in mark_paths(directory / MARK_NAME):
+        files.unlink(path)
     files.sync_directory(directory)
 
 

@@ -6,8 +6,10 @@ import itertools
 import logging
 import random
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ import gazette_aio.protocol as pb
 from benchmarks.attacks.damages import damage, files_below
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.options import BrokerOptions
+from gazette_aio.broker.host.options import BrokerOptions, FsyncMode
 from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.service.apply import serve_apply
@@ -77,16 +79,27 @@ async def apply(core: BrokerCore, spec: pb.JournalSpec) -> None:
 
 @pytest.fixture(scope="module")
 def acknowledged(tmp_path_factory: pytest.TempPathFactory) -> Acknowledged:
-    import asyncio
+    return make(tmp_path_factory.mktemp("sound") / "data", "commit")
 
-    directory = tmp_path_factory.mktemp("sound") / "data"
+
+@pytest.fixture(scope="module", params=["interval", "off"])
+def unsynced(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Acknowledged:
+    """Files of a broker that acknowledged all before it was durable, and was killed."""
+    return make(tmp_path_factory.mktemp("unsynced") / "data", request.param)
+
+
+def make(directory: Path, fsync: FsyncMode) -> Acknowledged:
+    import asyncio
 
     async def run() -> Acknowledged:
         # The key space has a snapshot, and transactions after it.
-        async with running(directory, FileOps()) as core:
+        options: dict[str, Any] = {"fsync": fsync, "sync_interval": 3600}
+        async with running(directory, FileOps(), **options) as core:
             for name in NAMES:
                 await apply(core, journal_spec(name))
-        async with running(directory, FileOps()) as core:
+        async with running(directory, FileOps(), **options) as core:
             content, heads = await write(core)
             # As a killed process leaves it.
             shutil.copytree(directory, directory.with_name("killed"))
@@ -143,13 +156,27 @@ async def check_journal(core: BrokerCore, journal: str, given: Acknowledged) -> 
 async def test_nothing_acknowledged_is_gone_or_wrong_without_a_word(
     part: int, acknowledged: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed in extent.seeds(100, 1000)[part::PARTS]:
+    await check_damages(extent.seeds(100, 1000)[part::PARTS], acknowledged, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("part", range(2))
+async def test_nor_if_it_was_acknowledged_before_it_was_durable(
+    part: int, unsynced: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_damages(extent.seeds(30, 300)[part::2], unsynced, tmp_path, caplog)
+
+
+async def check_damages(
+    seeds: Sequence[int], given: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damage a file by each seed, and check what a broker makes of it."""
+    for seed in seeds:
         directory = tmp_path / f"data-{seed}"
-        shutil.copytree(acknowledged.directory, directory)
+        shutil.copytree(given.directory, directory)
         done = damage(random.Random(seed), directory)
         caplog.clear()
         try:
-            await check(directory, acknowledged, done, caplog)
+            await check(directory, given, done, caplog)
         except AssertionError as error:
             error.add_note(f"seed {seed}: {done}")
             raise

@@ -16,6 +16,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.cli.app import run as run_command
 from gazette_aio.cli.broker import broker as command
 from tests.broker.caller import calling, journal_spec
+from tests.broker.journal.faulty_files import BootedFiles
 
 LOST, OTHER = "test/journal", "test/other"
 
@@ -25,11 +26,14 @@ def outcome(*args: object) -> tuple[int, list[dict[str, object]]]:
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.fixture
-async def directory(tmp_path: Path) -> Path:
+@pytest.fixture(params=["commit", "off"])
+async def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The data directory of a stopped broker, which acknowledged content of two journals."""
     data = tmp_path / "data"
-    async with EmbeddedBroker(data) as broker, calling(broker.endpoint) as caller:
+    async with (
+        EmbeddedBroker(data, fsync=request.param) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         await caller.create(journal_spec(LOST), journal_spec(OTHER))
         await caller.commit(b"lost", LOST)
         await caller.commit(b"other", OTHER)
@@ -46,8 +50,9 @@ def remove_directory(directory: Path) -> None:
 
 
 def remove_files(directory: Path) -> None:
-    for path in directory.iterdir():
-        path.unlink()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            path.unlink()
 
 
 @pytest.mark.parametrize("lose", [remove_directory, remove_files])
@@ -123,3 +128,38 @@ async def test_directories_of_earlier_versions_are_noted(directory: Path) -> Non
         assert await caller.read(LOST) == b"lost"
     remove_directory(directory_of(directory, LOST))
     assert outcome("check", directory)[0] != 0
+
+
+async def test_a_key_space_that_was_lost_is_refused(directory: Path) -> None:
+    remove_files(directory / "meta")
+    with pytest.raises(pb.StoreError, match="transactions are damaged, or missing"):
+        await EmbeddedBroker(directory, fsync="off").start()
+    code, found = outcome("check", directory)
+    assert code == 1
+    assert {each["path"] for each in found if each["damage"]} >= {"meta"}
+
+
+async def test_evidence_of_what_was_not_durable_ends_with_the_machine(tmp_path: Path) -> None:
+    for boot, content in (("first", b""), ("second", b""), ("second", b"anew")):
+        files = BootedFiles(boot)
+        async with (
+            EmbeddedBroker(tmp_path, fsync="off", files=files) as broker,
+            calling(broker.endpoint) as caller,
+        ):
+            if boot == "first":
+                await caller.create(journal_spec(LOST))
+            assert await caller.read(LOST) == content
+            response = await caller.append(b"anew", LOST)
+            assert response.commit.begin == len(content)
+        (noted,) = (tmp_path / "begun").iterdir()
+        assert noted.suffix == f".{boot}"
+        if boot == "first":
+            where = directory_of(tmp_path, LOST)
+            remove_directory(where)  # As a power loss may.
+    remove_directory(where)
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", files=BootedFiles("second")) as broker,
+        calling(broker.endpoint) as caller,
+    ):
+        with pytest.raises(Exception, match="content was acknowledged"):
+            await caller.read(LOST)

@@ -18,6 +18,7 @@ from gazette_aio.broker.fragments.survey import Damage
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
 from tests.broker.caller import calling, journal_spec
+from tests.broker.journal.faulty_files import BootedFiles
 
 NAME = "test/journal"
 FILES = FileOps()
@@ -272,8 +273,11 @@ def test_a_journal_may_skip_ahead(tmp_path: Path) -> None:
 # The key space
 
 
-async def _with_journals(path: Path) -> int:
-    async with EmbeddedBroker(path, fsync="off") as broker, calling(broker.endpoint) as caller:
+async def _with_journals(path: Path, files: FileOps | None = None) -> int:
+    async with (
+        EmbeddedBroker(path, fsync="off", files=files) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         response = pb.ApplyResponse()
         for number in range(3):
             response = await caller.create(journal_spec(f"test/journal-{number}"))
@@ -283,18 +287,24 @@ async def _with_journals(path: Path) -> int:
     return revision
 
 
-async def _names(path: Path) -> tuple[list[str], int]:
-    async with EmbeddedBroker(path, fsync="off") as broker, calling(broker.endpoint) as caller:
+async def _names(path: Path, files: FileOps | None = None) -> tuple[list[str], int]:
+    async with (
+        EmbeddedBroker(path, fsync="off", files=files) as broker,
+        calling(broker.endpoint) as caller,
+    ):
         response = await caller.apply_call(pb.ApplyRequest())
         return [j.spec.name for j in await caller.journals()], response.header.etcd.revision
 
 
 async def test_a_torn_transaction_is_cut(tmp_path: Path) -> None:
-    await _with_journals(tmp_path / "data")
+    await _with_journals(tmp_path / "data", BootedFiles("first"))
     log = tmp_path / "killed" / "meta" / "000001.log"
     whole = log.read_bytes()
     log.write_bytes(whole[:-3])
-    names, _ = await _names(tmp_path / "killed")
+    # A killed process loses nothing of what it wrote, and a machine does.
+    with pytest.raises(pb.StoreError, match=r"000001\.log at .*: transactions are damaged"):
+        await _names(tmp_path / "killed", BootedFiles("first"))
+    names, _ = await _names(tmp_path / "killed", BootedFiles("second"))
     assert names == ["test/journal-0", "test/journal-1"]
 
 

@@ -53,6 +53,9 @@ class RecordingFiles(FileOps):
         """Number of descriptors which aren't closed."""
         return len(self._open)
 
+    def boot_id(self) -> str:
+        return "before the crash"
+
     def _fail(self) -> None:
         if 0 <= self.read_only_at <= len(self.steps):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))

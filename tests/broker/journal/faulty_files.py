@@ -88,6 +88,16 @@ class FaultyFiles(FileOps):
         super().sync_directory(path)
 
 
+class BootedFiles(FileOps):
+    """Files of a machine as of one of its starts."""
+
+    def __init__(self, boot: str) -> None:
+        self._boot = boot
+
+    def boot_id(self) -> str:
+        return self._boot
+
+
 class LosingFiles(FileOps):
     """Remembers what a power loss would leave: synced content under synced names."""
 
@@ -98,6 +108,9 @@ class LosingFiles(FileOps):
         self.frozen = False
         """Whether later syncs come too late."""
         self._lock = threading.Lock()
+
+    def boot_id(self) -> str:
+        return "before the power loss"
 
     def open(self, path: Path, flags: int) -> int:
         descriptor = super().open(path, flags)
