@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,15 +13,12 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+from gazette_aio.consumer.recoverylog.recording.backlog import Backlog, Spilled, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from gazette_aio.client import AppendService, AsyncAppend
-
-PIECE_BYTES: Final = 1 << 20
-"""Bytes that are written to an append before they're moved out of memory."""
-
 
 LOOP_CHECK_SECONDS: Final = 1.0
 """Time after which a blocked thread looks whether the event loop still runs."""
@@ -96,20 +94,8 @@ class Piece(NamedTuple):
     """Whether the next piece belongs to the same append."""
     error: Exception | None = None
     """Error because of which neither this piece nor a later one is appended."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the content in chunks of about `PIECE_BYTES`."""
-        chunk: list[bytes] = []
-        size = 0
-        for part in self.content:
-            chunk.append(part)
-            size += len(part)
-            if size >= PIECE_BYTES:
-                yield b"".join(chunk)
-                chunk.clear()
-                size = 0
-        if chunk:
-            yield b"".join(chunk)
+    spilled: Spilled | None = None
+    """Where the content is if it isn't in memory."""
 
 
 class RecorderAppends(Owner):
@@ -141,6 +127,7 @@ class RecorderAppends(Owner):
         self._loop_thread = threading.get_ident()
         self._lock = threading.Lock()
         self._pieces: deque[Piece] = deque()
+        self._backlog = Backlog()
         self._is_scheduled = False
         self._is_working = False
         """Whether the task was started, and hasn't found the queue empty since."""
@@ -175,7 +162,9 @@ class RecorderAppends(Owner):
                     raise RuntimeError("the event loop that appends has stopped")
 
     def put(self, piece: Piece) -> None:
-        """Have a piece appended after all earlier ones. Called from any thread."""
+        """Have a piece appended after all earlier ones. Called from any thread, one at a time."""
+        if piece.content and (spilled := self._backlog.add(piece.content)) is not None:
+            piece = piece._replace(content=[], spilled=spilled)
         with self._lock:
             self._pieces.append(piece)
             if self._is_scheduled:
@@ -239,13 +228,14 @@ class RecorderAppends(Owner):
             if error is None:
                 try:
                     await self._append(piece)
-                except (pb.GazetteError, RuntimeError, TypeError, ValueError) as failure:
+                except (pb.GazetteError, OSError, RuntimeError, TypeError, ValueError) as failure:
                     error = self._fail(failure)
                 except BaseException:
                     self._pieces.appendleft(piece)
                     raise
             if error is not None:
                 _fail_all(piece, error)
+            await self._backlog.take(piece.content, piece.spilled)
 
     def _ended(self) -> None:
         # Race: a piece may have been put since the task ended, which another task is to append.
@@ -266,19 +256,26 @@ class RecorderAppends(Owner):
             self._idle.set()
         for piece in pieces:
             _fail_all(piece, error)
+            self._backlog.drop(piece.content, piece.spilled)
 
     async def _append(self, piece: Piece) -> None:
         if self._held is None:
             append = await self._service.start_append(self._request, piece.wait_for)
             self._held = append, piece.position
         append, position = self._held
-        chunks = piece.chunks()
-        chunk = next(chunks, b"")
-        for following in chunks:
-            append.write(chunk)
-            await append.drain()
-            chunk = following
-        append.write(chunk)
+        if piece.spilled is not None:
+            async with contextlib.aclosing(self._backlog.chunks(piece.spilled)) as read:
+                async for chunk in read:
+                    append.write(chunk)
+                    await append.drain()
+        else:
+            chunks = joined(piece.content)
+            last = next(chunks, b"")
+            for following in chunks:
+                append.write(last)
+                await append.drain()
+                last = following
+            append.write(last)
         if piece.is_open:
             await append.drain()
             return

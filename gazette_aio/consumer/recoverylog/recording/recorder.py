@@ -47,7 +47,8 @@ class Recorder(RecordedFiles, Owner):
     Call a `record_*` method after each change of a file below `directory`, in the order of the
     changes. These methods may be called from any thread, and never wait for brokers: operations are
     kept until a barrier, or until there's 1 MiB of them. All operations of one call, and of one
-    `atomic()` block, are in the same append, so that playback has all of them or none.
+    `atomic()` block, are in the same append, so that playback has all of them or none. If threads
+    record faster than the event loop takes over, all but 8 MiB waits in temporary files.
 
     The log is fenced by a register, which each append checks. If another process has taken over,
     pending and later barriers fail with RecorderFencedError, and further calls raise it. Likewise,
