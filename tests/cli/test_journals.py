@@ -126,7 +126,8 @@ async def test_revision_conflict_fails(broker_cli, space):
     done = await broker_cli("journals", "apply", str(space))
 
     assert done.code == 1
-    assert "ETCD_TRANSACTION_FAILED" in done.err
+    assert "a journal exists already, or was changed or deleted meanwhile" in done.err
+    assert "(ETCD_TRANSACTION_FAILED)" in done.err
     assert done.err.count("\n") == 1
 
 

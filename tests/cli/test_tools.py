@@ -139,14 +139,25 @@ def test_findings_of_clocks_and_certificates() -> None:
     assert diagnosis.certificate_finding(end, 1_800_000_000.0).result == "ok"
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [("PERMISSION_DENIED", "doesn't allow"), ("UNIMPLEMENTED", "isn't the address of a broker")],
-)
-def test_findings_of_rpcs(code: str, words: str) -> None:
-    finding = diagnosis.rpc_failure("broker", pb.TransportError(code, "text"), has_token=True)
+async def test_a_broker_is_no_consumer(broker_cli: Any, gazette_broker: Any) -> None:
+    address = f"--consumer.address={gazette_broker.endpoint}"
 
-    assert words in finding.remedy
+    listing = await broker_cli("shards", "list", address)
+    found = await broker_cli("doctor", address, "--json")
+
+    text = f"the server at {gazette_broker.endpoint} isn't a consumer"
+    assert (listing.code, listing.out) == (1, b"")
+    assert listing.err.startswith(f"gazette-aio: {text}")
+    assert [(each["check"], each["result"]) for each in found.json][-1] == ("consumer", "failed")
+    assert found.json[-1]["detail"].startswith(text)
+    assert found.json[-1]["remedy"] == "set $CONSUMER_ADDRESS to that of a consumer"
+
+
+def test_findings_of_rpcs() -> None:
+    error = pb.TransportError("PERMISSION_DENIED", "text")
+    finding = diagnosis.rpc_failure("broker", error, has_token=True)
+
+    assert "doesn't allow" in finding.remedy
 
 
 async def test_bench(broker_cli: Any, gazette_client: Any, journal: str) -> None:

@@ -12,7 +12,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
-from gazette_aio.cli.shell.failures import InputError, UnreachableError
+from gazette_aio.cli.shell.failures import InputError, UnreachableError, WrongServerError
 from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.consumer.api import connect_shards
@@ -67,6 +67,7 @@ class ClientSettings:
         Raises:
             InputError: The address or the keys are invalid.
             UnreachableError: No broker answered within `timeout` seconds.
+            WrongServerError: The server doesn't know a call.
 
         Cancellation: aborts — calls are cancelled.
         """
@@ -118,6 +119,8 @@ class ClientSettings:
             async with client:
                 yield client
         except pb.TransportError as error:
+            if error.code == "UNIMPLEMENTED":
+                raise WrongServerError(self.address, peer=self.peer) from None
             if error.code != "UNAVAILABLE":
                 raise
             raise UnreachableError(

@@ -34,6 +34,21 @@ class CommandError(Exception):
     """The command failed; the text is complete."""
 
 
+class WrongServerError(CommandError):
+    """The server at an address doesn't know the call: it's another kind of server, or too old.
+
+    Args:
+        address: Its address.
+        peer: `broker` or `consumer`, as the command expects.
+    """
+
+    def __init__(self, address: str, *, peer: str) -> None:
+        super().__init__(
+            f"the server at {address} isn't a {peer}, or is too old for this command: "
+            f"check --{peer}.address"
+        )
+
+
 class UnreachableError(CommandError):
     """No broker, or no member of a consumer, answered in time.
 
@@ -57,7 +72,10 @@ _STATUS_TEXTS: dict[int, str] = {
     pb.Status.WRONG_APPEND_OFFSET: "the offset isn't the journal's write head",
     pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",
     pb.Status.SUSPENDED: "the journal is suspended",
-    pb.Status.ETCD_TRANSACTION_FAILED: "a journal's revision isn't the expected one; list again",
+    pb.Status.ETCD_TRANSACTION_FAILED: (
+        "nothing was applied, because a journal exists already, or was changed or deleted meanwhile: "
+        "`journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
+    ),
     pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments end beyond the write head",
 }
 
@@ -66,7 +84,10 @@ _SHARD_STATUS_TEXTS: dict[int, str] = {
     pc.Status.SHARD_NOT_FOUND: "no such shard",
     pc.Status.NO_SHARD_PRIMARY: "the shard has no primary now",
     pc.Status.NOT_SHARD_PRIMARY: "this member isn't the shard's primary",
-    pc.Status.ETCD_TRANSACTION_FAILED: "a shard's revision isn't the expected one; list again",
+    pc.Status.ETCD_TRANSACTION_FAILED: (
+        "nothing was applied, because a shard exists already, or was changed or deleted meanwhile: "
+        "`shards list -o yaml` prints revisions"
+    ),
     pc.Status.SHARD_STOPPED: "the shard has stopped, or failed",
 }
 

@@ -109,8 +109,6 @@ def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Findin
             remedy = f"set ${prefix}_AUTH_KEYS or ${prefix}_AUTH_TOKEN"
         case "PERMISSION_DENIED":
             remedy = "the token doesn't allow to list: ask for one that does"
-        case "UNIMPLEMENTED":
-            remedy = f"this isn't the address of a {peer}, or it's older than Gazette v0.89"
         case "UNAVAILABLE":
             remedy = "something answers the port, but not gRPC: check proxies, and http or https"
         case _:

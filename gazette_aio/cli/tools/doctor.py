@@ -17,7 +17,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.failures import CommandError, InputError, WrongServerError
 from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.diagnosis import Finding
@@ -129,6 +129,9 @@ async def _examine_server(
     except pb.GazetteError as error:
         has_token = bool(settings.auth_keys or settings.auth_token)
         return [*findings, diagnosis.rpc_failure(settings.peer, error, has_token=has_token)]
+    except WrongServerError as error:
+        remedy = f"set ${settings.peer.upper()}_ADDRESS to that of a {settings.peer}"
+        return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
     except CommandError as error:
         remedy = "something answers the port, but not gRPC: check proxies, and http or https"
         return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
