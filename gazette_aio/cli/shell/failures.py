@@ -73,7 +73,7 @@ _STATUS_TEXTS: dict[int, str] = {
     pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",
     pb.Status.SUSPENDED: "the journal is suspended",
     pb.Status.ETCD_TRANSACTION_FAILED: (
-        "nothing was applied, because a journal exists already, or was changed or deleted meanwhile: "
+        "nothing was applied: a journal exists already, or was changed or deleted meanwhile; "
         "`journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
     ),
     pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments end beyond the write head",
@@ -85,7 +85,7 @@ _SHARD_STATUS_TEXTS: dict[int, str] = {
     pc.Status.NO_SHARD_PRIMARY: "the shard has no primary now",
     pc.Status.NOT_SHARD_PRIMARY: "this member isn't the shard's primary",
     pc.Status.ETCD_TRANSACTION_FAILED: (
-        "nothing was applied, because a shard exists already, or was changed or deleted meanwhile: "
+        "nothing was applied: a shard exists already, or was changed or deleted meanwhile; "
         "`shards list -o yaml` prints revisions"
     ),
     pc.Status.SHARD_STOPPED: "the shard has stopped, or failed",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gazette_aio.serving.server import GrpcServer
     from gazette_aio.serving.tls import ServerTLS
 
-_ALL_HOSTS: Final = "[::]"
+_ALL_HOSTS: Final = "::"  # IPv4, too: the library listens on both, or on the one there is.
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,18 @@ async def test_failed_shards_are_restarted_if_options_say_so(harness: ConsumerHa
         await eventually(lambda: application.totals.sums == {"shard-one": sum(range(10))})
 
 
+async def test_members_listen_on_all_addresses_by_default(harness: ConsumerHarness) -> None:
+    options = ConsumerOptions(prefix="/everywhere.test", host="127.0.0.1")
+    async with (
+        Service(Summing(), harness.store, harness.client, options) as member,
+        connect_shards(member.endpoint) as client,
+    ):
+        change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
+        await apply_shards(client, [change])
+        assert member.endpoint.startswith("http://127.0.0.1:")
+        assert "shard-one" in member.session.group.items
+
+
 async def test_an_endpoint_that_is_taken_is_refused() -> None:
     async with EmbeddedBroker() as broker, connect(broker.endpoint) as client:
         port = int(broker.endpoint.rpartition(":")[2])
