@@ -109,7 +109,7 @@ class Doors:
             return failure(404 if is_missing else 502, str(error))
         except pb.AuthorizationError as error:
             return failure(401, str(error))
-        except (ValueError, msgspec.ValidationError) as error:
+        except (ValueError, msgspec.ValidationError, pb.ConfigurationError) as error:
             return failure(400, str(error))
         except (pb.OperationTimeoutError, TimeoutError) as error:
             return failure(504, str(error) or "no answer in time")
@@ -148,7 +148,13 @@ class Doors:
     async def _tail(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
         pb.validate_journal(name)
-        return await self._tails.answer(request, self._open_client(credentials(request)), name)
+        return await self._tails.answer(
+            request,
+            self._open_client(credentials(request)),
+            name,
+            messages=request.query.get("form") == "messages",
+            uuid_path=request.query.get("uuid", ""),
+        )
 
     async def _heads(self, request: web.Request) -> web.StreamResponse:
         wanted = (await body(request, _HeadsWanted)).names

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import dataclasses
 from typing import TYPE_CHECKING
 
-import msgspec
 from aiohttp import web
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
+from gazette_aio.client import get_journal
 from gazette_aio.client.reads.head import head_of
+from gazette_aio.console.tail_forms import MessageForm, TailForm, TextForm, problem_event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient, RetryReader
@@ -25,7 +27,7 @@ class TailLimits:
 
     Args:
         count: Tails at a time, of all browsers.
-        recent_bytes: Bytes before the write head at which a tail begins.
+        recent_bytes: Bytes before the write head at which a tail begins; None for its form's.
         event_bytes: Content of an event.
         quiet_seconds: Time without content after which an empty event is sent.
         write_seconds: Time after which a browser that takes no more is cut off.
@@ -33,7 +35,7 @@ class TailLimits:
     """
 
     count: int = 16
-    recent_bytes: int = 4 << 10
+    recent_bytes: int | None = None
     event_bytes: int = 16 << 10
     quiet_seconds: float = 15.0
     write_seconds: float = 20.0
@@ -63,6 +65,9 @@ class Tails:
         request: web.Request,
         opening: AbstractAsyncContextManager[JournalClient],
         journal: str,
+        *,
+        messages: bool = False,
+        uuid_path: str = "",
     ) -> web.StreamResponse:
         """Answer a request with a tail.
 
@@ -70,8 +75,11 @@ class Tails:
             request: The request.
             opening: Client of the browser.
             journal: Name of the journal.
+            messages: Whether to send messages with their states, and not text.
+            uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
 
         Raises:
+            ValidationError: The journal has no messages that can be told apart.
             HTTPServiceUnavailable: There are too many tails.
             GazetteError: The brokers refuse.
 
@@ -85,16 +93,23 @@ class Tails:
         try:
             async with opening as client:
                 # Refusals come before the answer begins, and thus have a status.
+                form: TailForm = TextForm()
+                if messages:
+                    seconds = self._limits.answer_seconds
+                    spec = (await get_journal(client, journal, timeout=seconds)).spec
+                    form = MessageForm(spec, uuid_path)
                 head = await head_of(client, journal, self._limits.answer_seconds)
                 response = web.StreamResponse()
                 response.content_type = "text/event-stream"
                 response.charset = "utf-8"
                 await response.prepare(request)
-                begin = max(head - self._limits.recent_bytes, 0)
+                recent = self._limits.recent_bytes
+                begin = max(head - (form.recent_bytes if recent is None else recent), 0)
+                form.begin(begin)
                 wanted = pb.ReadRequest(journal=journal, offset=begin, block=True)
                 try:
                     async with client.read(wanted) as reader:
-                        await self._send(reader, request, response)
+                        await self._send(reader, form, request, response)
                 except ConnectionError:
                     pass  # The browser has gone.
                 return response
@@ -102,49 +117,37 @@ class Tails:
             self._tasks.discard(task)
 
     async def _send(
-        self, reader: RetryReader, request: web.Request, response: web.StreamResponse
+        self,
+        reader: RetryReader,
+        form: TailForm,
+        request: web.Request,
+        response: web.StreamResponse,
     ) -> None:
-        # Characters may be cut by the ends of events.
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        turns = Turns()
         is_last = False
         while not is_last:
-            event = b": \n\n"
+            events: Iterable[bytes] = (b": \n\n",)
             quiet = asyncio.timeout(self._limits.quiet_seconds)
             try:
                 async with quiet:
                     content = await reader.read(self._limits.event_bytes)
                 if not content:
                     return
-                event = tail_event(reader.offset, len(content), decoder.decode(content))
+                events = form.events(reader.offset - len(content), content)
             except pb.OffsetJumpError:
-                decoder.reset()
+                form.begin(reader.offset)
                 continue
             except pb.GazetteError as error:
-                event, is_last = problem_event(str(error)), True
+                events, is_last = (problem_event(str(error)),), True
             except TimeoutError:
                 if not quiet.expired():
                     raise
-            try:
-                async with asyncio.timeout(self._limits.write_seconds):
-                    await response.write(event)
-            except TimeoutError:
-                if request.transport is not None:
-                    request.transport.abort()
-                return
-
-
-def tail_event(end: int, length: int, text: str) -> bytes:
-    """Return the event of content: lines of JSON can't end it, whatever the content is.
-
-    Args:
-        end: Offset after the content.
-        length: Bytes of the content.
-        text: The content.
-    """
-    data = msgspec.json.encode({"begin": str(end - length), "end": str(end), "text": text})
-    return b"id: %d\ndata: %b\n\n" % (end, data)
-
-
-def problem_event(problem: str) -> bytes:
-    """Return the event of a failure, which is the last one."""
-    return b"data: %b\n\n" % msgspec.json.encode({"problem": problem})
+            for event in events:
+                try:
+                    async with asyncio.timeout(self._limits.write_seconds):
+                        await response.write(event)
+                except TimeoutError:
+                    if request.transport is not None:
+                        request.transport.abort()
+                    return
+                await turns.rest()

@@ -17,7 +17,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.console import Console, TailLimits
 from gazette_aio.console.guards import HEADERS
-from gazette_aio.console.tails import tail_event
+from gazette_aio.console.tail_forms import TextForm
 from gazette_aio.testing import create_journals, journal_spec
 from tests.waiting import eventually
 
@@ -64,14 +64,15 @@ async def test_new_content_follows_the_most_recent(gazette_broker, gazette_clien
 
 
 def test_content_neither_ends_its_event_nor_is_markup():
-    event = tail_event(100, 10, _HOSTILE)
+    [event] = TextForm().events(90, _HOSTILE.encode())
     assert event.count(b"\n") == 3
     assert b"\r" not in event
     first, data, end, rest = event.split(b"\n")
-    assert (first, end, rest) == (b"id: 100", b"", b"")
+    after = 90 + len(_HOSTILE)
+    assert (first, end, rest) == (b"id: %d" % after, b"", b"")
     assert json.loads(data.removeprefix(b"data: ")) == {
         "begin": "90",
-        "end": "100",
+        "end": str(after),
         "text": _HOSTILE,
     }
 

@@ -1,0 +1,96 @@
+"""UUIDs of messages of any schema, and texts to show of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.message.adapters import raw_adapter
+from gazette_aio.message.framing.csv import parse_record
+from gazette_aio.message.uuid import ZERO_UUID, is_time_uuid, parse_uuid, uuid_from_bytes
+from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from gazette_aio.protocol.varint import decode_varint
+from gazette_aio.protocol.well_known import (
+    CONTENT_TYPE_CSV,
+    CONTENT_TYPE_JSON_LINES,
+    CONTENT_TYPE_PROTO_FIXED,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    UUIDOf = Callable[[bytes], UUID]
+
+MAX_PATH: Final = 100
+"""Characters of the path to a UUID."""
+
+_UUID_BYTES: Final = 16
+
+
+def uuid_reader(content_type: str, path: str) -> UUIDOf:
+    """Return a function of an encoded message, which returns its UUID.
+
+    It may raise any exception for a message that isn't of this type.
+
+    Args:
+        content_type: Content type of the journal.
+        path: Members that lead to the UUID, of JSON.
+
+    Raises:
+        ConfigurationError: The path isn't valid.
+        ValidationError: There is no such reader for this content type.
+    """
+    if content_type == CONTENT_TYPE_JSON_LINES:
+        if len(path) > MAX_PATH:
+            raise ConfigurationError("the path to the UUID is too long")
+        return raw_adapter(path).uuid
+    if content_type == CONTENT_TYPE_CSV:
+        return _csv_uuid
+    if content_type == CONTENT_TYPE_PROTO_FIXED:
+        return wire_uuid
+    raise ValidationError(f"messages of this content type can't be told apart: {content_type!r}")
+
+
+def _csv_uuid(frame: bytes) -> UUID:
+    return parse_uuid(parse_record(frame)[0].decode("ascii"))
+
+
+def wire_uuid(frame: bytes) -> UUID:
+    """Return the UUID of a protobuf message of any type, or the zero UUID.
+
+    It's the first field of 16 bytes that are a UUID of version 1.
+
+    Raises:
+        ValidationError: It's no protobuf message.
+    """
+    position = 0
+    while position < len(frame):
+        key, position = decode_varint(frame, position)
+        match key & 7:
+            case 0:
+                _, position = decode_varint(frame, position)
+            case 1:
+                position += 8
+            case 5:
+                position += 4
+            case 2:
+                length, position = decode_varint(frame, position)
+                if length == _UUID_BYTES and position + length <= len(frame):
+                    uuid = uuid_from_bytes(frame[position : position + length])
+                    if is_time_uuid(uuid):
+                        return uuid
+                position += length
+            case _:
+                position = -1
+                break
+    if position != len(frame):
+        raise ValidationError("not a protobuf message")
+    return ZERO_UUID
+
+
+def text_of(frame: bytes, most: int) -> str:
+    """Return the first bytes of a message as text of printable characters."""
+    text = frame[:most].decode("utf-8", "replace")
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else "·" for each in text)

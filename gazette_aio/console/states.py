@@ -1,0 +1,112 @@
+"""States of messages in a journal, as a reader of committed messages takes them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from gazette_aio.message.sequencing.outcome import QueueOutcome
+from gazette_aio.message.sequencing.rules import ACK, ProducerBounds, step, unseen
+from gazette_aio.message.uuid import get_clock, get_flags, get_producer_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+State = Literal["committed", "pending", "rolled-back", "duplicate", "acknowledgement", "plain"]
+"""A `plain` message has no UUID, or no clock: it takes no part in transactions."""
+
+_DUPLICATES: Final = frozenset(
+    {
+        QueueOutcome.OUTSIDE_ALREADY_ACKED,
+        QueueOutcome.CONTINUE_ALREADY_ACKED,
+        QueueOutcome.CONTINUE_TXN_CLOCK_LARGER,
+    }
+)
+_COMMITS: Final = frozenset({QueueOutcome.ACK_COMMIT_RING, QueueOutcome.ACK_COMMIT_REPLAY})
+
+
+class Settled(NamedTuple):
+    """A pending message whose transaction has ended."""
+
+    begin: int
+    """Offset at which it begins."""
+    state: State
+
+
+class _Producer:
+    __slots__ = ("bounds", "pending")
+
+    def __init__(self, bounds: ProducerBounds) -> None:
+        self.bounds = bounds
+        self.pending: dict[int, int] = {}
+        """Clocks of pending messages, by offset."""
+
+
+class MessageStates:
+    """States of the messages of one journal, read from some offset on.
+
+    A message whose transaction began before that offset has the state that it would have if there
+    was nothing before. Memory is bounded: of the messages that are pending for longest, the end of
+    the transaction isn't told.
+
+    Args:
+        most_pending: Pending messages that are known.
+        most_producers: Producers that are known.
+    """
+
+    def __init__(self, most_pending: int = 2000, most_producers: int = 1000) -> None:
+        self._most_pending = most_pending
+        self._most_producers = most_producers
+        self._producers: OrderedDict[bytes, _Producer] = OrderedDict()
+        self._pending: deque[tuple[_Producer, int]] = deque()
+
+    def take(self, begin: int, uuid: UUID) -> tuple[State, list[Settled]]:
+        """Take the next message.
+
+        Args:
+            begin: Offset at which it begins.
+            uuid: Its UUID, or the zero UUID.
+
+        Returns:
+            Its state, and the states of earlier messages that were pending until now.
+        """
+        clock, flags = get_clock(uuid), get_flags(uuid)
+        if not clock or not uuid.int:
+            return "plain", []
+        producer = self._producer(get_producer_id(uuid), clock)
+        rule, producer.bounds = step(producer.bounds, flags, clock, begin)
+        if rule.outcome in _DUPLICATES:
+            return "duplicate", []
+        if producer.bounds.begin != -1:
+            self._add(producer, begin, clock)
+            return "pending", []
+        commits_to = clock if rule.outcome in _COMMITS else -1
+        settled = [
+            Settled(at, "committed" if its_clock <= commits_to else "rolled-back")
+            for at, its_clock in producer.pending.items()
+        ]
+        producer.pending.clear()
+        return ("acknowledgement" if flags == ACK else "committed"), settled
+
+    def _producer(self, name: bytes, clock: int) -> _Producer:
+        producer = self._producers.get(name)
+        if producer is None:
+            producer = self._producers[name] = _Producer(unseen(clock))
+            if len(self._producers) > self._most_producers:
+                self._producers.popitem(last=False)
+        else:
+            self._producers.move_to_end(name)
+        return producer
+
+    def _add(self, producer: _Producer, begin: int, clock: int) -> None:
+        producer.pending[begin] = clock
+        self._pending.append((producer, begin))
+        if len(self._pending) > self._most_pending:
+            eldest, at = self._pending.popleft()
+            eldest.pending.pop(at, None)
+
+
+def in_order(settled: Iterable[Settled]) -> list[tuple[str, str]]:
+    """Return settled messages as the page takes them: texts of their offsets, and states."""
+    return [(str(each.begin), each.state) for each in settled]

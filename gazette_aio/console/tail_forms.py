@@ -1,0 +1,200 @@
+"""Forms in which live tails show content: as text, or message by message with their states."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+import gazette_aio.protocol as pb
+from gazette_aio.console.message_uuids import text_of, uuid_reader
+from gazette_aio.console.states import MessageStates, Settled, in_order
+from gazette_aio.message.adapters.json_types import DEFAULT_UUID_PATH
+from gazette_aio.message.framing.registry import find_framing
+from gazette_aio.message.uuid import clock_as_time, get_clock, get_producer_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gazette_aio.message.framing import Framing
+
+_TEXT_BYTES: Final = 4 << 10
+_MESSAGE_BYTES: Final = 32 << 10
+_FRAME_BYTES: Final = 4 << 20
+_EVENT_MESSAGES: Final = 32
+_SHOWN_BYTES: Final = 2 << 10
+
+
+class TailForm(Protocol):
+    """Makes events of content."""
+
+    recent_bytes: int
+    """Bytes before the write head at which a tail begins."""
+
+    def begin(self, offset: int) -> None:
+        """Note where the next content begins, if it isn't where the content before ended."""
+        ...
+
+    def events(self, begin: int, content: bytes) -> Iterator[bytes]:
+        """Yield the events of content, each made in a time that is bounded."""
+        ...
+
+
+class TextForm:
+    """Content as text.
+
+    Args:
+        recent_bytes: Bytes before the write head at which a tail begins.
+    """
+
+    def __init__(self, recent_bytes: int = _TEXT_BYTES) -> None:
+        self.recent_bytes = recent_bytes
+        # Characters may be cut by the ends of events.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def begin(self, offset: int) -> None:  # noqa: ARG002 - of the protocol.
+        """Forget a part of a character."""
+        self._decoder.reset()
+
+    def events(self, begin: int, content: bytes) -> Iterator[bytes]:
+        """Yield one event."""
+        end = begin + len(content)
+        text = self._decoder.decode(content)
+        yield tail_event(end, {"begin": str(begin), "end": str(end), "text": text})
+
+
+class ShownMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """A message of a tail."""
+
+    begin: str
+    end: str
+    state: str
+    """As of `State`; `unreadable` for bytes that are no message."""
+    producer: str
+    """ID of the producer as hexadecimal digits, or empty."""
+    time: str
+    """Time of the clock as ISO 8601, or empty."""
+    text: str
+    """Its first bytes."""
+    is_cut: bool
+    """Whether there are more."""
+
+
+class MessageForm:
+    """Content message by message, with their states.
+
+    Args:
+        journal: Spec of the journal.
+        uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
+        recent_bytes: Bytes before the write head at which a tail begins.
+
+    Raises:
+        ValidationError: The journal has no framing, or messages without UUIDs.
+        ConfigurationError: The path isn't valid.
+    """
+
+    def __init__(
+        self, journal: pb.JournalSpec, uuid_path: str = "", recent_bytes: int = _MESSAGE_BYTES
+    ) -> None:
+        self.recent_bytes = recent_bytes
+        values = [each.value for each in journal.labels.labels if each.name == pb.CONTENT_TYPE]
+        content_type = values[0] if values else ""
+        framing = find_framing(content_type)
+        if framing is None:
+            raise pb.ValidationError(
+                f"the journal's {pb.CONTENT_TYPE!r} label names no framing of messages"
+            )
+        self._framing: Framing = framing
+        self._uuid_of = uuid_reader(content_type, uuid_path or DEFAULT_UUID_PATH)
+        self._states = MessageStates()
+        self.begin(0)
+
+    def begin(self, offset: int) -> None:
+        """Look for the next message, as content may begin within one."""
+        self._decoder = self._framing.decoder(offset, max_frame_bytes=_FRAME_BYTES)
+        self._is_within = offset > 0
+
+    def events(self, begin: int, content: bytes) -> Iterator[bytes]:
+        """Yield events of a few messages each."""
+        end = begin + len(content)
+        if self._is_within and self._framing.is_lines:
+            _, newline, content = content.partition(b"\n")
+            if not newline:
+                return
+            self._decoder.jump(end - len(content))
+            self._is_within = False
+        self._decoder.feed(content)
+        shown: list[ShownMessage] = []
+        settled: list[Settled] = []
+        while (message := self._next(settled)) is not None:
+            shown.append(message)
+            if len(shown) + len(settled) >= _EVENT_MESSAGES:
+                yield _messages_event(shown, settled)
+                shown, settled = [], []
+        if shown:
+            yield _messages_event(shown, settled)
+
+    def _next(self, settled: list[Settled]) -> ShownMessage | None:
+        while True:
+            try:
+                frame = self._decoder.next_frame()
+            except pb.FramingError as error:
+                if self._is_within:
+                    continue  # Of the message that content began within.
+                return _unreadable(error.begin, error.end, str(error))
+            if frame is None:
+                return None
+            self._is_within = False
+            try:
+                uuid = self._uuid_of(frame.payload)
+            except Exception as error:  # noqa: BLE001 - A message may be anything.
+                return _unreadable(frame.begin, frame.end, f"{error}: {_text(frame.payload)}")
+            state, others = self._states.take(frame.begin, uuid)
+            settled += others
+            is_plain = state == "plain"
+            return ShownMessage(
+                begin=str(frame.begin),
+                end=str(frame.end),
+                state=state,
+                producer="" if is_plain else get_producer_id(uuid).hex(),
+                time="" if is_plain else clock_as_time(get_clock(uuid)).isoformat(),
+                text=_text(frame.payload),
+                is_cut=len(frame.payload) > _SHOWN_BYTES,
+            )
+
+
+def _text(payload: bytes) -> str:
+    return text_of(payload, _SHOWN_BYTES)
+
+
+def _unreadable(begin: int, end: int, text: str) -> ShownMessage:
+    return ShownMessage(
+        begin=str(begin),
+        end=str(end),
+        state="unreadable",
+        producer="",
+        time="",
+        text=text,
+        is_cut=False,
+    )
+
+
+def _messages_event(shown: list[ShownMessage], settled: list[Settled]) -> bytes:
+    data = {"messages": shown, "settled": in_order(settled)}
+    return tail_event(int(shown[-1].end), data)
+
+
+def tail_event(end: int, data: Any) -> bytes:
+    """Return an event: lines of JSON can't end it, whatever the content is.
+
+    Args:
+        end: Offset after the content.
+        data: What the event is about.
+    """
+    return b"id: %d\ndata: %b\n\n" % (end, msgspec.json.encode(data))
+
+
+def problem_event(problem: str) -> bytes:
+    """Return the event of a failure, which is the last one."""
+    return b"data: %b\n\n" % msgspec.json.encode({"problem": problem})

@@ -1,0 +1,239 @@
+"""States of messages, told apart in a tail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.console.message_uuids import text_of, uuid_reader, wire_uuid
+from gazette_aio.console.states import MessageStates
+from gazette_aio.console.tail_forms import MessageForm
+from gazette_aio.message import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    ZERO_UUID,
+    ProducerID,
+    build_uuid,
+    encode_fixed_frame,
+)
+from gazette_aio.testing import create_journals, journal_spec
+from tests.console.serving import asked, serving
+from tests.console.test_tails import next_event
+
+_ONE, _TWO = ProducerID(b"\x01one.."), ProducerID(b"\x01two..")
+_LINES = {"content-type": "application/x-ndjson"}
+
+
+def _taken(*messages: tuple[bytes, int, int], **limits: int) -> tuple[list[str], dict[int, str]]:
+    """Return the states of messages when they were read, and those which they have in the end."""
+    states = MessageStates(**limits)
+    first: list[str] = []
+    last: dict[int, str] = {}
+    for begin, (producer, clock, flags) in enumerate(messages):
+        state, settled = states.take(begin, build_uuid(producer, clock, flags))
+        first.append(state)
+        last[begin] = state
+        for each in settled:
+            assert last[each.begin] == "pending"
+            last[each.begin] = each.state
+    return first, last
+
+
+def test_transactions_commit_up_to_the_clock_of_their_acknowledgement():
+    first, last = _taken(
+        (_ONE, 16, CONTINUE_TXN),
+        (_TWO, 16, CONTINUE_TXN),
+        (_ONE, 32, CONTINUE_TXN),
+        (_ONE, 48, CONTINUE_TXN),
+        (_ONE, 32, ACK_TXN),
+        (_TWO, 64, OUTSIDE_TXN),
+    )
+    assert first == ["pending"] * 4 + ["acknowledgement", "committed"]
+    assert list(last.values()) == [
+        "committed",
+        "rolled-back",
+        "committed",
+        "rolled-back",
+        "acknowledgement",
+        "committed",
+    ]
+
+
+def test_transactions_that_are_rolled_back():
+    first, last = _taken(
+        (_ONE, 16, OUTSIDE_TXN),
+        (_ONE, 32, CONTINUE_TXN),
+        (_ONE, 48, CONTINUE_TXN),
+        (_ONE, 16, ACK_TXN),
+    )
+    assert first == ["committed", "pending", "pending", "acknowledgement"]
+    assert list(last.values()) == ["committed", "rolled-back", "rolled-back", "acknowledgement"]
+
+
+def test_duplicates_and_messages_without_clocks():
+    first, last = _taken(
+        (_ONE, 16, OUTSIDE_TXN),
+        (_ONE, 16, OUTSIDE_TXN),
+        (_ONE, 32, CONTINUE_TXN),
+        (_ONE, 32, CONTINUE_TXN),
+        (_ONE, 0, OUTSIDE_TXN),
+    )
+    assert first == ["committed", "duplicate", "pending", "duplicate", "plain"]
+    assert last[2] == "pending"
+    assert MessageStates().take(0, ZERO_UUID) == ("plain", [])
+
+
+def test_memory_is_bounded():
+    producers = [(ProducerID(b"\x01" + bytes([0, 0, 0, 0, each])), 16, 1) for each in range(9)]
+    first, last = _taken(*producers, (producers[0][0], 32, ACK_TXN), most_producers=4)
+    assert (first[0], last[0]) == ("pending", "pending")
+    many = [(_ONE, 16 * each, CONTINUE_TXN) for each in range(1, 10)]
+    _, last = _taken(*many, (_ONE, 16 * 9, ACK_TXN), most_pending=4)
+    assert list(last.values()) == ["pending"] * 5 + ["committed"] * 4 + ["acknowledgement"]
+
+
+def _spec(content_type: str) -> pb.JournalSpec:
+    return journal_spec("a/journal", labels={"content-type": content_type})
+
+
+def _events(form: MessageForm, begin: int, content: bytes, size: int = 1 << 20) -> list[Any]:
+    events: list[Any] = []
+    for at in range(0, len(content), size):
+        for event in form.events(begin + at, content[at : at + size]):
+            assert event.count(b"\n") == 3
+            events.append(json.loads(event.split(b"data: ", 1)[1]))
+    return events
+
+
+def _line(producer: ProducerID, clock: int, flags: int, text: str = "") -> bytes:
+    uuid = build_uuid(producer, clock, flags)
+    return json.dumps({"_meta": {"uuid": str(uuid)}, "text": text}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_messages_of_lines(size):
+    content = (
+        b'of an earlier message"}\n'
+        + _line(_ONE, 16, CONTINUE_TXN, "<b>\n\ndata: {}")
+        + b"no JSON\n{}\n"
+        + _line(_ONE, 16, ACK_TXN)
+    )
+    form = MessageForm(_spec("application/x-ndjson"))
+    form.begin(1000)
+    events = _events(form, 1000, content, size)
+    shown = [message for event in events for message in event["messages"]]
+    assert [message["state"] for message in shown] == [
+        "pending",
+        "unreadable",
+        "plain",
+        "acknowledgement",
+    ]
+    assert "no JSON" in shown[1]["text"]
+    assert "<b>" in shown[0]["text"]
+    assert shown[0]["producer"] == _ONE.hex()
+    assert int(shown[0]["begin"]) == 1000 + content.index(b"\n") + 1
+    assert int(shown[-1]["end"]) == 1000 + len(content)
+    settled = [each for event in events for each in event["settled"]]
+    assert settled == [[shown[0]["begin"], "committed"]]
+
+
+def test_events_have_few_messages():
+    content = b"".join(_line(_ONE, 16 * each, OUTSIDE_TXN) for each in range(1, 101))
+    events = _events(MessageForm(_spec("application/x-ndjson")), 0, content)
+    assert sum(len(event["messages"]) for event in events) == 100
+    assert max(len(event["messages"]) for event in events) == 32
+
+
+def test_messages_of_fixed_frames():
+    uuid = build_uuid(_ONE, 16, OUTSIDE_TXN)
+    content = bytearray(b"the end of a frame")
+    encode_fixed_frame(b"\x08\x01\x12\x10" + uuid.bytes + b"\x1a\x02hi", content)
+    encode_fixed_frame(b"\x07", content)
+    form = MessageForm(_spec("application/x-protobuf-fixed"))
+    form.begin(7)
+    [event] = _events(form, 7, bytes(content))
+    first, second = event["messages"]
+    assert (first["state"], first["producer"]) == ("committed", _ONE.hex())
+    assert first["text"].endswith("hi")
+    assert second["state"] == "unreadable"
+    [event] = _events(form, 7 + len(content), b"garbage in between")
+    assert event["messages"][0]["state"] == "unreadable"
+
+
+def test_messages_of_csv():
+    uuid = build_uuid(_ONE, 16, OUTSIDE_TXN)
+    [event] = _events(MessageForm(_spec("text/csv")), 0, f"{uuid},a\nno,b\n".encode())
+    assert [message["state"] for message in event["messages"]] == ["committed", "unreadable"]
+
+
+def test_long_messages_are_cut():
+    [event] = _events(
+        MessageForm(_spec("application/x-ndjson")), 0, b'{"a":"' + b"x" * 9000 + b'"}\n'
+    )
+    [message] = event["messages"]
+    assert (len(message["text"]), message["isCut"]) == (2048, True)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "path"),
+    [
+        ("", ""),
+        ("text/plain", ""),
+        ("application/x-ndjson", "a" * 101),
+        ("application/x-ndjson", "a..b"),
+        ("application/x-ndjson", '"'),
+    ],
+)
+def test_journals_without_messages(content_type, path):
+    spec = _spec(content_type) if content_type else journal_spec("a/journal")
+    with pytest.raises((pb.ValidationError, pb.ConfigurationError)):
+        MessageForm(spec, path)
+
+
+def test_paths_to_uuids():
+    uuid = build_uuid(_ONE, 16, OUTSIDE_TXN)
+    assert (
+        uuid_reader("application/x-ndjson", "a.b")(b'{"a":{"b":"%s"}}' % str(uuid).encode()) == uuid
+    )
+
+
+@pytest.mark.parametrize("frame", [b"\x12\x7f", b"\x0b", b"\xff" * 11, b"\x12\x10short", b"\x09"])
+def test_frames_that_are_no_protobuf(frame):
+    with pytest.raises(pb.ValidationError):
+        wire_uuid(frame)
+
+
+def test_protobuf_messages_without_uuids():
+    other = UUID("00000000-0000-4000-8000-000000000000")
+    assert wire_uuid(b"") == ZERO_UUID
+    assert (
+        wire_uuid(b"\x0a\x10" + other.bytes + b"\x11" + bytes(8) + b"\x1d" + bytes(4)) == ZERO_UUID
+    )
+
+
+def test_texts_are_printable():
+    assert text_of(b"a\x00\x1b[2J\xff\n\tb", 100) == "a··[2J\ufffd\n\tb"
+
+
+async def test_a_tail_of_messages(gazette_broker, gazette_client):
+    await create_journals(
+        gazette_client, journal_spec("a/journal", labels=_LINES), journal_spec("a/bytes")
+    )
+    async with serving(gazette_broker) as page:
+        await asked(page, "/api/tail?name=a/bytes&form=messages", 400)
+        await asked(page, "/api/tail?name=a/journal&form=messages&uuid=a..b", 400)
+        await asked(page, "/api/tail?name=a/missing&form=messages", 404)
+        async with page.get("/api/tail?name=a/journal&form=messages") as response:
+            assert response.status == 200
+            await gazette_client.append("a/journal", _line(_ONE, 16, CONTINUE_TXN, "one"))
+            [message] = (await next_event(response))["messages"]
+            assert message["state"] == "pending"
+            await gazette_client.append("a/journal", _line(_ONE, 32, ACK_TXN))
+            event = await next_event(response)
+            assert event["messages"][0]["state"] == "acknowledgement"
+            assert event["settled"] == [[message["begin"], "committed"]]
