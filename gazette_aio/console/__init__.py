@@ -9,7 +9,8 @@ and `server` listens, or runs `beside` another server. The pages, which need no 
 from __future__ import annotations
 
 from gazette_aio.console.beside import ServedWithConsole
+from gazette_aio.console.listings import ListingLimits
 from gazette_aio.console.server import Console
 from gazette_aio.console.tails import TailLimits
 
-__all__ = ["Console", "ServedWithConsole", "TailLimits"]
+__all__ = ["Console", "ListingLimits", "ServedWithConsole", "TailLimits"]

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import in_turns
 from gazette_aio.client import list_all_fragments, list_all_journals
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.console.exchange import (
@@ -22,16 +23,17 @@ from gazette_aio.console.exchange import (
     failure,
     part,
 )
-from gazette_aio.console.guards import HEADERS, refusal
+from gazette_aio.console.guards import HEADERS, bearer_token, refusal
 from gazette_aio.console.shard_doors import ShardDoors
 from gazette_aio.console.spec_doors import SpecDoors
-from gazette_aio.console.views import Head, JournalDetail, JournalPage, journal_detail, journal_page
+from gazette_aio.console.views import Head, JournalDetail, ListWanted, journal_detail, journal_page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from gazette_aio.console.assets import Asset
     from gazette_aio.console.exchange import OpenClient, OpenShards
+    from gazette_aio.console.listings import Listings
     from gazette_aio.console.tails import Tails
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,6 +57,7 @@ class Doors:
         assets: Files of the page, by path.
         hosts: Host names by which browsers call the console.
         tails: Live tails.
+        listings: Listings of journals.
         open_shards: Opens a client of a consumer; None if there is no consumer.
         read_only: Whether edits are refused.
     """
@@ -64,15 +67,17 @@ class Doors:
         open_client: OpenClient,
         assets: Mapping[str, Asset],
         hosts: Collection[str],
-        tails: Tails,
-        open_shards: OpenShards | None = None,
         *,
+        tails: Tails,
+        listings: Listings,
+        open_shards: OpenShards | None = None,
         read_only: bool = False,
     ) -> None:
         self._open_client = open_client
         self._assets = assets
         self._hosts = frozenset(hosts)
         self._tails = tails
+        self._listings = listings
         self._rooms = (
             ShardDoors(open_client, open_shards),
             SpecDoors(open_client, read_only=read_only),
@@ -123,12 +128,19 @@ class Doors:
     async def _journals(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         offset, limit = part(request)
-        async with self._open_client(credentials(request)) as client:
-            listed = await list_all_journals(
-                client, query.get("selector", ""), timeout=CALL_SECONDS
-            )
-        page: JournalPage = journal_page(listed.journals, query.get("text", ""), offset, limit)
-        return answer(page)
+        folder = query.get("folder", "")
+        if folder and not folder.endswith("/"):
+            raise ValueError("expected a folder that ends in a slash")
+        wanted = ListWanted(
+            offset=offset,
+            limit=limit,
+            folder=folder,
+            text=query.get("text", ""),
+            in_folders="folder" in query,
+        )
+        auth, token = credentials(request), bearer_token(request.headers.get("Authorization"))
+        journals = await self._listings.get(auth, token, query.get("selector", ""))
+        return answer(await in_turns(journal_page(journals, wanted)))
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")

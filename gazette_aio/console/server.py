@@ -10,6 +10,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.console.assets import read_assets
 from gazette_aio.console.doors import Doors
 from gazette_aio.console.guards import LOOPBACK_HOSTS
+from gazette_aio.console.listings import ListingLimits, Listings
 from gazette_aio.console.tails import TailLimits, Tails
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.http_site import listen
@@ -29,6 +30,7 @@ class Console:
         port: Port; zero takes any free one.
         allow_hosts: Further host names by which browsers call the console.
         tail_limits: Bounds of live tails; None for the defaults.
+        listing_limits: Bounds of listings that are kept; None for the defaults.
         open_shards: Opens a client of a consumer with an authorizer; None if there is no consumer.
         read_only: Whether edits of specs are refused, whatever the token permits.
     """
@@ -41,6 +43,7 @@ class Console:
         port: int = 0,
         allow_hosts: Iterable[str] = (),
         tail_limits: TailLimits | None = None,
+        listing_limits: ListingLimits | None = None,
         open_shards: OpenShards | None = None,
         read_only: bool = False,
     ) -> None:
@@ -52,6 +55,7 @@ class Console:
         named = (name.lower() for name in (host, *allow_hosts) if name)
         self._hosts = LOOPBACK_HOSTS | frozenset(named)
         self._tails = Tails(tail_limits or TailLimits())
+        self._listings = Listings(open_client, listing_limits or ListingLimits())
         self._runner: web.AppRunner | None = None
 
     @property
@@ -76,8 +80,9 @@ class Console:
             self._open_client,
             assets,
             self._hosts,
-            self._tails,
-            self._open_shards,
+            tails=self._tails,
+            listings=self._listings,
+            open_shards=self._open_shards,
             read_only=self._read_only,
         )
         runner = self._runner = web.AppRunner(
@@ -99,6 +104,7 @@ class Console:
         for site in list(runner.sites):
             await site.stop()
         self._tails.end()
+        await self._listings.aclose()
         if runner.server is not None:
             runner.server.pre_shutdown()
             await runner.server.shutdown(grace)

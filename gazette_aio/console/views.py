@@ -5,16 +5,20 @@ Offsets and sizes are texts of decimal digits: numbers of JavaScript end at 2^53
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
 T = TypeVar("T")
+
+_STEP: Final = 64
+"""Journals between turns of other tasks."""
 
 
 class JournalRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,16 +33,27 @@ class JournalRow(msgspec.Struct, frozen=True, rename="camel"):
     stores: tuple[str, ...]
 
 
+class FolderRow(msgspec.Struct, frozen=True, rename="camel"):
+    """Journals of the list whose names begin alike."""
+
+    folder: str
+    """Beginning of their names, up to a slash."""
+    journals: int
+    """How many there are."""
+
+
 class JournalPage(msgspec.Struct, frozen=True, rename="camel"):
     """A part of the list."""
 
     total: int
     """Journals that the selector matches."""
     matched: int
-    """Those of them whose name has the text."""
+    """Those of them that are in the folder, and whose name has the text."""
+    entries: int
+    """Rows altogether."""
     offset: int
-    """Number of journals before the first row."""
-    rows: tuple[JournalRow, ...]
+    """Number of rows before the first one."""
+    rows: tuple[JournalRow | FolderRow, ...]
 
 
 class Head(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,6 +85,8 @@ class JournalDetail(msgspec.Struct, frozen=True, rename="camel"):
 
     row: JournalRow
     revision: str
+    content_type: str
+    """Content type of its messages, or empty."""
     labels: tuple[tuple[str, str], ...]
     codec: str
     fragment_length: str
@@ -100,13 +117,96 @@ def having(items: Sequence[T], name: Callable[[T], str], text: str) -> Sequence[
     return [item for item in items if wanted in name(item).casefold()] if wanted else items
 
 
+class ListWanted(msgspec.Struct, frozen=True):
+    """The part of a list that is asked for."""
+
+    offset: int
+    """Rows before the part."""
+    limit: int
+    """Most rows of the part."""
+    folder: str = ""
+    """Beginning of names, up to a slash."""
+    text: str = ""
+    """Text that names have, in any case."""
+    in_folders: bool = False
+    """Whether journals of further folders are one row each, unless there's a text."""
+
+
 def journal_page(
-    journals: Sequence[pb.ListResponse.Journal], text: str, offset: int, limit: int
-) -> JournalPage:
-    """Return the rows from `offset` on of the journals whose name has a text, in any case."""
-    matched = having(journals, lambda item: item.spec.name, text)
-    rows = tuple(journal_row(item) for item in matched[offset : offset + limit])
-    return JournalPage(total=len(journals), matched=len(matched), offset=offset, rows=rows)
+    journals: Sequence[pb.ListResponse.Journal], wanted: ListWanted
+) -> Generator[None, None, JournalPage]:
+    """Return a part of the list, in steps of bounded length.
+
+    Args:
+        journals: Journals by name.
+        wanted: The part.
+    """
+    begin, end = _range(journals, wanted.folder, 0, len(journals))
+    rows: list[JournalRow | FolderRow] = []
+    last = wanted.offset + wanted.limit
+    entries = matched = 0
+    text = wanted.text.casefold()
+    while begin < end:
+        after, folder = begin + 1, ""
+        if wanted.in_folders and not text:
+            after, folder = _entry(journals, wanted.folder, begin, end)
+        elif text and text not in journals[begin].spec.name.casefold():
+            begin = after
+            if begin % _STEP == 0:
+                yield
+            continue
+        if wanted.offset <= entries < last:
+            rows.append(
+                FolderRow(folder=folder, journals=after - begin)
+                if folder
+                else journal_row(journals[begin])
+            )
+        entries += 1
+        matched += after - begin
+        begin = after
+        if entries % _STEP == 0:
+            yield
+    return JournalPage(
+        total=len(journals),
+        matched=matched,
+        entries=entries,
+        offset=wanted.offset,
+        rows=tuple(rows),
+    )
+
+
+def _entry(
+    journals: Sequence[pb.ListResponse.Journal], folder: str, begin: int, end: int
+) -> tuple[int, str]:
+    """Return the end of the journals of one row, and their folder, or empty for one journal."""
+    name = journals[begin].spec.name
+    slash = name.find("/", len(folder))
+    if slash == -1:
+        return begin + 1, ""
+    _, after = _range(journals, name[: slash + 1], begin, end)
+    if after == begin + 1:
+        return after, ""
+    # Names are sorted, so folders of the first and the last are folders of all.
+    last = journals[after - 1].spec.name
+    while (further := name.find("/", slash + 1)) != -1 and last.startswith(name[: further + 1]):
+        slash = further
+    return after, name[: slash + 1]
+
+
+def _range(
+    journals: Sequence[pb.ListResponse.Journal], folder: str, begin: int, end: int
+) -> tuple[int, int]:
+    """Return the range of the journals of a folder, within a range."""
+    if not folder:
+        return begin, end
+    # The character after the slash is greater than that of each name in the folder.
+    beyond = folder[:-1] + chr(ord("/") + 1)
+    first = bisect_left(journals, folder, begin, end, key=_name)
+    return first, bisect_left(journals, beyond, first, end, key=_name)
+
+
+def _name(journal: pb.ListResponse.Journal) -> str:
+    return journal.spec.name
 
 
 def journal_detail(
@@ -123,6 +223,9 @@ def journal_detail(
     return JournalDetail(
         row=journal_row(journal),
         revision=str(journal.mod_revision),
+        content_type=next(
+            (label.value for label in spec.labels.labels if label.name == pb.CONTENT_TYPE), ""
+        ),
         labels=tuple((label.name, label.value) for label in spec.labels.labels),
         codec=pb.CompressionCodec.Name(spec.fragment.compression_codec),
         fragment_length=str(spec.fragment.length),

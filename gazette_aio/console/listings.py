@@ -1,0 +1,102 @@
+"""Listings of many journals, kept for a moment: scrolling asks for part after part of one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+from gazette_aio.client import list_all_journals
+from gazette_aio.console.exchange import CALL_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import gazette_aio.protocol as pb
+    from gazette_aio.console.exchange import OpenClient
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListingLimits:
+    """Bounds of listings that are kept.
+
+    Args:
+        count: Listings at a time, of all browsers.
+        seconds: Time for which a listing is kept.
+        journals: Least number of journals of a listing that is kept.
+    """
+
+    count: int = 4
+    seconds: float = 5.0
+    journals: int = 1000
+
+
+class Listings:
+    """Lists journals, and keeps large listings for a moment, by token and selector.
+
+    Concurrent requests for the same listing share one.
+
+    Args:
+        open_client: Opens a client of the brokers.
+        limits: Bounds.
+    """
+
+    def __init__(self, open_client: OpenClient, limits: ListingLimits) -> None:
+        self._open_client = open_client
+        self._limits = limits
+        self._listings: dict[
+            tuple[str | None, str], asyncio.Task[Sequence[pb.ListResponse.Journal]]
+        ] = {}
+
+    async def get(
+        self, auth: pb.Authorizer, token: str | None, selector: str
+    ) -> Sequence[pb.ListResponse.Journal]:
+        """Return the journals that a selector matches, by name. They must not be modified.
+
+        Args:
+            auth: Authorizes the listing.
+            token: Token of the browser, which the listing is kept for.
+            selector: The selector.
+
+        Raises:
+            GazetteError: As `list_all_journals()`. Failures aren't kept.
+
+        Cancellation: safe — the listing goes on for others.
+        """
+        key = token, selector
+        if (task := self._listings.get(key)) is None:
+            task = asyncio.create_task(self._list(auth, selector))
+            while len(self._listings) >= self._limits.count:
+                # Requests that wait for it still get it.
+                del self._listings[next(iter(self._listings))]
+            self._listings[key] = task
+            task.add_done_callback(lambda done: self._listed(key, done))
+        return await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """End all listings. Cancellation: safe — call again."""
+        tasks = list(self._listings.values())
+        self._listings.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _list(self, auth: pb.Authorizer, selector: str) -> Sequence[pb.ListResponse.Journal]:
+        async with self._open_client(auth) as client:
+            return (await list_all_journals(client, selector, timeout=CALL_SECONDS)).journals
+
+    def _listed(
+        self,
+        key: tuple[str | None, str],
+        task: asyncio.Task[Sequence[pb.ListResponse.Journal]],
+    ) -> None:
+        def forget() -> None:
+            if self._listings.get(key) is task:
+                del self._listings[key]
+
+        # Reading the exception marks it as seen, if nobody waits any more.
+        failed = task.cancelled() or task.exception() is not None
+        if failed or len(task.result()) < self._limits.journals:
+            forget()
+        else:
+            task.get_loop().call_later(self._limits.seconds, forget)
